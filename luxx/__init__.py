@@ -1,0 +1,6 @@
+"""Luxx: people and AI agents work together on durable runs.
+
+Nothing is imported here, so that `import luxx` costs nothing; start at `luxx/app.py`.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""People: tenants, users, sign-ins, settings, and where their files live."""

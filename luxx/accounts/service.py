@@ -1,0 +1,379 @@
+"""People and their sign-ins: register, sign in, stay signed in, sign out, administer.
+
+Whoever asks comes first (`Caller` or `Peer`). What needs no caller, for the command line, is `operator.py`'s.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, NoReturn
+
+import msgspec
+from sqlalchemy import bindparam, select
+from sqlalchemy.orm import Session
+
+from luxx.accounts import users
+from luxx.accounts.caller import Caller
+from luxx.accounts.limits import Limits, Peer
+from luxx.accounts.models import SignIn, User
+from luxx.accounts.passwords import DEFAULT_ADMIN, Passwords, check_password
+from luxx.accounts.tokens import Claims, Tokens, TokenType, jti_hash
+from luxx.accounts.users import NewUser, UserView, view_of
+from luxx.accounts.workspaces import Workspaces
+from luxx.clock import new_id, utc_now
+from luxx.config import AuthConfig
+from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotSignedIn
+from luxx.store.engine import Store
+from luxx.wire.tool import CommandPermission
+
+
+class Because(StrEnum):
+    """Why a sign-in ended or a user's rights shrank."""
+
+    SIGNED_OUT = "signed_out"
+    PASSWORD_CHANGED = "password_changed"
+    TOKEN_REUSED = "token_reused"
+    DISABLED = "disabled"
+    DEMOTED = "demoted"
+
+
+class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Told once it is on disk; it concerns all of a user's sign-ins, `only` one, or all but `spared`."""
+
+    user_id: int
+    because: Because
+    only: str | None = None
+    spared: str | None = None
+
+    def concerns(self, caller: Caller) -> bool:
+        """Whether what this caller has open must be cut."""
+        return (
+            caller.user_id == self.user_id
+            and self.only in (None, caller.sign_in_id)
+            and self.spared != caller.sign_in_id
+        )
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a sign-in; `expires_in` is the access token's life in seconds."""
+
+    access_token: str
+    refresh_token: str
+    expires_in: int
+    user: UserView
+    token_type: Literal["bearer"] = "bearer"
+
+
+_U, _S = User.__table__.c, SignIn.__table__.c
+_LIVE = (
+    select(
+        _U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active, _U.must_change_password,
+        _S.expires_at, _S.revoked_at,
+    )
+    .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
+    .where(_S.id == bindparam("sign_in_id"))
+)  # fmt: skip
+
+
+def check_peer(peer: Peer, *, must_change_password: bool) -> None:
+    """Raises NotAllowed while the published default password stands and the peer is not this machine."""
+    if must_change_password and not peer.is_local:
+        raise NotAllowed(
+            "this user still has the published default password and can be used only on the server itself; "
+            f"change it there (sign in at 127.0.0.1, or run `luxx user passwd {DEFAULT_ADMIN}`)",
+            kind="default_password",
+        )
+
+
+class AccountService:
+    """One per process; `subscribe` to learn of what this process revokes."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        passwords: Passwords,
+        tokens: Tokens,
+        limits: Limits,
+        workspaces: Workspaces,
+        config: AuthConfig,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store = store
+        self._passwords = passwords
+        self._tokens = tokens
+        self._limits = limits
+        self._workspaces = workspaces
+        self._clock = clock
+        self._is_open = config.allow_registration
+        self._subscribers: list[Callable[[AccountChange], None]] = []
+        try:
+            self._first_level = CommandPermission(config.default_permission_level)
+        except ValueError as error:
+            raise ConfigError("auth.default_permission_level: must be 1, 2, 3 or 4") from error
+
+    def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
+        """`callback` runs on the event loop after each change; the answer ends the subscription."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    # Every request
+
+    async def authenticate(self, token: str) -> Caller:
+        """The user of an access token as the database has them now. Raises NotSignedIn."""
+        claims = self._tokens.read(token, TokenType.ACCESS)
+        caller = await self._caller(claims.sid)
+        if str(caller.user_id) != claims.sub:
+            raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid")
+        return caller
+
+    async def recheck(self, caller: Caller) -> Caller:
+        """The caller as of now; for streams, which outlive the request. Raises NotSignedIn once revoked."""
+        return await self._caller(caller.sign_in_id)
+
+    async def caller_of(self, user_id: int) -> Caller:
+        """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
+        user = await self._store.read(lambda session: session.get(User, user_id))
+        if user is None or not user.is_active:
+            raise NotAllowed("the user this works for is disabled", kind="account_disabled")
+        return Caller(
+            user_id=user.id,
+            tenant_id=user.tenant_id,
+            username=user.username,
+            permission_level=CommandPermission(user.permission_level),
+            sign_in_id="",
+        )
+
+    def count_request(self, caller: Caller) -> None:
+        """Raises TooMany past the user's limit."""
+        self._limits.count_request(caller.user_id)
+
+    async def _caller(self, sign_in_id: str) -> Caller:
+        def work(session: Session):
+            return session.connection().execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
+
+        row = await self._store.read(work)
+        if row is None or row.revoked_at is not None or row.expires_at <= self._clock():
+            _refuse_ended()
+        if not row.is_active:
+            _refuse_disabled()
+        return Caller(
+            user_id=row.id,
+            tenant_id=row.tenant_id,
+            username=row.username,
+            permission_level=CommandPermission(row.permission_level),
+            sign_in_id=sign_in_id,
+            must_change_password=row.must_change_password,
+        )
+
+    # Anyone
+
+    async def register(self, peer: Peer, username: str, password: str, email: str | None = None) -> SignedIn:
+        """A new user, signed in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken name."""
+        if not self._is_open:
+            raise NotAllowed(
+                "this server takes no registrations; ask an administrator", kind="registration_closed"
+            )
+        users.check_new(username, email)
+        check_password(password, username=username)
+        self._limits.count_registration(peer)
+        await self._store.read(lambda session: users.check_is_free(session, username, email))
+        new = NewUser(
+            username=username,
+            email=email,
+            password_hash=await self._passwords.hash(password),
+            permission_level=self._first_level,
+        )
+        user = await self._add(new)
+        return await self._begin(user.id, new.password_hash)
+
+    async def sign_in(self, peer: Peer, username: str, password: str) -> SignedIn:
+        """Raises NotSignedIn, alike and as slowly for a wrong name and a wrong password, or TooMany."""
+        self._limits.count_sign_in(peer, username)
+        user = await self._store.read(lambda session: users.find_by_name(session, username))
+        is_right = await self._passwords.is_right(password, user.password_hash if user else None)
+        if user is None or not is_right:
+            _refuse_sign_in()
+        self._limits.forgive_sign_in(peer, username)
+        if not user.is_active:
+            raise NotAllowed("this account is disabled; ask an administrator", kind="account_disabled")
+        check_peer(peer, must_change_password=user.must_change_password)
+        return await self._begin(user.id, user.password_hash)
+
+    async def _begin(self, user_id: int, verified_hash: str) -> SignedIn:
+        now, sign_in_id, jti = self._clock(), new_id(), new_id()
+
+        def work(session: Session) -> UserView:
+            user = session.get(User, user_id)
+            # The password may have been changed while the old one was being checked.
+            if user is None or user.password_hash != verified_hash or not user.is_active:
+                _refuse_sign_in()
+            users.forget_expired(session, user_id, now)
+            session.add(
+                SignIn(
+                    id=sign_in_id,
+                    user_id=user_id,
+                    refresh_hash=jti_hash(jti),
+                    expires_at=now + self._tokens.lifetime(TokenType.REFRESH),
+                    created_at=now,
+                    last_used_at=now,
+                )
+            )
+            return view_of(user)
+
+        return self._signed_in(await self._store.write(work), sign_in_id, jti)
+
+    def _signed_in(self, user: UserView, sign_in_id: str, jti: str) -> SignedIn:
+        make = self._tokens.make
+        return SignedIn(
+            access_token=make(TokenType.ACCESS, user_id=user.id, sign_in_id=sign_in_id),
+            refresh_token=make(TokenType.REFRESH, user_id=user.id, sign_in_id=sign_in_id, jti=jti),
+            expires_in=int(self._tokens.lifetime(TokenType.ACCESS).total_seconds()),
+            user=user,
+        )
+
+    async def refresh(self, peer: Peer, refresh_token: str) -> SignedIn:
+        """New tokens for a refresh token, which is good once: used again, it ends its sign-in."""
+        claims = self._tokens.read(refresh_token, TokenType.REFRESH)
+        self._limits.count_request(int(claims.sub))
+        now, jti = self._clock(), new_id()
+        until = now + self._tokens.lifetime(TokenType.REFRESH)
+        user = await self._store.write(
+            lambda session: _rotate(session, claims, peer, new_jti=jti, now=now, until=until)
+        )
+        if user is None:
+            self._tell(AccountChange(user_id=int(claims.sub), because=Because.TOKEN_REUSED, only=claims.sid))
+            raise NotSignedIn(
+                "this refresh token was used before, so its sign-in has been ended; sign in again",
+                kind="token_reused",
+            )
+        return self._signed_in(user, claims.sid, jti)
+
+    # The signed-in
+
+    async def sign_out(self, caller: Caller) -> None:
+        """Both tokens of the sign-in are dead at once."""
+        await self._revoke(caller.user_id, Because.SIGNED_OUT, only=caller.sign_in_id)
+
+    async def me(self, caller: Caller) -> UserView:
+        return await self._store.read(
+            lambda session: view_of(users.in_tenant(session, caller.tenant_id, caller.user_id))
+        )
+
+    async def change_password(self, caller: Caller, peer: Peer, current: str, new: str) -> UserView:
+        """Ends the user's other sign-ins. Raises InvalidInput for a wrong current or a bad new password."""
+        check_password(new, username=caller.username, where="$.new_password")
+        if new == current:
+            _refuse_field("$.new_password", "the new password must differ from the current one")
+        self._limits.count_sign_in(peer, caller.username)
+        old_hash = await self._store.read(
+            lambda session: users.in_tenant(session, caller.tenant_id, caller.user_id).password_hash
+        )
+        if not await self._passwords.is_right(current, old_hash):
+            _refuse_field("$.current_password", "the current password is wrong")
+        self._limits.forgive_sign_in(peer, caller.username)
+        new_hash = await self._passwords.hash(new)
+        now, because, sign_in_id = self._clock(), Because.PASSWORD_CHANGED, caller.sign_in_id
+        user = await self._store.write(
+            lambda session: users.set_password(
+                session,
+                caller.user_id,
+                new_hash,
+                now=now,
+                because=because,
+                expected=old_hash,
+                spare=sign_in_id,
+            )
+        )
+        self._tell(AccountChange(user_id=user.id, because=because, spared=sign_in_id))
+        return user
+
+    # Administrators
+
+    async def list_users(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[UserView], int]:
+        """Users of the caller's tenant, newest first, and how many there are. ADMIN only."""
+        caller.require(CommandPermission.ADMIN)
+        return await self._store.read(
+            lambda session: users.page_of_users(
+                session, caller.tenant_id, offset=(page - 1) * page_size, limit=page_size
+            )
+        )
+
+    async def update_user(
+        self,
+        caller: Caller,
+        user_id: int,
+        *,
+        permission_level: CommandPermission | None = None,
+        is_active: bool | None = None,
+    ) -> UserView:
+        """Sets what is given; ADMIN only. Raises NotFound across tenants, Conflict for the last admin."""
+        caller.require(CommandPermission.ADMIN)
+        now = self._clock()
+
+        def work(session: Session) -> tuple[UserView, int]:
+            user = users.in_tenant(session, caller.tenant_id, user_id)
+            level_before = user.permission_level
+            users.change_user(session, user, level=permission_level, is_active=is_active)
+            if not user.is_active:
+                users.revoke(session, user_id=user.id, because=Because.DISABLED, now=now)
+            return view_of(user), level_before
+
+        user, level_before = await self._store.write(work)
+        if not user.is_active:
+            self._tell(AccountChange(user_id=user.id, because=Because.DISABLED))
+        elif user.permission_level < level_before:
+            self._tell(AccountChange(user_id=user.id, because=Because.DEMOTED))
+        return user
+
+    async def _add(self, new: NewUser) -> UserView:
+        now = self._clock()
+        return await self._store.write(
+            lambda session: view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
+        )
+
+    async def _revoke(self, user_id: int, because: Because, *, only: str) -> None:
+        now = self._clock()
+        await self._store.write(
+            lambda session: users.revoke(session, user_id=user_id, because=because, now=now, only=only)
+        )
+        self._tell(AccountChange(user_id=user_id, because=because, only=only))
+
+    def _tell(self, change: AccountChange) -> None:
+        for callback in tuple(self._subscribers):
+            callback(change)
+
+
+def _rotate(
+    session: Session, claims: Claims, peer: Peer, *, new_jti: str, now: datetime, until: datetime
+) -> UserView | None:
+    """Puts the new refresh token in this one's place. None if this one was used before: all is revoked."""
+    found = users.sign_in_of(session, claims.sid)
+    if found is None or found[1].revoked_at is not None or found[1].expires_at <= now:
+        _refuse_ended()
+    user, _ = found
+    if not user.is_active:
+        _refuse_disabled()
+    check_peer(peer, must_change_password=user.must_change_password)
+    if users.swap_refresh(
+        session, claims.sid, old=jti_hash(claims.jti), new=jti_hash(new_jti), now=now, until=until
+    ):
+        return view_of(user)
+    users.revoke(session, user_id=user.id, because=Because.TOKEN_REUSED, now=now, only=claims.sid)
+    return None
+
+
+def _refuse_sign_in() -> NoReturn:
+    raise NotSignedIn("wrong username or password", kind="sign_in_failed")
+
+
+def _refuse_ended() -> NoReturn:
+    raise NotSignedIn("this sign-in has ended; sign in again", kind="token_revoked")
+
+
+def _refuse_disabled() -> NoReturn:
+    raise NotSignedIn("this account is disabled; ask an administrator", kind="account_disabled")
+
+
+def _refuse_field(where: str, problem: str) -> NoReturn:
+    raise InvalidInput(problem, kind="password_refused", detail={"fields": {where: problem}})

@@ -1,0 +1,43 @@
+"""Where each user's files live: one directory per user below `workspace.root`. Nothing here reads them."""
+
+import hashlib
+import stat
+from pathlib import Path
+
+from luxx.errors import Unavailable
+
+
+class Workspaces:
+    """Paths are `{root}/{sha256 of the user's id}`, relative if the root is."""
+
+    def __init__(self, root: str, *, auto_create: bool = True) -> None:
+        self._root = Path(root)
+        self._auto_create = auto_create
+
+    def path_of(self, user_id: int) -> Path:
+        """The user's workspace, whether it exists or not."""
+        return self._root / hashlib.sha256(str(user_id).encode()).hexdigest()
+
+    def prepare(self, user_id: int) -> Path:
+        """The user's workspace, made with mode 0700 if it is missing and `workspace.auto_create` is on.
+
+        Raises Unavailable if it is not there and cannot be made, or is not a directory of its own.
+        """
+        path = self.path_of(user_id)
+        try:
+            if self._auto_create:
+                self._root.mkdir(parents=True, exist_ok=True)
+                path.mkdir(mode=0o700, exist_ok=True)
+            mode = path.lstat().st_mode
+        except OSError as error:
+            raise Unavailable(
+                f"the workspace {path} is not there: {error.strerror}; make it or set workspace.auto_create",
+                kind="workspace_missing",
+            ) from error
+        if not stat.S_ISDIR(mode):
+            raise Unavailable(f"the workspace {path} is not a directory of its own", kind="workspace_missing")
+        return path
+
+    def prepare_if_wanted(self, user_id: int) -> Path:
+        """As `prepare` if workspaces are made automatically, else only the path."""
+        return self.prepare(user_id) if self._auto_create else self.path_of(user_id)

@@ -1,0 +1,143 @@
+"""`/auth/…`: sign-in, and administering users."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.limits import Peer
+from luxx.accounts.passwords import LONGEST, SHORTEST
+from luxx.accounts.service import AccountService, SignedIn
+from luxx.accounts.users import EMAIL, USERNAME, UserView
+from luxx.api.envelope import Page, Success, success
+from luxx.api.guards import PUBLIC
+from luxx.wire.tool import CommandPermission
+
+Username = Annotated[str, Meta(pattern=f"^{USERNAME}$", description="letters, digits, '.', '_' and '-'")]
+NewPassword = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST)]
+TriedPassword = Annotated[str, Meta(max_length=LONGEST)]
+Email = Annotated[str, Meta(pattern=f"^{EMAIL}$", max_length=254)]
+
+
+class RegisterBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    username: Username
+    password: NewPassword
+    email: Email | None = None
+
+
+class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Any text may be tried: what is no possible username fails like a wrong one."""
+
+    username: Annotated[str, Meta(max_length=200)]
+    password: TriedPassword
+
+
+class RefreshBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    refresh_token: Annotated[str, Meta(max_length=10_000)]
+
+
+class PasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    current_password: TriedPassword
+    new_password: NewPassword
+
+
+class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field left out stays as it is; `role` follows the level."""
+
+    permission_level: CommandPermission | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+
+
+class AuthController(Controller):
+    path = "/auth"
+    tags = ("auth",)
+
+    @post("/register", status_code=200, opt={PUBLIC: True})
+    async def register(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[RegisterBody],
+    ) -> Success[SignedIn]:
+        """Make an account and sign in with it."""
+        return success(await accounts.register(peer, data.username, data.password, data.email), "welcome")
+
+    @post("/login", status_code=200, opt={PUBLIC: True})
+    async def login(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[LoginBody],
+    ) -> Success[SignedIn]:
+        """Sign in with a username and a password."""
+        return success(await accounts.sign_in(peer, data.username, data.password), "signed in")
+
+    @post("/refresh", status_code=200, opt={PUBLIC: True})
+    async def refresh(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[RefreshBody],
+    ) -> Success[SignedIn]:
+        """Change a refresh token, which is good once, for new tokens."""
+        return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
+
+    @post("/logout", status_code=200)
+    async def logout(
+        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
+    ) -> Success[None]:
+        """End this sign-in: its access and refresh tokens are dead at once."""
+        await accounts.sign_out(caller)
+        return success(None, "signed out")
+
+    @post("/password", status_code=200)
+    async def password(
+        self,
+        accounts: NamedDependency[AccountService],
+        caller: NamedDependency[Caller],
+        peer: NamedDependency[Peer],
+        data: JSONBody[PasswordBody],
+    ) -> Success[UserView]:
+        """Change the own password; all other sign-ins end."""
+        user = await accounts.change_password(caller, peer, data.current_password, data.new_password)
+        return success(user, "password changed; all other sign-ins have ended")
+
+    @get("/me")
+    async def me(
+        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
+    ) -> Success[UserView]:
+        """Who is signed in."""
+        return success(await accounts.me(caller))
+
+    @get("/users")
+    async def users(
+        self,
+        accounts: NamedDependency[AccountService],
+        caller: NamedDependency[Caller],
+        page: Annotated[int, QueryParameter(ge=1, le=1_000_000)] = 1,
+        page_size: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
+    ) -> Success[Page[UserView]]:
+        """Users of the own tenant, newest first. ADMIN only."""
+        items, total = await accounts.list_users(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @put("/users/{user_id:int}")
+    async def update_user(
+        self,
+        accounts: NamedDependency[AccountService],
+        caller: NamedDependency[Caller],
+        user_id: FromPath[int],
+        data: JSONBody[UserBody],
+    ) -> Success[UserView]:
+        """Set a user's permission level or switch the user off or on. ADMIN only."""
+        user = await accounts.update_user(
+            caller,
+            user_id,
+            permission_level=None if data.permission_level is UNSET else data.permission_level,
+            is_active=None if data.is_active is UNSET else data.is_active,
+        )
+        return success(user, "saved")

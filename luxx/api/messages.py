@@ -1,0 +1,132 @@
+"""`/messages`: send one and get its answer, whole or as a stream; list and delete."""
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Request, Response, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from msgspec import Meta
+
+from luxx.accounts.service import AccountService
+from luxx.api.envelope import Page, Success, success
+from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.sse import EventStream
+from luxx.conversations.service import ConversationService
+from luxx.conversations.views import MessageView
+from luxx.errors import InvalidInput, ProviderFailed
+from luxx.runs.service import RunService, Sending
+from luxx.wire.message import Attachment
+from luxx.wire.run import Run
+
+Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text file. `extension` may be left out where the name has one."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    content: Annotated[str, Meta(max_length=2_000_000)]
+    extension: Annotated[str, Meta(max_length=20)] = ""
+
+
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tools`: true for all you may use, false, or names; left out, what the model can handle."""
+
+    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: Text
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
+    tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
+    thinking_enabled: bool | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+
+
+class MessageController(Controller):
+    path = "/messages"
+    tags = ("messages",)
+
+    @get()
+    async def list_messages(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        conversation_id: Annotated[str, QueryParameter(max_length=64)],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+        before: Before = None,
+        limit: Limit = None,
+    ) -> Success[Page[MessageView]]:
+        """A conversation's messages, newest first."""
+        size = limit or page_size
+        items, total = await conversations.list_messages(
+            caller, conversation_id, page=page, page_size=size, before=before
+        )
+        return success(Page(items=items, total=total, page=page, page_size=size))
+
+    @post(status_code=200)
+    async def send(
+        self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
+    ) -> Success[MessageView]:
+        """Send a message and wait for the finished answer."""
+        run, _watch = await runs.send(caller, _sending(data))
+        answer = await runs.wait(caller, run)
+        ended = await runs.get(caller, run.id)
+        if isinstance(answer, Run) or ended.error is not None:
+            raise ProviderFailed(
+                ended.error or "the answer was given up because its conversation was deleted",
+                detail={"run_id": run.id, "message_id": run.message_id},
+            )
+        return success(answer)
+
+    @post("/stream", status_code=200)
+    async def stream(
+        self,
+        request: Request[Any, Any, Any],
+        caller: GivenCaller,
+        runs: NamedDependency[RunService],
+        accounts: NamedDependency[AccountService],
+        data: JSONBody[MessageBody],
+        accumulated: FromQuery[bool] = False,
+    ) -> Response[Any]:
+        """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
+        run, watch = await runs.send(caller, _sending(data), accumulated=accumulated)
+        if wants_json(request):
+            return Response(success(run, "started"), status_code=202, media_type="application/json")
+        return EventStream(watch, caller, accounts)
+
+    @delete("/{message_id:str}", status_code=200)
+    async def delete(
+        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
+    ) -> Success[None]:
+        """Delete a message and what follows it."""
+        await conversations.delete_message(caller, message_id)
+        return success(None, "deleted")
+
+
+def wants_json(request: Request[Any, Any, Any]) -> bool:
+    """Whether the client asked for JSON and not for an event stream."""
+    accept = request.headers.get("accept", "")
+    return "application/json" in accept and "text/event-stream" not in accept
+
+
+def _sending(body: MessageBody) -> Sending:
+    if not body.content.strip():
+        raise InvalidInput(
+            "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
+        )
+    return Sending(
+        conversation_id=body.conversation_id,
+        text=body.content,
+        attachments=[_attachment(file) for file in body.attachments],
+        tools=body.tools,
+        thinking_enabled=body.thinking_enabled,
+        model=body.model,
+        provider_id=body.provider_id,
+    )
+
+
+def _attachment(file: AttachmentBody) -> Attachment:
+    suffix = file.name.rpartition(".")[2] if "." in file.name else ""
+    return Attachment(name=file.name, extension=file.extension or suffix, content=file.content)

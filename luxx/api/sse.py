@@ -1,0 +1,70 @@
+"""A run's log as text/event-stream: raw ASGI, because this is the hot path.
+
+What is sent is decided in `runs/watch.py`; here it is when to stop: the client left, its sign-in was
+ended, or the server closes.
+"""
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Any
+
+from litestar import Request
+from litestar.response.base import ASGIResponse, Response
+from litestar.types import Receive, Scope, Send
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.service import AccountChange, AccountService
+from luxx.runs.watch import Watch
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response[bytes]):
+    """Answer a route with this to stream a watch."""
+
+    def __init__(self, watch: Watch, caller: Caller, accounts: AccountService) -> None:
+        super().__init__(b"", media_type="text/event-stream")
+        self._stream = _Stream(watch, caller, accounts)
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
+        """What Litestar calls to send it; nothing of a plain response applies."""
+        del app, request, kwargs
+        return self._stream
+
+
+class _Stream(ASGIResponse):
+    def __init__(self, watch: Watch, caller: Caller, accounts: AccountService) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._watch = watch
+        self._caller = caller
+        self._accounts = accounts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(self._stop_when_gone(receive))
+        unsubscribe = self._accounts.subscribe(self._stop_when_revoked)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            async with aclosing(self._watch.frames()) as frames:
+                async for data in frames:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            pass  # The client went away between two frames; the run goes on.
+        finally:
+            unsubscribe()
+            leaving.cancel()
+            with suppress(asyncio.CancelledError):
+                await leaving
+
+    async def _stop_when_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._watch.stop()
+
+    def _stop_when_revoked(self, change: AccountChange) -> None:
+        if change.concerns(self._caller):
+            self._watch.stop()

@@ -1,0 +1,148 @@
+"""/tools: which tools the caller has, running one by hand, forgetting cached answers.
+
+The caller is the approver of what it runs here: levels hold, nothing is asked.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, assert_never
+
+import msgspec
+from litestar import Controller, delete, get, post
+from litestar.params import Dependency, Parameter
+
+from luxx.accounts.caller import Caller
+from luxx.api.envelope import Page, Success, success
+from luxx.clock import new_id
+from luxx.errors import InvalidInput, NotAllowed, NotFound
+from luxx.tools.core import CommandPermission, Risk, ToolCall, ToolContext, ToolDefinition
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallStatus, Executed
+
+WorkspaceOf = Callable[[Caller], Awaitable[Path]]
+_Executor = Annotated[ToolExecutor, Dependency(skip_validation=True)]
+_WorkspaceOf = Annotated[WorkspaceOf, Dependency(skip_validation=True)]
+_Caller = Annotated[Caller, Dependency(skip_validation=True)]
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as people see it. `required_permission` is the level, 1 to 4."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    category: str
+    required_permission: CommandPermission
+    risk: Risk
+
+
+class ExecuteTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    arguments: dict[str, Any] = {}
+
+
+class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tool itself answered; `error` is its reason where it failed."""
+
+    success: bool
+    data: Any
+    error: str | None
+
+
+class ClearedCache(msgspec.Struct, frozen=True, kw_only=True):
+    cleared: int
+
+
+class ToolController(Controller):
+    path = "/tools"
+    tags = ("tools",)
+
+    @get(summary="The tools the caller may run")
+    async def list_tools(
+        self,
+        caller: _Caller,
+        tool_executor: _Executor,
+        category: Annotated[str | None, Parameter(max_length=64)] = None,
+        page: Annotated[int, Parameter(ge=1, le=1_000_000)] = 1,
+        page_size: Annotated[int, Parameter(ge=1, le=100)] = 20,
+    ) -> Success[Page[ToolView]]:
+        """In the order they were registered."""
+        tools = [
+            tool
+            for tool in tool_executor.registry.available_to(caller.permission_level)
+            if category is None or tool.category == category
+        ]
+        first = (page - 1) * page_size
+        items = [_view(tool) for tool in tools[first : first + page_size]]
+        return success(Page(items=items, total=len(tools), page=page, page_size=page_size))
+
+    @get("/{name:str}", summary="One tool")
+    async def get_tool(self, caller: _Caller, tool_executor: _Executor, name: str) -> Success[ToolView]:
+        """404 for a tool above the caller's level too."""
+        tool = tool_executor.registry.get(name)
+        if tool is None or tool.required_permission > caller.permission_level:
+            raise _not_found(name)
+        return success(_view(tool))
+
+    @post("/{name:str}/execute", status_code=200, summary="Run a tool")
+    async def execute_tool(
+        self,
+        caller: _Caller,
+        tool_executor: _Executor,
+        workspace_of: _WorkspaceOf,
+        name: str,
+        data: ExecuteTool,
+    ) -> Success[ToolAnswer]:
+        """`data` is the tool's own answer, a failure included. 400 for arguments that do not fit."""
+        call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
+        context = ToolContext(
+            user_id=caller.user_id,
+            username=caller.username,
+            user_permission_level=caller.permission_level,
+            workspace=await workspace_of(caller),
+        )
+        done = await tool_executor.execute(call, context)
+        _require_run(done)
+        result = done.result
+        return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
+
+    @delete("/cache", status_code=200, summary="Forget cached answers")
+    async def clear_cache(self, caller: _Caller, tool_executor: _Executor) -> Success[ClearedCache]:
+        """The caller's own."""
+        return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
+
+
+def _require_run(done: Executed) -> None:
+    """Raises what the caller must know about a call that never reached its tool."""
+    words = done.result.error or "the tool was not run"
+    match done.status:
+        case CallStatus.UNKNOWN:
+            raise _not_found(done.name)
+        case CallStatus.DENIED:
+            raise NotAllowed(words)
+        case CallStatus.INVALID:
+            raise InvalidInput(words, kind="arguments_invalid", detail={"fields": done.problems})
+        case (
+            CallStatus.DONE
+            | CallStatus.CACHED
+            | CallStatus.FAILED
+            | CallStatus.TIMEOUT
+            | CallStatus.CANCELLED
+        ):
+            return
+        case _:
+            assert_never(done.status)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"there is no tool named {name[:64]!r}; GET /tools lists yours", kind="tool_not_found")
+
+
+def _view(tool: ToolDefinition) -> ToolView:
+    return ToolView(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        category=tool.category,
+        required_permission=tool.required_permission,
+        risk=tool.risk,
+    )

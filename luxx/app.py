@@ -1,0 +1,270 @@
+"""The roof: where everything meets. The only wiring; no decision is made here.
+
+`House` holds the parts of one server, `open` and `close` are its life, `create_app` gives it its face.
+"""
+
+import asyncio
+import gc
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+from sqlalchemy import text
+
+from luxx import __version__
+from luxx.accounts.caller import Caller
+from luxx.accounts.limits import Limits
+from luxx.accounts.operator import Operator
+from luxx.accounts.passwords import Passwords
+from luxx.accounts.service import AccountService
+from luxx.accounts.settings import SettingsService
+from luxx.accounts.tokens import Tokens
+from luxx.accounts.workspaces import Workspaces
+from luxx.api.auth import AuthController
+from luxx.api.conversations import ConversationController
+from luxx.api.docs import DocsController
+from luxx.api.errors import HANDLERS
+from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.messages import MessageController
+from luxx.api.protection import protection
+from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.runs import RunController
+from luxx.api.service_info import ServiceInfoController, ServiceState
+from luxx.api.settings import SettingsController
+from luxx.api.tools import ToolController
+from luxx.clock import new_id
+from luxx.config import Config
+from luxx.conversations.service import ConversationService
+from luxx.observe import Metrics, watch_event_loop
+from luxx.providers.addresses import AddressGuard
+from luxx.providers.catalog import Catalog
+from luxx.providers.client import ModelClient
+from luxx.providers.first_start import connect_what_is_there, has_local_provider
+from luxx.providers.local import LocalModel
+from luxx.providers.service import ProviderService
+from luxx.providers.transport import Transport
+from luxx.runs.admission import forget_runs
+from luxx.runs.crew import CrewFinder
+from luxx.runs.durable import Durable
+from luxx.runs.hub import Hub
+from luxx.runs.loop import ChatLoop
+from luxx.runs.service import RunService
+from luxx.runs.watch import QUIET_SECONDS
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.lock import DataDirLock
+from luxx.store.migrate import migrate
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.core import ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.vault import Vault, find_secret
+
+NO_SANDBOX = "none"
+"""No tool here starts a program yet, so there is nothing to jail."""
+
+GRACE_SECONDS = 5.0
+"""How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
+
+logger = structlog.get_logger()
+
+
+class House:
+    """All parts of one server process. Made cheaply; `open` does the work."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
+        self.config = config
+        self.environ = environ
+        self.data_dir = Path(config.data_dir)
+        self.metrics = Metrics()
+        url = resolve_url(config.database.url, self.data_dir)
+        self.lock = DataDirLock(self.data_dir)
+        self.engine = open_engine(url)
+        self.store = Store(self.engine)
+        secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
+        self.vault = Vault(secret)
+        self.passwords = Passwords()
+        self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
+        self.accounts = AccountService(
+            self.store,
+            passwords=self.passwords,
+            tokens=Tokens(
+                secret,
+                access=timedelta(minutes=config.auth.access_minutes),
+                refresh=timedelta(days=config.auth.refresh_days),
+            ),
+            limits=Limits(config.limits),
+            workspaces=self.workspaces,
+            config=config.auth,
+        )
+        self.operator = Operator(self.store, passwords=self.passwords, workspaces=self.workspaces)
+        self.registry = ToolRegistry(builtin_tools())
+        load_modules(self.registry, config.tools.modules, installed_entry_points())
+        self.executor = ToolExecutor(self.registry, config.tools)
+        self.hub = Hub()
+        self._background: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Migrates, makes the first user, finds providers, takes up what was running."""
+        config = self.config
+        if self.store.is_sqlite:
+            self.lock.take()
+        await asyncio.to_thread(migrate, self.engine)
+        self._wire_providers()
+        self._wire_runs()
+        if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
+            logger.info("first_user_made", username="admin")
+        await connect_what_is_there(self.store, self.vault, self.environ, config, self.local)
+        await self.durable.open()
+        if config.local.enabled and self.local.missing() is None and await has_local_provider(self.store):
+            self.local.start()
+        self._background = [
+            asyncio.create_task(self._keep_lines_open()),
+            asyncio.create_task(watch_event_loop(self.metrics)),
+        ]
+        gc.collect()
+        gc.freeze()
+
+    async def close(self) -> None:
+        """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.durable.close(GRACE_SECONDS)
+        await self.transport.aclose()
+        await self.local.stop()
+        await asyncio.to_thread(self.release)
+
+    def release(self) -> None:
+        """Ends threads and connections; all that the command line needs after using a closed house."""
+        self.executor.close()
+        self.passwords.close()
+        self.store.close()
+        self.lock.release()
+
+    def _wire_providers(self) -> None:
+        config = self.config
+        self.local = LocalModel(config.local, self.data_dir)
+        guard = AddressGuard(self.store, config.providers.allow_private, internal=self.local.host_ports)
+        self.transport = Transport(config.providers, guard)
+        self.client = ModelClient(self.transport, config.providers)
+        self.providers = ProviderService(
+            self.store,
+            self.vault,
+            self.client,
+            guard,
+            local=self.local if config.local.enabled else None,
+            catalog=Catalog(),
+        )
+        self.settings = SettingsService(self.store, check_provider=self._check_provider)
+
+    def _wire_runs(self) -> None:
+        config = self.config
+        self.loop = ChatLoop(
+            store=self.store,
+            hub=self.hub,
+            client=self.client,
+            executor=self.executor,
+            crew_of=CrewFinder(self.accounts, self.providers, self.registry, self.workspaces),
+            max_iterations=config.tools.max_iterations,
+            metrics=self.metrics,
+        )
+        self.durable = Durable(
+            self.store,
+            self.loop.drive,
+            slot=new_id(),
+            lease_seconds=config.runs.lease_seconds,
+            is_alone=self.store.is_sqlite,
+        )
+        self.runs = RunService(
+            self.store, self.hub, self.durable, self.providers, self.registry, config.limits
+        )
+        self.conversations = ConversationService(
+            self.store,
+            check_provider=self._check_provider,
+            stop_run=self.runs.stop,
+            forget_runs=forget_runs,
+        )
+
+    async def _check_provider(self, caller: Caller, provider_id: int) -> None:
+        await self.providers.get(caller, provider_id)
+
+    async def workspace_of(self, caller: Caller) -> Path:
+        """The caller's directory, made where the config says so."""
+        return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
+
+    async def _keep_lines_open(self) -> None:
+        while True:
+            await asyncio.sleep(QUIET_SECONDS / 3)
+            self.hub.wake_all()
+
+    def service_state(self) -> ServiceState:
+        """What the public routes tell."""
+
+        async def database() -> object:
+            return await self.store.read(lambda session: session.scalar(text("SELECT 1")))
+
+        async def engine() -> object:
+            if not self.durable.is_open:
+                raise RuntimeError("the engine is closed")
+            return True
+
+        return ServiceState(
+            version=__version__,
+            database="sqlite" if self.store.is_sqlite else "postgresql",
+            sandbox=NO_SANDBOX,
+            metrics=self.metrics,
+            is_metrics_public=self.config.observability.metrics_public,
+            checks={"database": database, "engine": engine},
+        )
+
+
+def create_app(house: House) -> Litestar:
+    """The web application of a house; its start and stop are the house's."""
+    peers = PeerReader(house.config.server.trusted_proxies)
+    app = Litestar(
+        route_handlers=[
+            AllowedHostsController,
+            AuthController,
+            ConversationController,
+            DocsController,
+            MessageController,
+            ProvidersController,
+            RunController,
+            ServiceInfoController,
+            SettingsController,
+            ToolController,
+        ],
+        dependencies={
+            "caller": Provide(provide_caller),
+            "peer": Provide(provide_peer),
+            "accounts": _given(lambda: house.accounts),
+            "user_settings": _given(lambda: house.settings),
+            "providers": _given(lambda: house.providers),
+            "conversations": _given(lambda: house.conversations),
+            "runs": _given(lambda: house.runs),
+            "tool_executor": _given(lambda: house.executor),
+            "workspace_of": _given(lambda: house.workspace_of),
+            "service_state": _given(house.service_state),
+        },
+        guards=[require_sign_in(house.accounts, peers)],
+        exception_handlers=HANDLERS,
+        on_startup=[house.open],
+        on_shutdown=[house.close],
+        openapi_config=OpenAPIConfig(title="Luxx", version=__version__, path="/openapi", render_plugins=[]),
+        request_max_body_size=None,
+        logging_config=None,
+        debug=False,
+    )
+    app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
+    return app
+
+
+def _given(part: object) -> Provide:
+    """A part of the house as a dependency; looked up late, because some are wired when it opens."""
+    assert callable(part)
+    return Provide(part, sync_to_thread=False)

@@ -1,0 +1,238 @@
+"""The command line: parses `luxx serve|migrate|user|model|doctor|chat` and calls what does it."""
+
+import argparse
+import asyncio
+import getpass
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvicorn
+from litestar import Litestar
+
+from luxx import __version__
+from luxx.app import House, create_app
+from luxx.chat_client import add_chat_options, chat
+from luxx.config import Config
+from luxx.config_file import load_config
+from luxx.doctor import examine
+from luxx.errors import LuxxError
+from luxx.observe import configure_logging
+from luxx.providers.local_files import list_models, pull
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.tool import CommandPermission
+
+T = TypeVar("T")
+
+DEFAULT_FILE = Path("config.yaml")
+RELOAD_VARIABLE = "LUXX_RELOAD_ARGUMENTS"
+"""How the reloading parent hands its arguments to the process that serves."""
+
+DRAIN_SECONDS = 3
+"""How long a stop waits for open streams before it cuts them; clients attach again where they were."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; 0 where it did what was asked. Errors are one sentence on stderr."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except LuxxError as error:
+        print(f"luxx: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="luxx", description="People and AI agents, working together.")
+    parser.add_argument("--version", action="version", version=f"luxx {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    serve = _command(commands, "serve", _serve, "run the server")
+    serve.add_argument("--host")
+    serve.add_argument("--port", type=int)
+    serve.add_argument("--reload", action="store_true", help="start again when the code changes")
+    _command(commands, "migrate", _migrate, "bring the database to this version")
+    _command(commands, "doctor", _doctor, "check everything and say how to mend it")
+    _user_commands(_command(commands, "user", None, "add and list users, set passwords"))
+    _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
+    add_chat_options(chatting)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int] | None, about: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    parser.add_argument("--config", type=Path, help="the configuration file (default: config.yaml, if there)")
+    parser.add_argument("--data-dir", help="where the server keeps its state (default: ./data)")
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def _user_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="what")
+    add = _command(commands, "add", _user_add, "add a user; asks for the password")
+    add.add_argument("username")
+    add.add_argument("--level", type=int, choices=[1, 2, 3, 4], default=1)
+    add.add_argument("--email")
+    passwd = _command(commands, "passwd", _user_passwd, "set a user's password; asks for it")
+    passwd.add_argument("username")
+    _command(commands, "list", _user_list, "list the users")
+
+
+def _model_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="what")
+    fetch = _command(commands, "pull", _model_pull, "fetch a model's file")
+    fetch.add_argument("name")
+    _command(commands, "list", _model_list, "list models and which are here")
+
+
+def load(options: argparse.Namespace) -> Config:
+    """The configuration of a command: its options over the environment over the file over defaults."""
+    file = options.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    given = {
+        "app.host": getattr(options, "host", None),
+        "app.port": getattr(options, "port", None),
+        "data_dir": options.data_dir,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    config = load_config(file, os.environ, overrides)
+    configure_logging("DEBUG" if config.app.debug else config.logging.level)
+    return config
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens once it does."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host = self.config.host
+            port = self.servers[0].sockets[0].getsockname()[1]
+            shown = f"[{host}]" if ":" in host else host
+            print(f"Luxx listens on http://{shown}:{port}", flush=True)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    if options.reload:
+        os.environ[RELOAD_VARIABLE] = msgspec.json.encode(
+            {
+                key: str(value)
+                for key, value in vars(options).items()
+                if key in ("config", "data_dir") and value
+            }
+        ).decode()
+        config = load(options)
+        uvicorn.run(
+            "luxx.cli:reloaded_app", factory=True, reload=True, host=config.app.host, port=config.app.port
+        )
+        return 0
+    config = load(options)
+    server = _Server(
+        uvicorn.Config(
+            create_app(House(config)),
+            host=config.app.host,
+            port=config.app.port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            server_header=False,
+        )
+    )
+    server.run()
+    return 0 if server.started else 1
+
+
+def reloaded_app() -> Litestar:
+    """The application for a process that `serve --reload` starts anew at each change."""
+    known: dict[str, str] = msgspec.json.decode(os.environ.get(RELOAD_VARIABLE, "{}"))
+    config_file = known.get("config")
+    options = argparse.Namespace(
+        config=Path(config_file) if config_file else None,
+        data_dir=known.get("data_dir"),
+        host=None,
+        port=None,
+    )
+    return create_app(House(load(options)))
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    config = load(options)
+    engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
+    print(f"the database is at step {migrate(engine)}")
+    engine.dispose()
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    findings = asyncio.run(examine(load(options)))
+    for finding in findings:
+        print(finding)
+    return 1 if any(finding.is_bad for finding in findings) else 0
+
+
+def _user_add(options: argparse.Namespace) -> int:
+    password = _ask_password()
+    level = CommandPermission(options.level)
+    user = _with_house(
+        options,
+        lambda house: house.operator.add_user(options.username, password, level=level, email=options.email),
+    )
+    print(f"added {user.username}, level {user.permission_level}")
+    return 0
+
+
+def _user_passwd(options: argparse.Namespace) -> int:
+    password = _ask_password()
+    user = _with_house(options, lambda house: house.operator.set_password(options.username, password))
+    print(f"{user.username} has a new password; all sign-ins of theirs have ended")
+    return 0
+
+
+def _user_list(options: argparse.Namespace) -> int:
+    for user in _with_house(options, lambda house: house.operator.all_users()):
+        state = "active" if user.is_active else "disabled"
+        print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{state}")
+    return 0
+
+
+def _with_house(options: argparse.Namespace, work: Callable[[House], Awaitable[T]]) -> T:
+    """Work on the accounts of a house that is not opened: nothing else of it runs."""
+    house = House(load(options))
+
+    async def run() -> T:
+        await asyncio.to_thread(migrate, house.engine)
+        await house.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
+        return await work(house)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        house.release()
+
+
+def _ask_password() -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    password = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != password:
+        raise LuxxError("the two passwords differ; nothing was changed")
+    return password
+
+
+def _model_pull(options: argparse.Namespace) -> int:
+    pull(options.name, Path(load(options).data_dir), lambda line: print(line, flush=True))
+    return 0
+
+
+def _model_list(options: argparse.Namespace) -> int:
+    for model in list_models(Path(load(options).data_dir)):
+        print(model)
+    return 0

@@ -1,0 +1,22 @@
+"""Time and ids, in one place so that what is not deterministic can be seen and injected."""
+
+import time
+from datetime import UTC, datetime
+
+import uuid_utils
+
+
+def utc_now() -> datetime:
+    """The current time, timezone-aware UTC."""
+    return datetime.now(UTC)
+
+
+def timestamp() -> str:
+    """The current time as ISO 8601 UTC with milliseconds and `Z`."""
+    seconds = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
+
+
+def new_id() -> str:
+    """A new time-ordered id: UUIDv7 in its 36-character form."""
+    return str(uuid_utils.uuid7())

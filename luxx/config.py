@@ -1,0 +1,146 @@
+"""The server's configuration: its typed shape here; how it is read and checked in `config_file.py`."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Text = Annotated[str, Meta(min_length=1)]
+Positive = Annotated[float, Meta(gt=0)]
+PositiveCount = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`port` 0 takes any free port. An empty `secret_key` means one is made in the data directory."""
+
+    secret_key: str = ""
+    debug: bool = False
+    host: Text = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+
+    def __repr__(self) -> str:
+        return f"AppConfig(debug={self.debug}, host={self.host!r}, port={self.port})"
+
+
+class DatabaseConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`type` always agrees with the scheme of `url`, which may hold a password and stays out of the repr."""
+
+    type: Literal["sqlite", "postgresql"] = "sqlite"
+    url: Text = "sqlite:///./luxx.db"
+
+    def __repr__(self) -> str:
+        return f"DatabaseConfig(type={self.type!r})"
+
+
+class WorkspaceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    root: Text = "./workspaces"
+    auto_create: bool = True
+
+
+class LlmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The provider that the first start writes into the database, if it has a key or an address."""
+
+    provider: str = ""
+    api_key: str = ""
+    api_url: str = ""
+    model: str = ""
+
+    def __repr__(self) -> str:
+        return f"LlmConfig(provider={self.provider!r}, api_url={self.api_url!r}, model={self.model!r})"
+
+
+class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens when `tool` is called with an argument that matches `pattern`; the last match wins."""
+
+    tool: Text
+    action: Literal["allow", "ask", "deny"]
+    pattern: str = "*"
+
+
+class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enable_cache: bool = True
+    cache_ttl: Count = 300
+    max_workers: PositiveCount = 4
+    max_iterations: PositiveCount = 10
+    modules: list[str] = []
+    timeout_seconds: Positive = 60
+    sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    ask_from: Literal["low", "medium", "high"] = "high"
+    rules: list[ToolRule] = []
+
+
+class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_body_mb: Positive = 10
+    allowed_hosts: list[str] = []
+    trusted_proxies: list[str] = []
+
+
+class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    allow_registration: bool = True
+    default_permission_level: Annotated[int, Meta(ge=1, le=4)] = 1
+    access_minutes: Positive = 30
+    refresh_days: Positive = 30
+
+
+class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """0 means no limit."""
+
+    requests_per_minute: Count = 600
+    logins_per_minute: Count = 10
+    concurrent_runs_per_user: Count = 20
+    concurrent_runs: Count = 200
+    tokens_per_day: Count = 0
+    cost_per_day: Amount = 0
+    question_timeout_seconds: Count = 300
+
+
+class ProvidersConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    allow_private: list[str] = []
+    connect_timeout_seconds: Positive = 10
+    idle_timeout_seconds: Positive = 60
+    retries: Annotated[int, Meta(ge=0, le=20)] = 3
+
+
+class FilesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_upload_mb: Positive = 100
+    quota_mb: Positive = 1000
+
+
+class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    lease_seconds: Annotated[float, Meta(ge=1)] = 10
+    retention_days: PositiveCount = 90
+
+
+class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    model_path: str | None = None
+    threads: PositiveCount = 2
+
+
+class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    metrics_public: bool = False
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every key with its default. `data_dir` comes from the command line, not from the file."""
+
+    app: AppConfig = AppConfig()
+    database: DatabaseConfig = DatabaseConfig()
+    workspace: WorkspaceConfig = WorkspaceConfig()
+    llm: LlmConfig = LlmConfig()
+    tools: ToolsConfig = ToolsConfig()
+    logging: LoggingConfig = LoggingConfig()
+    server: ServerConfig = ServerConfig()
+    auth: AuthConfig = AuthConfig()
+    limits: LimitsConfig = LimitsConfig()
+    providers: ProvidersConfig = ProvidersConfig()
+    files: FilesConfig = FilesConfig()
+    runs: RunsConfig = RunsConfig()
+    local: LocalConfig = LocalConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
+    data_dir: Text = "./data"

@@ -1,0 +1,1 @@
+"""What a model is sent: the prompt, and what is cut from it to fit."""

@@ -1,0 +1,113 @@
+"""The prompt: stored messages and steps turned into what an adapter takes. Pure.
+
+Steps are one row of thinking, text and calls after another; a completion ends where its tools'
+results begin. A call without a result is left out: no dialect takes one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from luxx.wire.message import (
+    AssistantPrompt,
+    Attachment,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserContent,
+    UserPrompt,
+)
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.tool import ToolCall
+
+Replay = dict[str, Any]
+
+
+class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the selected path: a user's content, or an assistant's steps and replay notes."""
+
+    user: UserContent | None = None
+    steps: tuple[Step, ...] = ()
+    replay: tuple[Replay, ...] = ()
+
+
+def prompt_messages(
+    system: str, past: Sequence[PastMessage], steps: Sequence[Step] = (), replay: Sequence[Replay] = ()
+) -> list[PromptMessage]:
+    """The prompt for the next completion: system, the path, then the running message's own steps."""
+    messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
+    for message in past:
+        if message.user is not None:
+            messages.append(UserPrompt(text=user_text(message.user)))
+        else:
+            messages.extend(assistant_messages(message.steps, message.replay))
+    messages.extend(assistant_messages(steps, replay))
+    return messages
+
+
+def user_text(content: UserContent) -> str:
+    """A user's text followed by the attached files, each fenced and named."""
+    return "\n\n".join([content.text, *(_attached(file) for file in content.attachments)])
+
+
+def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
+    """An assistant message's steps as completions and tool results, in the order they happened."""
+    answered = {step.id_ref for step in steps if step.type == StepType.TOOL_RESULT}
+    messages: list[PromptMessage] = []
+    said: list[Step] = []
+    results: list[Step] = []
+    completions = 0
+    for step in [*steps, None]:
+        if step is not None and step.type == StepType.TOOL_RESULT:
+            results.append(step)
+            continue
+        if step is None or results:
+            note = replay[completions] if completions < len(replay) else {}
+            completions += 1
+            messages.extend(_completion(said, results, answered, note))
+            said, results = [], []
+        if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
+            said.append(step)
+    return messages
+
+
+def _completion(
+    said: list[Step], results: list[Step], answered: set[Any], replay: Replay
+) -> list[PromptMessage]:
+    calls = [step for step in said if step.type == StepType.TOOL_CALL and step.id_ref in answered]
+    text = "".join(step.content for step in said if step.type == StepType.TEXT)
+    thinking = "".join(step.content for step in said if step.type == StepType.THINKING)
+    if not (calls or text):
+        return []
+    order = {step.id_ref: position for position, step in enumerate(calls)}
+    in_order = sorted(results, key=lambda step: order.get(step.id_ref, 0))
+    assistant = AssistantPrompt(
+        text=text, thinking=thinking, tool_calls=[_call(step) for step in calls], replay=replay
+    )
+    return [assistant, *(_result(step) for step in in_order)]
+
+
+def _call(step: Step) -> ToolCall:
+    return ToolCall(
+        call_id=_known(step.id_ref), name=_known(step.name), arguments=_known(step.arguments) or "{}"
+    )
+
+
+def _result(step: Step) -> ToolPrompt:
+    success = step.success is not UNSET and bool(step.success)
+    return ToolPrompt(
+        call_id=_known(step.id_ref), name=_known(step.name), content=step.content, success=success
+    )
+
+
+def _known(value: Any) -> str:
+    return "" if value is UNSET else str(value)
+
+
+def _attached(file: Attachment) -> str:
+    fence = "```"
+    while fence in file.content:
+        fence += "`"
+    return f"Attached file {file.name}:\n{fence}{file.extension}\n{file.content}\n{fence}"

@@ -1,0 +1,1 @@
+"""Conversations between a user and an agent, and their messages."""

@@ -1,0 +1,1 @@
+"""Who serves models, and the code that speaks each dialect."""

@@ -1,0 +1,145 @@
+"""What is known of models by name: windows, abilities, prices. Which provider serves them is not here.
+
+Figures are what the vendors published on their own model and price pages at the end of 2025. A price
+that is not known is null, never 0. Open models have no price of their own: it depends on who serves them.
+"""
+
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """`pattern` is matched against the lower-case name without a vendor's prefix (`openai/…`).
+
+    Windows are in tokens, prices in US dollars per million tokens.
+    """
+
+    pattern: str
+    context_window: int
+    max_output: int
+    tools: bool = True
+    thinking: bool = False
+    images: bool = False
+    structured: bool = False
+    input_price: float | None = None
+    output_price: float | None = None
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """What a completion cost in US dollars, None where the price is not known."""
+        if self.input_price is None or self.output_price is None:
+            return None
+        return (prompt_tokens * self.input_price + completion_tokens * self.output_price) / 1_000_000
+
+
+UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096)
+"""A model nobody described: most of today's take tools, and 32k is a window that few go below."""
+
+EMBEDDED_CONTEXT = 8_192
+"""The window that the embedded model is started with, and the one SmolLM2 was trained for."""
+
+
+def _card(
+    pattern: str,
+    window: int,
+    output: int,
+    abilities: str,
+    prices: tuple[float, float] = (math.nan, math.nan),
+) -> ModelCard:
+    words = abilities.split()
+    return ModelCard(
+        pattern=pattern,
+        context_window=window,
+        max_output=output,
+        tools="tools" in words,
+        thinking="thinking" in words,
+        images="images" in words,
+        structured="structured" in words,
+        input_price=None if math.isnan(prices[0]) else prices[0],
+        output_price=None if math.isnan(prices[1]) else prices[1],
+    )
+
+
+BUILT_IN: tuple[ModelCard, ...] = (
+    # Too small to be trusted with tools, whoever serves them.
+    _card("smollm*", EMBEDDED_CONTEXT, 2_048, "structured"),
+    _card("*[-:_]135m*", EMBEDDED_CONTEXT, 2_048, "structured"),
+    _card("*[-:_]360m*", EMBEDDED_CONTEXT, 2_048, "structured"),
+    _card("*[-:_]0.[5-8]b*", 32_768, 4_096, "structured"),
+    _card("*[-:_]1b*", 32_768, 4_096, "structured"),
+    # OpenAI
+    _card("gpt-4o-mini*", 128_000, 16_384, "tools images structured", (0.15, 0.60)),
+    _card("gpt-4o*", 128_000, 16_384, "tools images structured", (2.50, 10.00)),
+    _card("gpt-4.1-nano*", 1_047_576, 32_768, "tools images structured", (0.10, 0.40)),
+    _card("gpt-4.1-mini*", 1_047_576, 32_768, "tools images structured", (0.40, 1.60)),
+    _card("gpt-4.1*", 1_047_576, 32_768, "tools images structured", (2.00, 8.00)),
+    _card("gpt-5-nano*", 400_000, 128_000, "tools thinking images structured", (0.05, 0.40)),
+    _card("gpt-5-mini*", 400_000, 128_000, "tools thinking images structured", (0.25, 2.00)),
+    _card("gpt-5-pro*", 400_000, 128_000, "tools thinking images structured"),
+    _card("gpt-5", 400_000, 128_000, "tools thinking images structured", (1.25, 10.00)),
+    _card("gpt-5-20*", 400_000, 128_000, "tools thinking images structured", (1.25, 10.00)),
+    _card("gpt-5*", 400_000, 128_000, "tools thinking images structured"),
+    _card("o3-mini*", 200_000, 100_000, "tools thinking structured", (1.10, 4.40)),
+    _card("o3-pro*", 200_000, 100_000, "tools thinking images structured", (20.00, 80.00)),
+    _card("o3*", 200_000, 100_000, "tools thinking images structured", (2.00, 8.00)),
+    _card("o4-mini*", 200_000, 100_000, "tools thinking images structured", (1.10, 4.40)),
+    # DeepSeek (V3.2, prices without a cache hit)
+    _card("deepseek-chat*", 128_000, 8_192, "tools", (0.28, 0.42)),
+    _card("deepseek-reasoner*", 128_000, 65_536, "tools thinking", (0.28, 0.42)),
+    _card("deepseek-r1*", 128_000, 32_768, "thinking"),
+    # Anthropic
+    _card("claude-opus-4-5*", 200_000, 64_000, "tools thinking images structured", (5.00, 25.00)),
+    _card("claude-opus-4*", 200_000, 32_000, "tools thinking images", (15.00, 75.00)),
+    _card("claude-sonnet-4*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
+    _card("claude-haiku-4-5*", 200_000, 64_000, "tools thinking images", (1.00, 5.00)),
+    _card("claude-3-7-sonnet*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
+    _card("claude-3-5-sonnet*", 200_000, 8_192, "tools images", (3.00, 15.00)),
+    _card("claude-3-5-haiku*", 200_000, 8_192, "tools images", (0.80, 4.00)),
+    _card("claude-*", 200_000, 8_192, "tools images"),
+    # Google (prices of prompts up to 200k tokens)
+    _card("gemini-2.5-flash-lite*", 1_048_576, 65_536, "tools thinking images structured", (0.10, 0.40)),
+    _card("gemini-2.5-flash*", 1_048_576, 65_536, "tools thinking images structured", (0.30, 2.50)),
+    _card("gemini-2.5-pro*", 1_048_576, 65_536, "tools thinking images structured", (1.25, 10.00)),
+    _card("gemini-2.0-flash*", 1_048_576, 8_192, "tools images structured", (0.10, 0.40)),
+    _card("gemini-*", 1_048_576, 8_192, "tools images structured"),
+    # Zhipu
+    _card("glm-4.6*", 200_000, 128_000, "tools thinking", (0.60, 2.20)),
+    _card("glm-4.5", 128_000, 96_000, "tools thinking", (0.60, 2.20)),
+    _card("glm-4*", 128_000, 4_096, "tools"),
+    # Open models; a local server may run them with less window than they were trained for.
+    _card("qwq*", 32_768, 8_192, "tools thinking"),
+    _card("qwen3*", 32_768, 8_192, "tools thinking"),
+    _card("qwen*", 32_768, 8_192, "tools"),
+    _card("llama3.[1-3]*", 128_000, 4_096, "tools"),
+    _card("llama-3.[1-3]*", 128_000, 4_096, "tools"),
+    _card("llama-4*", 128_000, 4_096, "tools images"),
+    _card("llama4*", 128_000, 4_096, "tools images"),
+    _card("llama*", 8_192, 2_048, ""),
+)
+
+
+class Catalog:
+    """Looks a model up by name; the first card whose pattern fits wins."""
+
+    def __init__(self, cards: Sequence[ModelCard] = BUILT_IN) -> None:
+        self._cards = tuple(cards)
+
+    def find(self, model: str) -> ModelCard:
+        """The card of `model`, or `UNKNOWN`."""
+        name = model.lower().strip().rsplit("/", 1)[-1]
+        for card in self._cards:
+            if fnmatchcase(name, card.pattern):
+                return card
+        return UNKNOWN
+
+
+STARTING_MODELS = {
+    "openai": "gpt-4.1-mini",
+    "deepseek": "deepseek-chat",
+    "anthropic": "claude-sonnet-4-5",
+    "gemini": "gemini-2.5-flash",
+    "glm": "glm-4.6",
+}
+"""The model a provider found at the first start begins with: able, and not the dearest."""

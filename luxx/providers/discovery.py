@@ -1,0 +1,291 @@
+"""What the first start finds: keys in the environment, the `llm:` section, a loopback server, else our own.
+
+`discover` only reads what it is given; `probe_loopback` asks the network; `apply` writes rows, once, for
+a first user who has none.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import httpx
+import msgspec
+import structlog
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.clock import utc_now
+from luxx.config import Config, LlmConfig
+from luxx.errors import InvalidInput
+from luxx.providers.addresses import Endpoint, Reach, parse_base_url, reach_of_name
+from luxx.providers.catalog import STARTING_MODELS
+from luxx.providers.local import LOCAL
+from luxx.providers.models import AllowedHostRow, ProviderRow
+from luxx.providers.registry import ProviderType, adapter_for, default_base_url
+from luxx.providers.service import key_identity
+from luxx.providers.views import checked_key
+from luxx.store.engine import Store
+from luxx.vault import Vault
+
+PROBE_SECONDS = 0.7
+MAX_PROBE_BYTES = 1_000_000
+LOOPBACK_SERVERS = (("ollama", 11434), ("lm-studio", 1234), ("llama.cpp", 8080))
+"""OpenAI-compatible servers at the ports they use unless told otherwise."""
+
+ENVIRONMENT_KEYS = (
+    (ProviderType.OPENAI, "OPENAI"),
+    (ProviderType.ANTHROPIC, "ANTHROPIC"),
+    (ProviderType.DEEPSEEK, "DEEPSEEK"),
+    (ProviderType.GEMINI, "GEMINI"),
+)
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that answered on loopback, and the models it offers."""
+
+    name: str
+    base_url: str
+    models: list[str]
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider to be. `problem` says why it is not usable yet; empty if it is."""
+
+    name: str
+    provider_type: str
+    base_url: str
+    source: str
+    api_key: str = ""
+    default_model: str = ""
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return f"Found({self.name}, {self.provider_type}, {self.base_url}, from {self.source})"
+
+
+def discover(
+    environ: Mapping[str, str], config: Config, probes: Sequence[Probe], *, local_model: str = ""
+) -> list[Found]:
+    """What can be connected, the best first; the embedded model only where nothing else is usable.
+
+    `local_model` is its name, empty where it cannot run.
+    """
+    found = [one for one in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if one]
+    found = _merged(found, _from_config(config.llm))
+    taken = {_host_port_of(one.base_url) for one in found}
+    found += [_from_probe(probe) for probe in probes if _host_port_of(probe.base_url) not in taken]
+    if local_model and not any(not one.problem for one in found):
+        found.append(
+            Found(
+                name=LOCAL,
+                provider_type=LOCAL,
+                base_url="",
+                source="embedded model",
+                default_model=local_model,
+            )
+        )
+    return found
+
+
+def _from_environment(environ: Mapping[str, str], provider_type: ProviderType, prefix: str) -> Found | None:
+    api_key = environ.get(f"{prefix}_API_KEY", "").strip()
+    if not api_key:
+        return None
+    base_url = environ.get(f"{prefix}_BASE_URL", "").strip() or default_base_url(provider_type)
+    return _checked(
+        Found(
+            name=str(provider_type),
+            provider_type=provider_type,
+            base_url=base_url,
+            source=f"{prefix}_API_KEY",
+            api_key=api_key,
+            default_model=STARTING_MODELS.get(provider_type, ""),
+        )
+    )
+
+
+def _from_config(llm: LlmConfig) -> Found | None:
+    """The section counts if it has a key, or an address that needs none (loopback, private)."""
+    provider_type = llm.provider or (ProviderType.OPENAI_COMPATIBLE if llm.api_url else "")
+    base_url = llm.api_url or default_base_url(provider_type)
+    if not provider_type or not (llm.api_key or _is_private(base_url)):
+        return None
+    return _checked(
+        Found(
+            name=provider_type,
+            provider_type=provider_type,
+            base_url=base_url,
+            source="llm section of the config",
+            api_key=llm.api_key.strip(),
+            default_model=llm.model or STARTING_MODELS.get(provider_type, ""),
+        )
+    )
+
+
+def _merged(found: list[Found], configured: Found | None) -> list[Found]:
+    """The section of the config often names a key of the environment: then it is one provider, not two."""
+    if configured is None:
+        return found
+    for place, one in enumerate(found):
+        if (one.provider_type, one.api_key) == (configured.provider_type, configured.api_key):
+            if one.base_url != default_base_url(one.provider_type):
+                configured = msgspec.structs.replace(configured, base_url=one.base_url)
+            return [*found[:place], configured, *found[place + 1 :]]
+    return [*found, configured]
+
+
+def _from_probe(probe: Probe) -> Found:
+    chatting = [model for model in probe.models if "embed" not in model.lower()]
+    provider_type = ProviderType.OLLAMA if probe.name == "ollama" else ProviderType.OPENAI_COMPATIBLE
+    return Found(
+        name=probe.name,
+        provider_type=provider_type,
+        base_url=probe.base_url,
+        source=f"a server at {probe.base_url}",
+        default_model=chatting[0] if chatting else "",
+        problem="" if chatting else "it offers no model to chat with; load one there",
+    )
+
+
+def _checked(found: Found) -> Found:
+    try:
+        adapter_for(found.provider_type)
+        checked_key(found.api_key)
+        endpoint = parse_base_url(found.base_url)
+        if reach_of_name(endpoint.host) is Reach.FORBIDDEN:
+            raise InvalidInput(f"{endpoint.host_port} is a metadata or link-local address")
+    except InvalidInput as error:
+        return msgspec.structs.replace(found, problem=error.message)
+    if not found.default_model:
+        return msgspec.structs.replace(found, problem="no model is named; set llm.model")
+    return msgspec.structs.replace(found, base_url=endpoint.url)
+
+
+def _endpoint_of(base_url: str) -> Endpoint | None:
+    try:
+        return parse_base_url(base_url)
+    except InvalidInput:
+        return None
+
+
+def _host_port_of(base_url: str) -> str:
+    endpoint = _endpoint_of(base_url)
+    return base_url if endpoint is None else endpoint.host_port
+
+
+def _is_private(base_url: str) -> bool:
+    endpoint = _endpoint_of(base_url)
+    return endpoint is not None and reach_of_name(endpoint.host) is Reach.PRIVATE
+
+
+async def probe_loopback(
+    servers: Sequence[tuple[str, int]] = LOOPBACK_SERVERS, *, except_ports: Collection[int] = ()
+) -> list[Probe]:
+    """The servers that answer like one of ours would, asked all at once; `except_ports` are our own."""
+    async with httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False) as client:
+        asked = [_probe(client, name, port) for name, port in servers if port not in except_ports]
+        return [probe for probe in await asyncio.gather(*asked) if probe is not None]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    object: str
+    data: list[_Model] | None = None
+
+
+async def _probe(client: httpx.AsyncClient, name: str, port: int) -> Probe | None:
+    base_url = f"http://127.0.0.1:{port}/v1"
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PROBE_SECONDS), client.stream("GET", f"{base_url}/models") as answer:
+            if answer.status_code != 200:
+                return None
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > MAX_PROBE_BYTES:
+                    return None
+        listed = msgspec.json.decode(body, type=_Models)
+    except (httpx.HTTPError, TimeoutError, msgspec.DecodeError):
+        return None
+    if listed.object != "list":
+        return None
+    return Probe(name=name, base_url=base_url, models=[model.id for model in listed.data or []])
+
+
+async def apply(
+    store: Store, vault: Vault, *, user_id: int, tenant_id: int, found: Sequence[Found]
+) -> list[int]:
+    """Makes shared providers of what is usable, the first of them the default; their ids.
+
+    Does nothing once the user has a provider, so it may be called at every start. What it connects on a
+    private address is allowed by that: it was found by the operator's own start.
+    """
+
+    def work(session: Session) -> list[int]:
+        owned = select(ProviderRow.id).where(ProviderRow.user_id == user_id).limit(1)
+        if session.scalar(owned) is not None:
+            return []
+        ids: list[int] = []
+        for one in found:
+            if not one.problem:
+                ids.append(_insert(session, vault, one, user_id, tenant_id, is_default=not ids))
+        return ids
+
+    try:
+        ids = await store.write(work)
+    except IntegrityError:
+        # Another server of the same database started at the same moment and was first.
+        return []
+    if ids or not any(not one.problem for one in found):
+        for one in found:
+            _tell(one)
+    return ids
+
+
+def _insert(
+    session: Session, vault: Vault, found: Found, user_id: int, tenant_id: int, *, is_default: bool
+) -> int:
+    now = utc_now()
+    row = ProviderRow(
+        user_id=user_id,
+        tenant_id=tenant_id,
+        name=found.name,
+        provider_type=str(found.provider_type),
+        base_url=found.base_url,
+        default_model=found.default_model,
+        is_default=is_default,
+        is_shared=True,
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(row)
+    session.flush()
+    if found.api_key:
+        row.api_key = vault.seal(found.api_key, identity=key_identity(row.id))
+    _allow(session, found, user_id)
+    session.flush()
+    return row.id
+
+
+def _allow(session: Session, found: Found, user_id: int) -> None:
+    """Whoever runs the server chose this address: it is allowed, should it be or resolve to a private one."""
+    endpoint = _endpoint_of(found.base_url)
+    if endpoint is None or reach_of_name(endpoint.host) not in (None, Reach.PRIVATE):
+        return
+    if found.base_url.startswith("https://") and found.base_url == default_base_url(found.provider_type):
+        return  # a vendor's own address, which nobody chose
+    if session.get(AllowedHostRow, endpoint.host_port) is None:
+        session.add(AllowedHostRow(host_port=endpoint.host_port, allowed_by=user_id, created_at=utc_now()))
+
+
+def _tell(found: Found) -> None:
+    fields = {"name": found.name, "source": found.source, "base_url": found.base_url}
+    if found.problem:
+        log.warning("provider_found_not_usable_yet", **fields, reason=found.problem)
+    else:
+        log.info("provider_found", **fields, model=found.default_model)

@@ -1,0 +1,149 @@
+"""What an upstream's error answer means: its body read, its class in the error tree, its secrets removed.
+
+Shared by the transport (HTTP errors) and the parsers (errors inside a stream). No network here.
+"""
+
+import json
+import re
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from luxx.clock import utc_now
+from luxx.errors import ContextTooLong, ProviderError, ProviderFailed, ProviderRefused, RateLimited
+
+MAX_MESSAGE_CHARS = 500
+
+_CONTEXT_WORDS = re.compile(
+    r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"
+    r"|too many (input )?tokens|reduce the length|exceeds? the (model's )?(maximum|limit).{0,40}token",
+    re.IGNORECASE,
+)
+_NO_MORE_MONEY = re.compile(
+    r"insufficient_(quota|balance|credit)|billing|credits? (exhausted|depleted)", re.I
+)
+_BUSY = re.compile(r"overload|rate.?limit|too many requests|unavailable|timeout|server_error|internal", re.I)
+_KEYS = re.compile(r"\b(sk|gsk|xai|pplx|AIza|rk|key)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
+
+
+class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as its server told it; `code` joins whatever codes and types it gave."""
+
+    message: str = ""
+    code: str = ""
+    status: int | None = None
+
+
+def read_error(value: object) -> UpstreamError:
+    """An error object of any of the shapes in the wild; `value` is decoded JSON or text."""
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return read_error(items[0]) if items else UpstreamError()
+    if not isinstance(value, dict):
+        return UpstreamError(message="" if value is None else str(value))
+    fields = cast("dict[str, Any]", value)
+    inner = fields.get("error")
+    if isinstance(inner, dict | list):
+        found = read_error(cast("object", inner))
+        return (
+            found
+            if found.message
+            else msgspec.structs.replace(found, message=_compact(cast("object", inner)))
+        )
+    if isinstance(inner, str):
+        fields = {"message": inner, **{k: v for k, v in fields.items() if k != "error"}}
+    text = fields.get("message") or fields.get("detail") or fields.get("error_msg") or ""
+    codes = [str(fields[key]) for key in ("code", "type", "status", "error_code") if fields.get(key)]
+    return UpstreamError(
+        message=text if isinstance(text, str) else _compact(text),
+        code=" ".join(codes),
+        status=_status_of(fields),
+    )
+
+
+def read_error_body(body: bytes) -> UpstreamError:
+    """The error in an HTTP error's body: JSON of any shape, else its text without markup."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        return read_error(json.loads(text))
+    except ValueError:
+        return UpstreamError(message=" ".join(re.sub(r"<[^>]*>", " ", text).split()))
+
+
+def as_provider_error(found: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
+    """The error of the tree for what an upstream said; without a status its words decide."""
+    status = found.status
+    where = "in its stream" if status is None else f"with status {status}"
+    said = cut(found.message) or cut(found.code) or "no reason given"
+    words = f"{found.code} {found.message}"
+    if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_WORDS.search(words)):
+        return ContextTooLong(f"The prompt is too long for the model: {said}", status=status)
+    if status == 429 or (status is None and re.search(r"rate.?limit", found.code, re.I)):
+        return RateLimited(
+            f"The provider limits the rate of requests: {said}",
+            status=status,
+            retry_after=retry_after,
+            retryable=not _NO_MORE_MONEY.search(words),
+        )
+    if status is None:
+        refused = "invalid_request" in found.code and not _BUSY.search(words)
+    else:
+        refused = status < 500 and status not in (408, 409, 425)
+    if refused:
+        return ProviderRefused(f"The provider refused the request {where}: {said}", status=status)
+    return ProviderFailed(
+        f"The provider failed {where}: {said}",
+        status=status,
+        retry_after=retry_after,
+        retryable=status not in (501, 505),
+    )
+
+
+def retry_after_seconds(value: str | None) -> float | None:
+    """A Retry-After header, given as seconds or as an HTTP date; None when absent or unreadable."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - utc_now()).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def cut(text: str) -> str:
+    """At most 500 characters, so that an upstream cannot fill our logs and events."""
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
+
+
+def redact(text: str, secret: str) -> str:
+    """`text` without the key, in any spelling an upstream may echo, and without what looks like one."""
+    if secret:
+        for spelling in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
+            text = text.replace(spelling, "[redacted]")
+    return _KEYS.sub("[redacted]", text)
+
+
+def redacted(error: ProviderError, secret: str) -> ProviderError:
+    """The same error, its message redacted."""
+    error.message = redact(error.message, secret)
+    error.args = (error.message,)
+    return error
+
+
+def _status_of(fields: dict[str, Any]) -> int | None:
+    for key in ("status_code", "code", "status"):
+        value = fields.get(key)
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+    return None
+
+
+def _compact(value: object) -> str:
+    return msgspec.json.encode(value).decode()

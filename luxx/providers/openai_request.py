@@ -1,0 +1,179 @@
+"""The OpenAI dialect's requests: messages, tools and switches, in the spelling each compatible takes."""
+
+import re
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.tool import ToolCall, ToolSpec
+
+# Models that think before they answer take an effort and no temperature.
+_OPENAI_THINKERS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
+_JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
+_USAGE_COMES_UNASKED = frozenset({"mistral"})
+_TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible"})
+
+
+def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
+    """The POST for one completion; `base_url` is used as given, with or without /v1."""
+    kind = provider_kind(target)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": [
+            item for message in request.messages if (item := _message(message, kind, request)) is not None
+        ],
+        "stream": stream,
+    }
+    if stream and kind not in _USAGE_COMES_UNASKED:
+        body["stream_options"] = {"include_usage": True}
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if request.temperature is not None and not (kind == "openai" and _OPENAI_THINKERS.match(request.model)):
+        body["temperature"] = request.temperature
+    if request.max_tokens is not None:
+        body["max_completion_tokens" if kind == "openai" else "max_tokens"] = request.max_tokens
+    if request.response_schema is not None:
+        body["response_format"] = _response_format(request.response_schema, kind)
+    body.update(_thinking_switch(request, kind))
+    accept = "text/event-stream" if stream else "application/json"
+    return UpstreamRequest(
+        url=endpoint(target.base_url, "chat/completions"),
+        headers={**_headers(target), "content-type": "application/json", "accept": accept},
+        body=msgspec.json.encode(body),
+    )
+
+
+def build_models_request(target: Target) -> UpstreamRequest:
+    return UpstreamRequest(
+        url=endpoint(target.base_url, "models"),
+        headers={**_headers(target), "accept": "application/json"},
+        body=b"",
+    )
+
+
+def endpoint(base_url: str, path: str) -> str:
+    """`base_url` with the path, also when the base was pasted with `/chat/completions` at its end."""
+    return f"{base_url.strip().rstrip('/').removesuffix('/chat/completions').rstrip('/')}/{path}"
+
+
+def provider_kind(target: Target) -> str:
+    """The provider's type; a compatible one whose host is known is treated as what it is."""
+    if target.provider_type != "openai_compatible":
+        return target.provider_type
+    try:
+        host = urlsplit(target.base_url).hostname or ""
+    except ValueError:
+        # No address at all; the transport says so.
+        return target.provider_type
+    for ending, kind in _KNOWN_HOSTS.items():
+        if host == ending or host.endswith("." + ending):
+            return kind
+    return target.provider_type
+
+
+_KNOWN_HOSTS = {
+    "api.openai.com": "openai",
+    "deepseek.com": "deepseek",
+    "mistral.ai": "mistral",
+    "openrouter.ai": "openrouter",
+    "groq.com": "groq",
+    "z.ai": "glm",
+    "bigmodel.cn": "glm",
+    "aliyuncs.com": "qwen",
+}
+
+
+def _headers(target: Target) -> dict[str, str]:
+    return {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+
+
+def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
+    match message:
+        case SystemPrompt():
+            return {"role": "system", "content": message.text}
+        case UserPrompt():
+            return {"role": "user", "content": message.text}
+        case ToolPrompt():
+            return {
+                "role": "tool",
+                "tool_call_id": _call_id(message.call_id, kind),
+                "content": message.content,
+            }
+        case AssistantPrompt():
+            return _assistant(message, kind, request)
+
+
+def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
+    text = prompt.text or str(prompt.replay.get("refusal", ""))
+    if not text and not prompt.tool_calls:
+        # Several servers refuse a message with neither; it says nothing to a model either.
+        return None
+    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    if prompt.tool_calls:
+        message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
+        field = "reasoning_content" if kind == "deepseek" else prompt.replay.get("reasoning_field")
+        if field == "reasoning_content" and (prompt.thinking or request.thinking_enabled):
+            message[field] = prompt.thinking
+    if kind in _TAKES_REASONING_DETAILS and prompt.replay.get("reasoning_details"):
+        message["reasoning_details"] = prompt.replay["reasoning_details"]
+    return message
+
+
+def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:
+    return {
+        "id": _call_id(call.call_id, kind),
+        "type": "function",
+        "function": {"name": call.name, "arguments": _object_text(call.arguments)},
+    }
+
+
+def _call_id(call_id: str, kind: str) -> str:
+    """Mistral takes nine letters and digits only; a call that came from elsewhere gets such an id."""
+    if kind != "mistral" or re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return sha256(call_id.encode()).hexdigest()[:9]
+
+
+def _object_text(arguments: str) -> str:
+    """Arguments as the model wrote them, or `{}`: servers that parse them fail on what is no object."""
+    try:
+        return arguments if isinstance(msgspec.json.decode(arguments), dict) else "{}"
+    except msgspec.DecodeError:
+        return "{}"
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
+
+
+def _response_format(schema: dict[str, Any], kind: str) -> dict[str, Any]:
+    if kind in _JSON_OBJECT_ONLY:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:
+    """How this provider is told to think, or not to; nothing where there is no known switch."""
+    wanted = request.thinking_enabled
+    match kind:
+        case "deepseek" | "glm":
+            if not wanted and "reasoner" in request.model:
+                return {}
+            return {"thinking": {"type": "enabled" if wanted else "disabled"}}
+        case "openrouter":
+            return {"reasoning": {"enabled": True}} if wanted else {}
+        case "openai":
+            return {"reasoning_effort": "medium"} if wanted and _OPENAI_THINKERS.match(request.model) else {}
+        case "qwen":
+            return {"enable_thinking": wanted}
+        case "local":
+            return {"chat_template_kwargs": {"enable_thinking": wanted}}
+        case _:
+            return {}

@@ -1,0 +1,75 @@
+"""What the database is asked about providers: who sees a row, who may change it, which is the default."""
+
+from typing import Any
+
+from msgspec import UNSET
+from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.clock import utc_now
+from luxx.errors import Conflict, NotAllowed, NotFound
+from luxx.providers.models import AllowedHostRow, ProviderRow
+from luxx.providers.views import ProviderChanges
+
+LARGEST_ID = 2**31 - 1
+
+
+def visible_to(caller: Caller) -> ColumnElement[bool]:
+    return and_(
+        ProviderRow.tenant_id == caller.tenant_id,
+        or_(ProviderRow.user_id == caller.user_id, ProviderRow.is_shared),
+    )
+
+
+def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+    row = None
+    if 0 < provider_id <= LARGEST_ID:
+        row = session.scalar(select(ProviderRow).where(ProviderRow.id == provider_id, visible_to(caller)))
+    if row is None:
+        raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
+    return row
+
+
+def own_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+    row = visible_row(session, caller, provider_id)
+    if row.user_id != caller.user_id:
+        raise NotAllowed(f"provider '{row.name}' is shared with you; only its owner may change it")
+    return row
+
+
+def is_first(session: Session, caller: Caller) -> bool:
+    return (
+        session.scalar(select(ProviderRow.id).where(ProviderRow.user_id == caller.user_id).limit(1)) is None
+    )
+
+
+def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
+    """The others first: the database holds at most one default per user at every moment."""
+    try:
+        if is_default:
+            session.execute(
+                update(ProviderRow)
+                .where(ProviderRow.user_id == row.user_id, ProviderRow.id != row.id, ProviderRow.is_default)
+                .values(is_default=False)
+            )
+        row.is_default = is_default
+        session.flush()
+    except IntegrityError as error:
+        raise Conflict("another default was set at the same moment; try again") from error
+
+
+def change_plain(row: ProviderRow, changes: ProviderChanges) -> None:
+    given: dict[str, Any] = {
+        name: getattr(changes, name)
+        for name in ("name", "default_model", "max_tokens", "is_shared", "enabled")
+        if getattr(changes, name) is not UNSET
+    }
+    for name, value in given.items():
+        setattr(row, name, value.strip() if isinstance(value, str) else value)
+
+
+def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
+    if host_port is not None and session.get(AllowedHostRow, host_port) is None:
+        session.add(AllowedHostRow(host_port=host_port, allowed_by=caller.user_id, created_at=utc_now()))

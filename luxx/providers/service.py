@@ -1,0 +1,383 @@
+"""Providers as people manage them, and as a run gets one: `resolve` gives a target with its key unsealed.
+
+Keys go in and never come out. A shared provider is used by the whole tenant and changed by its owner
+alone. Addresses are judged in `addresses.py`, adapters are `registry.py`'s.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.clock import utc_now
+from luxx.errors import InvalidInput, NotAllowed, Unavailable
+from luxx.providers.adapter import Target
+from luxx.providers.addresses import AddressGuard
+from luxx.providers.allowed_hosts import list_allowed_hosts, replace_allowed_hosts
+from luxx.providers.catalog import EMBEDDED_CONTEXT, Catalog, ModelCard
+from luxx.providers.check import ProviderCheck, check_provider
+from luxx.providers.client import ModelClient
+from luxx.providers.local import LOCAL, LocalAddress
+from luxx.providers.models import ProviderRow
+from luxx.providers.queries import (
+    allow_host,
+    change_plain,
+    is_first,
+    own_row,
+    set_default,
+    visible_row,
+    visible_to,
+)
+from luxx.providers.registry import adapter_for, default_base_url
+from luxx.providers.views import AllowedHostView, NewProvider, ProviderChanges, ProviderView, checked_key
+from luxx.store.engine import Store
+from luxx.vault import Vault, mask
+
+LOCAL_START_SECONDS = 60.0
+
+
+class LocalEndpoint(Protocol):
+    """What the service needs of the embedded model."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    async def ensure_ready(self, timeout: float) -> LocalAddress:
+        """Starts it where needed. Raises Unavailable with the reason."""
+        ...
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which provider and model a run uses, within which limits."""
+
+    provider_id: int
+    name: str
+    model: str
+    max_tokens: int | None
+    card: ModelCard
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice, and where to send. `target` carries the key: never store it."""
+
+    choice: Choice
+    target: Target
+
+
+class ProviderService:
+    """`local` is None where the embedded model is switched off."""
+
+    def __init__(
+        self,
+        store: Store,
+        vault: Vault,
+        client: ModelClient,
+        guard: AddressGuard,
+        *,
+        local: LocalEndpoint | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._client = client
+        self._guard = guard
+        self._local = local
+        self._catalog = catalog or Catalog()
+
+    async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProviderView], int]:
+        """Own providers and those shared in the tenant, newest first, and how many there are in all."""
+
+        def work(session: Session) -> tuple[list[ProviderView], int]:
+            total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible_to(caller)))
+            rows = session.scalars(
+                select(ProviderRow)
+                .where(visible_to(caller))
+                .order_by(ProviderRow.id.desc())
+                .limit(page_size)
+                .offset((page - 1) * page_size)
+            )
+            return [self._view(row, caller) for row in rows], total or 0
+
+        return await self._store.read(work)
+
+    async def get(self, caller: Caller, provider_id: int) -> ProviderView:
+        return await self._store.read(
+            lambda session: self._view(visible_row(session, caller, provider_id), caller)
+        )
+
+    async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
+        """A user's first provider becomes the default unless the request says otherwise."""
+        _check_type(caller, new.provider_type)
+        _check_sharing(caller, new.is_shared)
+        api_key = checked_key(new.api_key)
+        url, allowed = await self._vetted(caller, new.provider_type, new.base_url)
+        now = utc_now()
+
+        def work(session: Session) -> ProviderView:
+            row = ProviderRow(
+                user_id=caller.user_id,
+                tenant_id=caller.tenant_id,
+                name=new.name.strip(),
+                provider_type=new.provider_type,
+                base_url=url,
+                default_model=new.default_model.strip(),
+                max_tokens=new.max_tokens,
+                is_shared=new.is_shared,
+                enabled=new.enabled,
+                created_at=now,
+                updated_at=now,
+            )
+            wants_default = is_first(session, caller) if new.is_default is UNSET else new.is_default
+            session.add(row)
+            session.flush()
+            self._seal(row, api_key)
+            set_default(session, row, wants_default)
+            allow_host(session, caller, allowed)
+            return self._view(row, caller)
+
+        return await self._store.write(work)
+
+    async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
+        """A new base_url (or type) drops the stored key unless a new key comes with it."""
+        current = await self._store.read(lambda session: own_row(session, caller, provider_id))
+        if changes.is_shared is not UNSET and changes.is_shared != current.is_shared:
+            _check_sharing(caller, changes.is_shared)
+        provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
+        if provider_type != current.provider_type:
+            _check_type(caller, provider_type)
+        url, allowed = current.base_url, None
+        if changes.base_url is not UNSET or provider_type != current.provider_type:
+            wanted = "" if changes.base_url is UNSET else changes.base_url
+            url, allowed = await self._vetted(caller, provider_type, wanted)
+
+        def work(session: Session) -> ProviderView:
+            row = own_row(session, caller, provider_id)
+            self._change_key(row, changes, has_moved=url != row.base_url)
+            row.provider_type, row.base_url = provider_type, url
+            change_plain(row, changes)
+            if changes.is_default is not UNSET:
+                set_default(session, row, changes.is_default)
+            allow_host(session, caller, allowed)
+            row.updated_at = utc_now()
+            session.flush()
+            return self._view(row, caller)
+
+        return await self._store.write(work)
+
+    async def delete(self, caller: Caller, provider_id: int) -> None:
+        """Conversations that used it stay, without a provider."""
+
+        def work(session: Session) -> None:
+            session.delete(own_row(session, caller, provider_id))
+
+        await self._store.write(work)
+
+    async def test(self, caller: Caller, provider_id: int) -> ProviderCheck:
+        """Really asks the server: its list of models, and the first piece of an answer."""
+        row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
+        model = row.default_model or (
+            self._local.model_name if self._local and row.provider_type == LOCAL else ""
+        )
+        try:
+            target = await self._target(row)
+        except Unavailable as error:
+            return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
+        return await check_provider(self._client, target, model)
+
+    async def models(self, caller: Caller, provider_id: int) -> list[str]:
+        """The models that the upstream offers. Raises ProviderError."""
+        row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
+        return await self._client.list_models(await self._target(row))
+
+    def choose(
+        self,
+        session: Session,
+        caller: Caller,
+        provider_id: int | None = None,
+        model: str | None = None,
+        *,
+        preferred_id: int | None = None,
+    ) -> Choice:
+        """The provider for a run: the one named, else `preferred_id` (the user's setting), own default,
+        the tenant's shared default, any that is usable.
+
+        Raises NotFound or InvalidInput with what to do about it.
+        """
+        return self._choice(_row(session, caller, provider_id, preferred_id), model)
+
+    async def resolve(
+        self,
+        caller: Caller,
+        provider_id: int | None = None,
+        model: str | None = None,
+        *,
+        preferred_id: int | None = None,
+    ) -> Resolved:
+        """As `choose`, with where to send and the key. Raises also Unavailable."""
+        row = await self._store.read(lambda session: _row(session, caller, provider_id, preferred_id))
+        choice = self._choice(row, model)
+        return Resolved(choice=choice, target=await self._target(row))
+
+    def _choice(self, row: ProviderRow, model: str | None) -> Choice:
+        name = model or row.default_model
+        if row.provider_type == LOCAL:
+            name = name or self._embedded().model_name
+        if not name:
+            raise InvalidInput(
+                f"provider '{row.name}' has no default model; name a model, or set its default_model",
+                kind="no_model",
+            )
+        card = _embedded_card(name) if row.provider_type == LOCAL else self._catalog.find(name)
+        return Choice(provider_id=row.id, name=row.name, model=name, max_tokens=row.max_tokens, card=card)
+
+    async def allowed_hosts(self, caller: Caller) -> list[AllowedHostView]:
+        """What the configuration and administrators allow. Operators only."""
+        return await list_allowed_hosts(self._store, self._guard, caller)
+
+    async def set_allowed_hosts(self, caller: Caller, hosts: Collection[str]) -> list[AllowedHostView]:
+        """Replaces what administrators allowed; what the configuration allows stays. Operators only."""
+        await replace_allowed_hosts(self._store, caller, hosts)
+        return await self.allowed_hosts(caller)
+
+    async def _target(self, row: ProviderRow) -> Target:
+        if row.provider_type == LOCAL:
+            address = await self._embedded().ensure_ready(LOCAL_START_SECONDS)
+            base_url, api_key = address.base_url, address.api_key
+        else:
+            base_url, api_key = row.base_url, self._open(row)
+        return Target(provider_id=row.id, provider_type=row.provider_type, base_url=base_url, api_key=api_key)
+
+    def _embedded(self) -> LocalEndpoint:
+        if self._local is None:
+            raise Unavailable("the embedded model is switched off (local.enabled); choose another provider")
+        return self._local
+
+    async def _vetted(self, caller: Caller, provider_type: str, base_url: str) -> tuple[str, str | None]:
+        if provider_type == LOCAL:
+            if base_url:
+                raise InvalidInput("the embedded model has no base_url: it is found while it runs")
+            return "", None
+        base_url = base_url or default_base_url(provider_type)
+        if not base_url:
+            raise InvalidInput(f"base_url is needed for provider_type {provider_type}")
+        vetted = await self._guard.vet(caller, base_url)
+        return vetted.url, vetted.newly_allowed
+
+    def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, has_moved: bool) -> None:
+        given = changes.api_key
+        if given is UNSET or (given and given == self._masked(row)):
+            if has_moved:
+                row.api_key = ""
+            return
+        self._seal(row, checked_key(given or ""))
+
+    def _seal(self, row: ProviderRow, api_key: str) -> None:
+        row.api_key = self._vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""
+
+    def _open(self, row: ProviderRow) -> str:
+        return self._vault.open(row.api_key, identity=key_identity(row.id)) if row.api_key else ""
+
+    def _masked(self, row: ProviderRow) -> str:
+        try:
+            return mask(self._open(row)) if row.api_key else ""
+        except Unavailable:
+            return mask("")
+
+    def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
+        is_own = row.user_id == caller.user_id
+        return ProviderView(
+            id=row.id,
+            user_id=row.user_id,
+            name=row.name,
+            provider_type=row.provider_type,
+            base_url=row.base_url,
+            api_key=self._masked(row) if is_own else "",
+            default_model=row.default_model,
+            max_tokens=row.max_tokens,
+            is_default=row.is_default,
+            is_shared=row.is_shared,
+            is_own=is_own,
+            enabled=row.enabled,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+        )
+
+
+def key_identity(provider_id: int) -> str:
+    """What a provider's sealed key is bound to."""
+    return f"llm_providers:{provider_id}:api_key"
+
+
+def _row(session: Session, caller: Caller, provider_id: int | None, preferred_id: int | None) -> ProviderRow:
+    if provider_id is not None:
+        return _named(session, caller, provider_id)
+    return _chosen(session, caller, preferred_id)
+
+
+def _named(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+    row = visible_row(session, caller, provider_id)
+    if not row.enabled:
+        raise InvalidInput(
+            f"provider '{row.name}' is switched off; enable it or choose another",
+            kind="provider_disabled",
+        )
+    adapter_for(row.provider_type)
+    return row
+
+
+def _chosen(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
+    statement = select(ProviderRow).where(visible_to(caller), ProviderRow.enabled).order_by(ProviderRow.id)
+    usable = [row for row in session.scalars(statement) if _has_adapter(row)]
+    if not usable:
+        raise InvalidInput(
+            "connect a model: add a provider with its address and key (POST /providers), "
+            "or ask an administrator to share one",
+            kind="no_provider",
+        )
+    preferences: tuple[Callable[[ProviderRow], bool], ...] = (
+        lambda row: row.id == preferred_id,
+        lambda row: row.user_id == caller.user_id and row.is_default,
+        lambda row: row.is_shared and row.is_default,
+        lambda row: row.user_id == caller.user_id,
+    )
+    for is_preferred in preferences:
+        found = next(filter(is_preferred, usable), None)
+        if found is not None:
+            return found
+    return usable[0]
+
+
+def _check_type(caller: Caller, provider_type: str) -> None:
+    adapter_for(provider_type)
+    if provider_type == LOCAL and not caller.is_admin:
+        raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")
+
+
+def _has_adapter(row: ProviderRow) -> bool:
+    try:
+        adapter_for(row.provider_type)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _check_sharing(caller: Caller, is_shared: bool) -> None:
+    if is_shared and not caller.is_admin:
+        raise NotAllowed("only an administrator may share a provider with the tenant")
+
+
+def _embedded_card(name: str) -> ModelCard:
+    """It costs nothing, and it gets no tools unless somebody asks for them, whichever file it runs."""
+    return ModelCard(
+        pattern=name.lower(),
+        context_window=EMBEDDED_CONTEXT,
+        max_output=EMBEDDED_CONTEXT // 4,
+        tools=False,
+        structured=True,
+        input_price=0.0,
+        output_price=0.0,
+    )

@@ -1,0 +1,113 @@
+"""Server-sent events: a byte stream of any framing, cut anywhere, into (event name, data) pairs.
+
+No JSON, no network, no dialect: those are the parsers' and the transport's.
+"""
+
+from luxx.errors import Garbled
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+"""More than any real event; a base64 image of a large model is about 3 MB."""
+
+MAX_STRAY_BYTES = 64 * 1024
+
+SseEvent = tuple[bytes, bytes]
+"""The event's name (empty when not given) and its data, lines joined by a line feed."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class SseSplitter:
+    """Feed it pieces in order; it gives each event once it is whole. Not reusable.
+
+    `stray` keeps the first lines that are no field of the format: some servers break off
+    with a bare JSON error there.
+    """
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._buffer = bytearray()
+        self._after_cr = False
+        self._at_start = True
+        self.stray = b""
+
+    def feed(self, piece: bytes) -> list[SseEvent]:
+        """The events completed by this piece. Raises Garbled for an event past the size bound."""
+        if (
+            piece.startswith(b"data: ")
+            and not (self._buffer or self._after_cr or self._at_start)
+            and piece.find(b"\n") == len(piece) - 2
+            and piece.endswith(b"\n\n")
+            and b"\r" not in piece
+        ):
+            # One whole event in one network read, as nearly all of them come.
+            return [(b"", piece[6:-2])]
+        if self._after_cr or b"\r" in piece:
+            piece = self._unify_line_ends(piece)
+        buffer = self._buffer
+        if self._at_start:
+            piece = self._without_bom(piece)
+        if b"\n" not in piece:
+            buffer += piece
+            self._check_size()
+            return []
+        if buffer:
+            buffer += piece
+            blocks = bytes(buffer).split(b"\n\n")
+            buffer.clear()
+        else:
+            blocks = piece.split(b"\n\n")
+        rest = blocks.pop()
+        if rest:
+            buffer += rest
+            self._check_size()
+        events: list[SseEvent] = []
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                events.append((b"", block[6:]))
+            else:
+                self._read_block(block, events)
+        return events
+
+    def finish(self) -> list[SseEvent]:
+        """The last event when the stream ended without its blank line; it may have been cut."""
+        events: list[SseEvent] = []
+        block = bytes(self._buffer)
+        self._buffer.clear()
+        self._read_block(block, events)
+        return events
+
+    def _unify_line_ends(self, piece: bytes) -> bytes:
+        # CR, LF and CRLF all end a line; a CRLF may be cut between its two bytes.
+        if not piece:
+            return piece
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+        self._after_cr = piece.endswith(b"\r")
+        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _without_bom(self, piece: bytes) -> bytes:
+        start = bytes(self._buffer) + piece
+        if len(start) < len(_BOM) and _BOM.startswith(start):
+            return piece
+        self._at_start = False
+        self._buffer.clear()
+        return start.removeprefix(_BOM)
+
+    def _check_size(self) -> None:
+        if len(self._buffer) > self._max_event_bytes:
+            raise Garbled(f"The provider sent an event of more than {self._max_event_bytes} bytes.")
+
+    def _read_block(self, block: bytes, events: list[SseEvent]) -> None:
+        name = b""
+        data: list[bytes] = []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value[1:] if value.startswith(b" ") else value
+            if field == b"data":
+                data.append(value)
+            elif field == b"event":
+                name = value
+            elif field not in (b"", b"id", b"retry") and len(self.stray) < MAX_STRAY_BYTES:
+                self.stray += line[:MAX_STRAY_BYTES] + b"\n"
+        if data:
+            events.append((name, b"\n".join(data)))

@@ -1,0 +1,258 @@
+"""How bytes reach a provider and come back: one HTTP client for all, its timeouts, and its errors named.
+
+httpx is the interface and aiohttp the engine, which costs a quarter of httpx's own (measured).
+No dialect and no retry here: those are the adapters' and the client's.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from urllib.request import getproxies
+
+import aiohttp
+import httpx
+from aiohttp.abc import AbstractResolver
+from httpx_aiohttp import AiohttpTransport
+
+from luxx import __version__
+from luxx.config import ProvidersConfig
+from luxx.errors import Dropped, Garbled, ProviderError, ProviderRefused, Stalled, Unreachable
+from luxx.providers.adapter import UpstreamRequest
+from luxx.providers.addresses import AddressGuard
+from luxx.providers.failures import (
+    as_provider_error,
+    cut,
+    read_error_body,
+    redact,
+    retry_after_seconds,
+)
+from luxx.providers.resolver import AddressRefused, GuardedResolver
+
+MAX_ERROR_BODY_BYTES = 64 * 1024
+MAX_FETCH_BYTES = 16 * 1024 * 1024
+MAX_HEADER_BYTES = 32 * 1024
+KEEPALIVE_SECONDS = 30.0
+SEND_BYTES = 64 * 1024
+
+_PORTS = {"http": 80, "https": 443}
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Transport:
+    """One for the server's life, made and closed in the event loop that uses it.
+
+    Redirects are not followed, cookies not kept, TLS is verified. Proxies come from the environment.
+    With a `guard` it connects only to addresses that the guard lets through, whatever a name resolves to.
+    """
+
+    def __init__(self, config: ProvidersConfig, guard: AddressGuard | None = None) -> None:
+        self._guard = guard
+        resolver = None if guard is None else GuardedResolver(guard)
+
+        def engine(proxy: str | None) -> AiohttpTransport:
+            return _engine(proxy, resolver)
+
+        self._idle_seconds = config.idle_timeout_seconds
+        self._start_seconds = config.connect_timeout_seconds + config.idle_timeout_seconds
+        self._client = httpx.AsyncClient(
+            transport=engine(None),
+            mounts=_proxy_mounts(engine),
+            timeout=httpx.Timeout(
+                config.idle_timeout_seconds,
+                connect=config.connect_timeout_seconds,
+                pool=config.connect_timeout_seconds,
+            ),
+            # What one user's provider sets must not travel with another user's request.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            headers={"user-agent": f"luxx/{__version__}", "accept-encoding": "identity"},
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def stream(self, request: UpstreamRequest, *, secret: str) -> AsyncGenerator[bytes, None]:
+        """The answer's body, piece by piece as it arrives. Closing the generator closes the socket.
+
+        Raises ProviderError; `secret` is kept out of its message.
+        """
+        response = await self._open(request, secret)
+        try:
+            has_begun = False
+            try:
+                async for piece in _body_of(response):
+                    has_begun = True
+                    yield piece
+            except (httpx.HTTPError, aiohttp.ClientError) as error:
+                raise self._broken(error, secret, has_begun=has_begun) from error
+        finally:
+            await response.aclose()
+
+    async def fetch(self, request: UpstreamRequest, *, secret: str) -> bytes:
+        """The whole body of a short answer. Raises ProviderError, Garbled past 16 MB."""
+        body = bytearray()
+        async with aclosing(self.stream(request, secret=secret)) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > MAX_FETCH_BYTES:
+                    raise Garbled(f"The provider sent more than {MAX_FETCH_BYTES} bytes.")
+        return bytes(body)
+
+    async def _open(self, request: UpstreamRequest, secret: str) -> httpx.Response:
+        try:
+            built = self._client.build_request(
+                "POST" if request.body else "GET",
+                request.url,
+                headers={**request.headers, "content-length": str(len(request.body))}
+                if request.body
+                else request.headers,
+                content=_sent_in_pieces(request.body) if request.body else None,
+            )
+            # The engine's own read timeout starts when the request is written; a server that
+            # does not read it would hold us for good.
+            if self._guard is not None:
+                await self._guard.check_literal(built.url.host, built.url.port or _PORTS[built.url.scheme])
+            async with asyncio.timeout(self._start_seconds):
+                response = await self._client.send(built, stream=True)
+        except TimeoutError as error:
+            raise self._never_started() from error
+        except httpx.InvalidURL as error:
+            raise ProviderRefused("The provider's base_url is not a usable address.") from error
+        except (httpx.HTTPError, aiohttp.ClientError, ValueError) as error:
+            # `from None`: the engine's errors carry the request, and with it the key.
+            raise self._not_opened(error, secret) from None
+        try:
+            await self._check(response, secret)
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    async def _check(self, response: httpx.Response, secret: str) -> None:
+        status = response.status_code
+        if 300 <= status < 400:
+            where = redact(response.headers.get("location", "nowhere"), secret)
+            raise ProviderRefused(
+                f"The provider redirects (status {status}) to {cut(where)}; correct its base_url.",
+                status=status,
+            )
+        if status >= 400:
+            raise await self._refusal(response, secret)
+        if response.headers.get("content-type", "").startswith("text/html"):
+            raise Garbled("The provider sent a web page instead of a completion; is its base_url right?")
+
+    async def _refusal(self, response: httpx.Response, secret: str) -> ProviderError:
+        body = b""
+        try:
+            async with asyncio.timeout(min(self._idle_seconds, 10)):
+                async for piece in _body_of(response):
+                    body += piece
+                    if len(body) >= MAX_ERROR_BODY_BYTES:
+                        break
+        except (TimeoutError, httpx.HTTPError, aiohttp.ClientError):
+            # The status alone must do; half a body is still read for its message.
+            pass
+        found = read_error_body(body[:MAX_ERROR_BODY_BYTES])
+        found = type(found)(
+            message=redact(found.message, secret), code=found.code, status=response.status_code
+        )
+        wait = retry_after_seconds(response.headers.get("retry-after"))
+        return as_provider_error(found, retry_after=wait)
+
+    def _not_opened(self, error: Exception, secret: str) -> ProviderError:
+        if isinstance(error, httpx.UnsupportedProtocol):
+            return ProviderRefused("The provider's base_url is not a usable address.")
+        cause = error if isinstance(error, aiohttp.ClientError) else error.__cause__ or error
+        said = cut(redact(str(cause) or type(cause).__name__, secret))
+        match cause:
+            case aiohttp.SocketTimeoutError():
+                return self._never_started()
+            case aiohttp.ServerTimeoutError():
+                return Unreachable("The provider cannot be reached: connecting took too long.")
+            case aiohttp.ClientConnectorError(os_error=AddressRefused(reason=reason)):
+                return reason
+            case aiohttp.ClientConnectorError() | aiohttp.ServerFingerprintMismatch():
+                return Unreachable(f"The provider cannot be reached: {said}")
+            case aiohttp.ClientHttpProxyError():
+                return Unreachable(f"The proxy refused the way to the provider: {said}")
+            case aiohttp.ClientConnectionError():
+                return Dropped("The provider closed the connection before it answered.")
+            case aiohttp.InvalidURL():
+                return ProviderRefused("The provider's base_url is not a usable address.")
+            case aiohttp.ClientResponseError():
+                return Garbled(
+                    f"The provider does not speak HTTP as it should: {cut(redact(cause.message, secret))}"
+                )
+            case _:
+                return Unreachable(f"The provider cannot be reached: {said}")
+
+    def _broken(self, error: Exception, secret: str, *, has_begun: bool) -> ProviderError:
+        cause = error.__cause__ or error
+        if isinstance(cause, aiohttp.ServerTimeoutError):
+            return self._went_silent() if has_begun else self._never_started()
+        if isinstance(error, httpx.DecodingError):
+            return Garbled(f"The provider's answer cannot be decompressed: {cut(redact(str(error), secret))}")
+        where = "in the middle of its answer" if has_begun else "before its answer began"
+        return Dropped(f"The provider closed the connection {where}.")
+
+    def _never_started(self) -> Stalled:
+        return Stalled(f"The provider never started to answer ({self._idle_seconds:g} s).")
+
+    def _went_silent(self) -> Stalled:
+        return Stalled(f"The provider went silent in the middle of its answer ({self._idle_seconds:g} s).")
+
+
+async def _sent_in_pieces(body: bytes) -> AsyncGenerator[bytes, None]:
+    # A long prompt in one write would hold the event loop for everybody else.
+    for at in range(0, len(body), SEND_BYTES):
+        yield body[at : at + SEND_BYTES]
+
+
+def _body_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        return response.aiter_bytes()
+    # Not `aiter_raw`: its bookkeeping costs more per piece than the splitter and the parser.
+    stream = response.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    return aiter(stream)
+
+
+def _engine(proxy: str | None, resolver: AbstractResolver | None) -> AiohttpTransport:
+    verified = httpx.create_ssl_context()
+
+    def session() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, ssl=verified, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            max_field_size=MAX_HEADER_BYTES,
+            max_line_size=MAX_HEADER_BYTES,
+        )
+
+    return AiohttpTransport(
+        verify=verified, client=session, proxy=httpx.Proxy(proxy) if proxy is not None else None
+    )
+
+
+def _proxy_mounts(
+    engine: Callable[[str | None], AiohttpTransport],
+) -> dict[str, httpx.AsyncBaseTransport | None]:
+    """The environment's proxies; never for loopback, where a local model answers."""
+    proxies = getproxies()
+    mounts: dict[str, httpx.AsyncBaseTransport | None] = {}
+    for scheme in ("http", "https"):
+        proxy = proxies.get(scheme) or proxies.get("all")
+        if proxy:
+            mounts[f"{scheme}://"] = engine(proxy if "://" in proxy else f"http://{proxy}")
+    if not mounts:
+        return {}
+    exempt = [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]
+    if "*" in exempt:
+        return {}
+    for host in (*exempt, *_LOOPBACK):
+        mounts[f"all://*{host}" if host.startswith(".") else f"all://{host}"] = None
+    return mounts

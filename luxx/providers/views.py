@@ -1,0 +1,108 @@
+"""What people send and get about providers: the request and answer shapes of the API, with their limits.
+
+What no schema can say (a key without line breaks) is checked here too; what needs the database is not.
+"""
+
+import re
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from luxx.errors import InvalidInput
+
+PLAIN = r"^[^\x00-\x1f\x7f]*$"
+
+Name = Annotated[
+    str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")
+]
+TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=PLAIN)]
+BaseUrl = Annotated[str, Meta(max_length=500, pattern=PLAIN)]
+ApiKey = Annotated[str, Meta(max_length=4096, pattern=PLAIN)]
+ModelName = Annotated[str, Meta(max_length=200, pattern=PLAIN)]
+MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=PLAIN)]
+
+
+class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`base_url` may be left out for a type whose vendor has one."""
+
+    name: Name
+    provider_type: TypeName
+    base_url: BaseUrl = ""
+    api_key: ApiKey = ""
+    default_model: ModelName = ""
+    max_tokens: MaxTokens | None = None
+    is_default: bool | UnsetType = UNSET
+    is_shared: bool = False
+    enabled: bool = True
+
+    def __repr__(self) -> str:
+        return f"NewProvider({self.name!r}, {self.provider_type})"
+
+
+class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out stays. `api_key`: a new key, or empty or null to remove it."""
+
+    name: Name | UnsetType = UNSET
+    provider_type: TypeName | UnsetType = UNSET
+    base_url: BaseUrl | UnsetType = UNSET
+    api_key: ApiKey | UnsetType | None = UNSET
+    default_model: ModelName | UnsetType = UNSET
+    max_tokens: MaxTokens | UnsetType | None = UNSET
+    is_default: bool | UnsetType = UNSET
+    is_shared: bool | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "ProviderChanges(…)"
+
+
+class ProviderView(Struct, frozen=True, kw_only=True):
+    """`api_key` is `****` and at most its last four characters; empty if there is none or it is not yours."""
+
+    id: int
+    user_id: int
+    name: str
+    provider_type: str
+    base_url: str
+    api_key: str
+    default_model: str
+    max_tokens: int | None
+    is_default: bool
+    is_shared: bool
+    is_own: bool
+    enabled: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class UpstreamModels(Struct, frozen=True, kw_only=True):
+    models: list[str]
+
+
+class AllowedHostView(Struct, frozen=True, kw_only=True):
+    """`source`: allowed by the configuration, or by an administrator and so to be changed here."""
+
+    host: str
+    source: Literal["config", "admin"]
+    allowed_by: int | None = None
+    created_at: datetime | None = None
+
+
+class AllowedHosts(Struct, frozen=True, kw_only=True):
+    hosts: list[AllowedHostView]
+
+
+class NewAllowedHosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole list; what is not in it is no longer allowed."""
+
+    hosts: Annotated[list[HostPort], Meta(max_length=1000)]
+
+
+def checked_key(api_key: str) -> str:
+    """The key without surrounding blanks. Raises InvalidInput for one that no HTTP header can carry."""
+    api_key = api_key.strip()
+    if not re.fullmatch(r"[\x21-\x7e]*", api_key):
+        raise InvalidInput("api_key must be plain ASCII without spaces or line breaks; copy it again")
+    return api_key

@@ -1,0 +1,155 @@
+"""Admission of a chat run: the one transaction that stores the user's message and makes the run.
+
+Limits are counted inside it, so two requests at once cannot both take the last place.
+"""
+
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.clock import new_id, utc_now
+from luxx.config import LimitsConfig
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.service import UNTITLED, own_conversation
+from luxx.errors import Conflict, TooMany
+from luxx.runs.job import ChatRequest
+from luxx.runs.models import RunRow
+from luxx.usage.ledger import spent_since
+from luxx.wire.message import UserContent
+from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
+
+ACTIVE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
+TITLE_LENGTH = 80
+SECONDS_OF_A_DAY = 86_400
+RETRY_SECONDS = 5
+"""When to try again after a full house: some run will have ended."""
+
+_insert_run = insert(RunRow)
+_insert_message = insert(MessageRow)
+_encode = msgspec.json.Encoder().encode
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that will drive a new run, and until when it holds it (Unix seconds)."""
+
+    owner: str
+    lease_until: float
+
+
+class NewChat(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's message and how it is to be answered; `parent_id` of the request is filled in here."""
+
+    conversation_id: str
+    content: UserContent
+    request: ChatRequest
+
+
+def admit(session: Session, caller: Caller, chat: NewChat, driver: Driver, limits: LimitsConfig) -> Run:
+    """Stores the message and the run. Raises NotFound, Conflict (one runs already) or TooMany."""
+    now = utc_now()
+    conversation = own_conversation(session, caller, chat.conversation_id)
+    if conversation.run_id is not None:
+        raise Conflict(
+            "an answer is being written in this conversation; wait for it or cancel it",
+            kind="run_active",
+            detail={"run_id": conversation.run_id},
+        )
+    check_limits(session, caller, limits, now)
+    message_id, run_id, answer_id = new_id(), new_id(), new_id()
+    request = msgspec.structs.replace(chat.request, parent_id=message_id)
+    connection = session.connection()
+    connection.execute(
+        _insert_message,
+        {
+            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
+            "parent_id": conversation.selected_leaf_id, "run_id": run_id, "role": "user",
+            "content": _encode(chat.content).decode(), "created_at": now,
+        },
+    )  # fmt: skip
+    run = Run(
+        id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=RunStatus.RUNNING,
+        phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
+    )  # fmt: skip
+    connection.execute(_insert_run, _run_row(run, caller, request, driver))
+    connection.execute(
+        update(ConversationRow)
+        .where(ConversationRow.id == conversation.id)
+        .values(
+            run_id=run_id, selected_leaf_id=message_id, updated_at=now,
+            title=_title(conversation.title, chat.content.text),
+        )
+    )  # fmt: skip
+    return run
+
+
+def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
+    """Raises TooMany where the user or the server has no place for one more run, or the day is spent."""
+    active = session.connection().execute(
+        select(RunRow.user_id, func.count().label("runs"))
+        .where(RunRow.status.in_(ACTIVE))
+        .group_by(RunRow.user_id)
+    )
+    counts = {row.user_id: row.runs for row in active}
+    if limits.concurrent_runs_per_user and counts.get(caller.user_id, 0) >= limits.concurrent_runs_per_user:
+        raise TooMany(
+            f"you have {counts[caller.user_id]} runs in progress, as many as this server allows; "
+            "wait for one or cancel one",
+            retry_after=RETRY_SECONDS,
+            kind="too_many_runs",
+        )
+    if limits.concurrent_runs and sum(counts.values()) >= limits.concurrent_runs:
+        raise TooMany(
+            "the server is busy with as many runs as it allows; try again in a moment",
+            retry_after=RETRY_SECONDS,
+            kind="server_busy",
+        )
+    if limits.tokens_per_day or limits.cost_per_day:
+        _check_day(session, caller, limits, now)
+
+
+def _check_day(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    spent = spent_since(session, caller.user_id, midnight)
+    wait = SECONDS_OF_A_DAY - int((now - midnight).total_seconds())
+    if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
+        raise TooMany(
+            f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
+            retry_after=wait,
+            kind="tokens_per_day",
+        )
+    if limits.cost_per_day and spent.cost >= limits.cost_per_day:
+        raise TooMany(
+            f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
+            retry_after=wait,
+            kind="cost_per_day",
+        )
+
+
+def forget_runs(session: Session, subject_id: str) -> None:
+    """Deletes the runs of a subject that is being deleted. Raises Conflict if one has not ended."""
+    rows = session.scalars(select(RunRow).where(RunRow.subject_id == subject_id)).all()
+    if any(RunStatus(row.status) not in ENDED for row in rows):
+        raise Conflict("something was started here a moment ago; try again", kind="run_active")
+    for row in rows:
+        session.delete(row)
+
+
+def _run_row(run: Run, caller: Caller, request: ChatRequest, driver: Driver) -> dict[str, object]:
+    return {
+        "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
+        "subject_id": run.subject_id, "message_id": run.message_id, "status": run.status.value,
+        "phase": RunPhase.THINKING.value, "request": _encode(request).decode(), "owner": driver.owner,
+        "fence": 1, "lease_until": driver.lease_until, "created_at": run.created_at,
+        "started_at": run.started_at,
+    }  # fmt: skip
+
+
+def _title(known: str, text: str) -> str:
+    """An untitled conversation is called what it began with."""
+    if known != UNTITLED:
+        return known
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"

@@ -1,0 +1,55 @@
+"""The cancel signal of one drive. It reaches a wait on the network or on a tool at once, and never an append.
+
+`RunCancelled` is a signal, not an error: it passes through everything that does not mean to catch it.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class RunCancelled(BaseException):
+    """A person ended the run."""
+
+
+class CancelSignal:
+    """Fire it from the event loop's thread; only the drive's own task may wait on it."""
+
+    def __init__(self) -> None:
+        self.is_fired = False
+        self._task: asyncio.Task[object] | None = None
+
+    def fire(self) -> None:
+        """Ends the wait in progress, if any, and refuses the next."""
+        self.is_fired = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """The awaitable's result. Raises RunCancelled as soon as the signal fires."""
+        if self.is_fired:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()
+            raise RunCancelled
+        task = asyncio.current_task()
+        self._task = task
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            if self.is_fired and task is not None and task.uncancel() == 0:
+                raise RunCancelled from None
+            raise
+        finally:
+            self._task = None
+
+    async def hold(self, awaitable: Awaitable[T]) -> T:
+        """The awaitable's result, which the signal does not interrupt although it is inside a `wait`."""
+        task, self._task = self._task, None
+        try:
+            return await awaitable
+        finally:
+            self._task = task
+            if task is not None and self.is_fired:
+                task.cancel()

@@ -1,0 +1,53 @@
+"""Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.service import AccountService
+from luxx.accounts.workspaces import Workspaces
+from luxx.providers.service import ProviderService
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.iteration import Crew
+from luxx.runs.job import ChatJob
+from luxx.tools.core import ToolContext, ToolRegistry
+
+
+class CrewFinder:
+    """Callable by the loop at each drive; what the user may do is read again before tools run."""
+
+    def __init__(
+        self,
+        accounts: AccountService,
+        providers: ProviderService,
+        registry: ToolRegistry,
+        workspaces: Workspaces,
+    ) -> None:
+        self._accounts = accounts
+        self._providers = providers
+        self._registry = registry
+        self._workspaces = workspaces
+
+    async def __call__(self, job: ChatJob, signal: CancelSignal) -> Crew:
+        """Raises NotAllowed for a disabled user, NotFound or InvalidInput for a provider that is gone."""
+        caller = await self._accounts.caller_of(job.user_id)
+        asked = job.request
+        resolved = await self._providers.resolve(caller, asked.provider_id, asked.model)
+        tools = self._registry.available_to(caller.permission_level, asked.tools)
+
+        async def context_of() -> ToolContext:
+            return self._context(await self._accounts.caller_of(job.user_id), job, signal)
+
+        return Crew(
+            target=resolved.target,
+            card=resolved.choice.card,
+            tools=[tool.to_spec() for tool in tools],
+            context_of=context_of,
+        )
+
+    def _context(self, caller: Caller, job: ChatJob, signal: CancelSignal) -> ToolContext:
+        return ToolContext(
+            user_id=caller.user_id,
+            username=caller.username,
+            user_permission_level=caller.permission_level,
+            workspace=self._workspaces.prepare_if_wanted(caller.user_id),
+            run_id=job.run_id,
+            cancelled=lambda: signal.is_fired,
+        )

@@ -1,0 +1,119 @@
+"""How a chat run ends: its last events, its final row, the stored message."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
+
+from luxx.clock import utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.errors import LuxxError, ProviderError
+from luxx.runs.job import ChatJob
+from luxx.runs.state import ChatState
+from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
+from luxx.wire.message import AssistantContent
+from luxx.wire.run import RunStatus, StopReason
+from luxx.wire.step import StepStatus
+
+_insert = insert(MessageRow)
+_encode = msgspec.json.Encoder().encode
+
+COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run. `error` is what ended it, if an error did."""
+
+    status: RunStatus
+    stop_reason: StopReason
+    done: DoneStatus
+    error: LuxxError | None = None
+
+
+FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
+OUT_OF_ITERATIONS = Ending(
+    status=RunStatus.COMPLETED,
+    stop_reason=StopReason.MAX_ITERATIONS,
+    done=DoneStatus.MAX_ITERATIONS_REACHED,
+)
+CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
+
+
+def failed(error: LuxxError) -> Ending:
+    """The ending of a run that an error ended."""
+    return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
+
+
+def ending_events(job: ChatJob, state: ChatState, ending: Ending) -> list[Event]:
+    """`error` where there was one, then `done`."""
+    events: list[Event] = []
+    if ending.error is not None:
+        retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
+        events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
+    events.append(
+        Done(
+            message_id=job.message_id,
+            token_count=state.usage.completion_tokens,
+            usage=state.usage,
+            status=ending.done,
+        )
+    )
+    return events
+
+
+def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
+    """The run's row as it will stay."""
+    return {
+        "status": ending.status.value,
+        "phase": None,
+        "stop_reason": ending.stop_reason.value,
+        "error": None if ending.error is None else ending.error.message,
+        "usage": _encode(state.usage).decode(),
+        "cost": state.cost,
+        "owner": None,
+        "lease_until": None,
+        "finished_at": utc_now(),
+    }
+
+
+def store_message(job: ChatJob, state: ChatState, ending: Ending) -> Callable[[Session], None]:
+    """Work that stores the answer, makes it the selected leaf and frees the conversation."""
+    row = {
+        "id": job.message_id,
+        "user_id": job.user_id,
+        "conversation_id": job.conversation_id,
+        "parent_id": job.request.parent_id,
+        "run_id": job.run_id,
+        "role": "assistant",
+        "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
+        "replay": _encode([note.replay for note in state.notes]).decode() if _has_replay(state) else None,
+        "token_count": state.usage.completion_tokens,
+        "usage": _encode(state.usage).decode(),
+        "status": _message_status(state, ending),
+        "created_at": utc_now(),
+    }
+
+    def work(session: Session) -> None:
+        connection = session.connection()
+        connection.execute(_insert, row)
+        mine = (ConversationRow.id == job.conversation_id, ConversationRow.run_id == job.run_id)
+        connection.execute(
+            update(ConversationRow)
+            .where(*mine)
+            .values(run_id=None, selected_leaf_id=job.message_id, updated_at=row["created_at"])
+        )
+
+    return work
+
+
+def _has_replay(state: ChatState) -> bool:
+    return any(note.replay for note in state.notes)
+
+
+def _message_status(state: ChatState, ending: Ending) -> str:
+    if ending.status == RunStatus.COMPLETED:
+        return COMPLETE
+    said = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
+    return PARTIAL if said or ending.status == RunStatus.CANCELLED else FAILED

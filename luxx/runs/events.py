@@ -1,0 +1,169 @@
+"""The event log: append under the fence, read back, page. SQL for events lives here and nowhere else.
+
+An event is published to watchers only after it is on disk, so a client's last id is always a place
+in the log.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.orm import Session
+
+from luxx.clock import timestamp
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.frames import logged_frame
+from luxx.runs.hub import Channel, Frame
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.store.engine import Store
+from luxx.wire.event import ENDING, CompletionNote, Event, LoggedEvent, ProcessStep
+
+PAGE = 500
+"""Events read at once in a replay."""
+
+Entry = Event | tuple[Event, CompletionNote]
+
+_encode = msgspec.json.Encoder().encode
+_events = msgspec.json.Decoder(Event)
+_notes = msgspec.json.Decoder(CompletionNote)
+_insert = insert(RunEventRow)
+_page = (
+    select(RunEventRow.seq, RunEventRow.type, RunEventRow.data)
+    .where(
+        RunEventRow.run_id == bindparam("run_id"),
+        RunEventRow.seq > bindparam("after"),
+        RunEventRow.seq <= bindparam("until"),
+    )
+    .order_by(RunEventRow.seq)
+    .limit(bindparam("limit"))
+)
+
+
+class LostRun(Exception):
+    """The run is no longer ours: another process took it, or it was deleted. Stop without a word."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event of the log in the form it is sent in."""
+
+    seq: int
+    type: str
+    data: bytes
+
+
+class RunLog:
+    """The log of one run, for the one process that drives it."""
+
+    def __init__(
+        self, store: Store, channel: Channel, signal: CancelSignal, *, run_id: str, fence: int, seq: int
+    ) -> None:
+        self._store = store
+        self._channel = channel
+        self._signal = signal
+        self._fence = fence
+        self.run_id = run_id
+        self.seq = seq
+
+    async def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        also: Callable[[Session], None] | None = None,
+    ) -> list[LoggedEvent]:
+        """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
+
+        Raises LostRun, with nothing written, if the run was taken or deleted.
+        """
+        logged, rows = self._stamp(entries)
+        values = {**(changes or {}), "last_seq": self.seq + len(rows)}
+
+        def work(session: Session) -> None:
+            self._claim(session, values)
+            if rows:
+                session.connection().execute(_insert, rows)
+            if also is not None:
+                also(session)
+
+        await self._signal.hold(self._store.write(work))
+        self.seq = values["last_seq"]
+        self._publish(logged, rows)
+        return logged
+
+    def preview(self, entries: Sequence[Entry]) -> list[LoggedEvent]:
+        """The entries as they would be logged next; for deciding before writing."""
+        return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
+
+    def _claim(self, session: Session, values: dict[str, Any]) -> None:
+        mine = update(RunRow).where(RunRow.id == self.run_id, RunRow.fence == self._fence)
+        result = session.connection().execute(mine.values(values))
+        if result.rowcount != 1:
+            raise LostRun(self.run_id)
+
+    def _stamp(self, entries: Sequence[Entry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
+        logged: list[LoggedEvent] = []
+        rows: list[dict[str, Any]] = []
+        now = timestamp()
+        for item in self.preview(entries):
+            event = msgspec.structs.replace(item.event, run_id=self.run_id, timestamp=now)
+            data = _encode(event)
+            logged.append(LoggedEvent(seq=item.seq, event=event, note=item.note))
+            rows.append(
+                {
+                    "run_id": self.run_id,
+                    "seq": item.seq,
+                    "type": event.__struct_config__.tag,
+                    "data": data,
+                    "internal": None if item.note is None else _encode(item.note),
+                }
+            )
+        return logged, rows
+
+    def _publish(self, logged: list[LoggedEvent], rows: list[dict[str, Any]]) -> None:
+        channel = self._channel
+        for item in logged:
+            if isinstance(item.event, ProcessStep):
+                channel.open_steps.pop(item.event.step.index, None)
+        channel.logged = self.seq
+        frames = [
+            Frame(
+                logged_frame(row["seq"], row["type"], row["data"]), row["seq"], is_last=row["type"] in ENDING
+            )
+            for row in rows
+        ]
+        if frames:
+            channel.publish(frames)
+
+
+def _logged(seq: int, entry: Entry) -> LoggedEvent:
+    if isinstance(entry, tuple):
+        return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
+    return LoggedEvent(seq=seq, event=entry)
+
+
+def read_page(
+    session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE
+) -> list[StoredEvent]:
+    """Up to `limit` events after `after` and not after `until`, oldest first, their JSON untouched."""
+    values = {
+        "run_id": run_id,
+        "after": after,
+        "until": 2**31 - 1 if until is None else until,
+        "limit": limit,
+    }
+    rows = session.connection().execute(_page, values)
+    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in rows]
+
+
+def read_log(session: Session, run_id: str) -> list[LoggedEvent]:
+    """The whole log of a run, decoded, for folding."""
+    rows = session.connection().execute(
+        select(RunEventRow.seq, RunEventRow.data, RunEventRow.internal)
+        .where(RunEventRow.run_id == run_id)
+        .order_by(RunEventRow.seq)
+    )
+    return [
+        LoggedEvent(seq=seq, event=_events.decode(data), note=None if note is None else _notes.decode(note))
+        for seq, data, note in rows
+    ]

@@ -1,0 +1,111 @@
+"""Frames: the bytes of a run's stream. Logged events carry an `id`; deltas, snapshots and `run` do not.
+
+Spliced around msgspec-encoded text, because one of these is made for every token.
+"""
+
+import time
+
+import msgspec
+
+from luxx.clock import timestamp
+from luxx.wire.run import Run
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+
+COMMENT = b": keep-alive\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def logged_frame(seq: int, event_type: str, data: bytes) -> bytes:
+    """An event of the log; `data` is its JSON."""
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (seq, event_type.encode(), data)
+
+
+def run_frame(run: Run) -> bytes:
+    """The frame that opens every stream: the run as it is now."""
+    return b'event: run\ndata: {"type":"run","run_id":"%s","timestamp":"%s","run":%s}\n\n' % (
+        run.id.encode(),
+        timestamp().encode(),
+        _encode(run),
+    )
+
+
+class OpenStep:
+    """A step that grows. Not a value: `parts` collects its content, for snapshots and for its closing."""
+
+    __slots__ = ("_head", "_middle", "call_id", "index", "name", "parts", "started", "type")
+
+    def __init__(self, run_id: str, index: int, type: StepType, *, call_id: str = "", name: str = "") -> None:
+        self.index = index
+        self.type = type
+        self.call_id = call_id
+        self.name = name
+        self.parts: list[str] = []
+        self.started = time.monotonic()
+        self._head = b'event: process_step\ndata: {"type":"process_step","run_id":"%s","timestamp":"' % (
+            run_id.encode()
+        )
+        call = b""
+        if type == StepType.TOOL_CALL:
+            call = b',"name":%s,"id_ref":%s' % (_encode(name), _encode(call_id))
+        status = b"pending" if type == StepType.TOOL_CALL else b"running"
+        self._middle = b'","step":{"id":"step-%d","index":%d,"type":"%s"%s,"status":"%s",' % (
+            index,
+            index,
+            type.encode(),
+            call,
+            status,
+        )
+
+    def content(self) -> str:
+        """All of it so far."""
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]
+        return self.parts[0] if self.parts else ""
+
+    def grow(self, text: str) -> bytes:
+        """Adds `text` and returns the frame that tells of it."""
+        self.parts.append(text)
+        return self.delta(text)
+
+    def delta(self, text: str) -> bytes:
+        return b'%s%s%s"delta":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, _encode(text))
+
+    def accumulated(self, text: str, so_far: str) -> bytes:
+        """The delta frame with the text so far, for clients of the old protocol."""
+        return b'%s%s%s"delta":%s,"accumulated":%s}}\n\n' % (
+            self._head,
+            timestamp().encode(),
+            self._middle,
+            _encode(text),
+            _encode(so_far),
+        )
+
+    def snapshot(self) -> bytes:
+        """What a client that attaches now begins this step with; the text of a call is its arguments."""
+        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+        text = _encode(self.content())
+        return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
+
+    def closed(self, status: StepStatus) -> Step:
+        """The step as it is logged. A tool call closes when its arguments are whole or will never be."""
+        step_id_ = step_id(self.index)
+        if self.type == StepType.TOOL_CALL:
+            return Step(
+                id=step_id_,
+                index=self.index,
+                type=self.type,
+                name=self.name,
+                id_ref=self.call_id,
+                arguments=self.content(),
+                status=status,
+            )
+        duration = int((time.monotonic() - self.started) * 1000)
+        return Step(
+            id=step_id_,
+            index=self.index,
+            type=self.type,
+            content=self.content(),
+            status=status,
+            duration_ms=duration,
+        )

@@ -1,0 +1,284 @@
+"""One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy.orm import Session
+
+from luxx.context.prompt import prompt_messages
+from luxx.errors import ProviderError
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.catalog import ModelCard
+from luxx.providers.client import ModelClient, Retry
+from luxx.runs.cancel import CancelSignal, RunCancelled
+from luxx.runs.chat_log import ChatLog
+from luxx.runs.completion import CompletionReader, Output
+from luxx.runs.events import Entry
+from luxx.runs.hub import Channel, Frame
+from luxx.runs.job import ChatJob
+from luxx.runs.models import RunResultRow
+from luxx.runs.state import ChatState, open_calls, unsettled
+from luxx.tools.core import ToolContext
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import Executed
+from luxx.usage.ledger import UsageEntry
+from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
+from luxx.wire.run import RunPhase
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.tool import ToolCall, ToolResult, ToolSpec
+
+_encode = msgspec.json.Encoder().encode
+
+INTERRUPTED = ToolResult.fail(
+    "The server stopped while this tool was running, so it is not known whether it took effect. "
+    "It was not run again."
+)
+
+Tasks = dict["asyncio.Task[Executed]", Step]
+
+
+class Cut(Exception):
+    """A completion ended before its end: `entries` are its open steps, closed with what they had."""
+
+    def __init__(self, entries: list[Entry], because: ProviderError | None) -> None:
+        super().__init__()
+        self.entries = entries
+        self.because = because
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """A whole completion, not yet in the log: its closing entries and its line of the ledger."""
+
+    entries: list[Entry]
+    usage: UsageEntry
+
+
+class Crew(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a run works with. `context_of` reads the user's rights anew, so that a demotion counts at once."""
+
+    target: Target
+    card: ModelCard
+    tools: list[ToolSpec]
+    context_of: Callable[[], Awaitable[ToolContext]]
+
+
+class Iteration:
+    """The hands of one drive."""
+
+    def __init__(
+        self,
+        *,
+        job: ChatJob,
+        log: ChatLog,
+        channel: Channel,
+        signal: CancelSignal,
+        client: ModelClient,
+        executor: ToolExecutor,
+        crew: Crew,
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._channel = channel
+        self._signal = signal
+        self._client = client
+        self._executor = executor
+        self._crew = crew
+        self._started: set[str] = set()
+
+    async def complete(self, *, with_tools: bool) -> Completed:
+        """Calls the model and publishes what it says. Steps that close on the way are logged.
+
+        Raises Cut when the provider fails for good or a person cancels.
+        """
+        reader = CompletionReader(self._job.run_id, len(self._log.state.steps), self._channel.open_steps)
+        try:
+            await self._read(reader, self._request(self._crew.tools if with_tools else []))
+        except ProviderError as error:
+            raise Cut(closing(reader.close(StepStatus.ERROR)), error) from error
+        except RunCancelled:
+            raise Cut(closing(reader.close(StepStatus.CANCELLED)), None) from None
+        return self._completed(reader)
+
+    def starting(self, state: ChatState) -> list[Entry]:
+        """The entries that start the open calls; log them before `act` runs them."""
+        calls = open_calls(state)
+        self._started.update(str(call.id_ref) for call in calls)
+        return [marked(call, StepStatus.RUNNING) for call in calls]
+
+    async def act(self) -> None:
+        """Runs the open calls side by side and logs each result; those that finish together, together.
+
+        On cancel the tools are stopped, results that were ready are logged, and RunCancelled passes on.
+        """
+        await self._interrupt_lost()
+        calls = open_calls(self._log.state)
+        if any(call.status != StepStatus.RUNNING for call in calls):
+            await self._log.append(self.starting(self._log.state), phase=RunPhase.ACTING)
+        context = await self._crew.context_of()
+        tasks: Tasks = {asyncio.create_task(self._execute(call, context)): call for call in calls}
+        try:
+            await self._gather(tasks)
+        except RunCancelled:
+            await self._log_ready(tasks)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def mend(self) -> None:
+        """Marks the steps of a completion that a crash cut: it is made again."""
+        steps = unsettled(self._log.state)
+        await self._log.append([marked(step, StepStatus.INTERRUPTED) for step in steps])
+
+    async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
+        publish, wait = self._channel.publish, self._signal.wait
+        target = self._crew.target
+        async with aclosing(self._client.stream(request, target, on_retry=self._on_retry)) as stream:
+            while True:
+                deltas = await wait(anext(stream, None))
+                if deltas is None:
+                    return
+                outputs = reader.take(deltas)
+                if len(outputs) == 1 and isinstance(outputs[0], Frame):
+                    publish((outputs[0],))
+                elif outputs:
+                    await self._tell(outputs)
+
+    async def _tell(self, outputs: list[Output]) -> None:
+        frames: list[Frame] = []
+        for output in outputs:
+            if isinstance(output, Frame):
+                frames.append(output)
+                continue
+            if frames:
+                self._channel.publish(frames)
+                frames = []
+            await self._log.append([ProcessStep(step=output)])
+        if frames:
+            self._channel.publish(frames)
+
+    async def _on_retry(self, retry: Retry) -> None:
+        event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
+        await self._log.append([event], phase=RunPhase.RETRYING)
+
+    def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
+        asked, state = self._job.request, self._log.state
+        replay = [dict(note.replay) for note in state.notes]
+        return CompletionRequest(
+            model=asked.model,
+            messages=prompt_messages(asked.system_prompt, self._job.past, state.steps, replay),
+            tools=tools,
+            thinking_enabled=asked.thinking_enabled,
+            temperature=asked.temperature,
+            max_tokens=asked.max_tokens,
+        )
+
+    def _completed(self, reader: CompletionReader) -> Completed:
+        state, usage = self._log.state, reader.usage
+        cost = self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens)
+        total = None if cost is None else (state.cost or 0.0) + cost
+        note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
+        entries = closing(reader.close(StepStatus.DONE))
+        entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
+        entry = UsageEntry(
+            user_id=self._job.user_id,
+            tenant_id=self._job.tenant_id,
+            run_id=self._job.run_id,
+            subject_id=self._job.conversation_id,
+            provider_id=self._crew.target.provider_id,
+            model=self._job.request.model,
+            usage=usage,
+            cost=cost,
+        )
+        return Completed(entries, entry)
+
+    async def _interrupt_lost(self) -> None:
+        """Calls that were running when a process died: those that cannot be repeated end as interrupted."""
+        state = self._log.state
+        lost = [
+            call
+            for call in open_calls(state)
+            if call.status == StepStatus.RUNNING
+            and call.id_ref not in self._started
+            and not self._is_repeatable(call)
+        ]
+        entries: list[Entry] = []
+        for index, call in enumerate(lost, len(state.steps)):
+            entries += [marked(call, StepStatus.INTERRUPTED), _answer(call, index, INTERRUPTED)]
+        if entries:
+            await self._log.append(entries)
+
+    def _is_repeatable(self, call: Step) -> bool:
+        tool = self._executor.registry.get(str(call.name))
+        return tool is not None and tool.repeatable
+
+    async def _execute(self, call: Step, context: ToolContext) -> Executed:
+        asked = ToolCall(call_id=str(call.id_ref), name=str(call.name), arguments=str(call.arguments or "{}"))
+        return await self._executor.execute(asked, context)
+
+    async def _gather(self, tasks: Tasks) -> None:
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await self._signal.wait(
+                asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            )
+            await self._log_results([(tasks[task], task.result()) for task in tasks if task in done])
+
+    async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
+        entries: list[Entry] = []
+        for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
+            status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
+            entries.append(marked(call, status, executed.duration_ms))
+            entries.append(_answer(call, index, executed.result, executed.duration_ms))
+        whole = [
+            RunResultRow(run_id=self._job.run_id, call_id=executed.call_id, output=executed.full_output)
+            for _call, executed in results
+            if executed.full_output is not None
+        ]
+
+        def keep(session: Session) -> None:
+            for row in whole:
+                session.merge(row)
+            session.flush()
+
+        await self._log.append(entries, phase=RunPhase.OBSERVING, also=keep if whole else None)
+
+    async def _log_ready(self, tasks: Tasks) -> None:
+        logged = {step.id_ref for step in self._log.state.steps if step.type == StepType.TOOL_RESULT}
+        ready = [
+            (call, task.result())
+            for task, call in tasks.items()
+            if task.done() and not task.cancelled() and call.id_ref not in logged
+        ]
+        if ready:
+            await self._log_results(ready)
+
+
+def closing(steps: list[Step]) -> list[Entry]:
+    """The entries that log closed steps."""
+    return [ProcessStep(step=step) for step in steps]
+
+
+def marked(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
+    """The entry that gives a logged step another status."""
+    duration = UNSET if duration_ms is None else duration_ms
+    return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
+
+
+def _answer(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
+    return ProcessStep(
+        step=Step(
+            id=step_id(index),
+            index=index,
+            type=StepType.TOOL_RESULT,
+            content=_encode(result).decode(),
+            name=call.name,
+            id_ref=call.id_ref,
+            success=result.success,
+            status=StepStatus.DONE if result.success else StepStatus.ERROR,
+            duration_ms=UNSET if duration_ms is None else duration_ms,
+        )
+    )

@@ -1,0 +1,196 @@
+"""The chat loop: look at the state of the log, do what it asks for, until the run has ended.
+
+`drive` can be started at any point of a run's life, any number of times, by whichever process holds
+its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import assert_never
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from luxx.errors import LuxxError
+from luxx.observe import Metrics
+from luxx.providers.client import ModelClient
+from luxx.runs.cancel import CancelSignal, RunCancelled
+from luxx.runs.chat_log import ChatLog
+from luxx.runs.ending import (
+    CANCELLED,
+    FINISHED,
+    OUT_OF_ITERATIONS,
+    Ending,
+    ending_changes,
+    ending_events,
+    failed,
+    store_message,
+)
+from luxx.runs.events import Entry, LostRun, RunLog
+from luxx.runs.hub import Channel, Hub
+from luxx.runs.iteration import Completed, Crew, Cut, Iteration, closing, marked
+from luxx.runs.job import ChatJob, read_job
+from luxx.runs.state import Next, decide, fold, open_calls
+from luxx.store.engine import Store
+from luxx.tools.executor import ToolExecutor
+from luxx.usage.ledger import UsageEntry, record
+from luxx.wire.event import Warning
+from luxx.wire.run import RunKind, RunPhase
+from luxx.wire.step import StepStatus
+
+MAX_DRIVES = 100
+"""A run that was taken up this often brings its process down; it is given up."""
+
+RESUMED = (
+    "The server stopped while the model was being called; the call is made again. "
+    "What the interrupted call cost is not known."
+)
+GIVEN_UP = f"This run was interrupted {MAX_DRIVES} times and is not taken up again."
+BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
+
+logger = structlog.get_logger()
+
+
+class ChatLoop:
+    """Drives chat runs. `crew_of` finds the provider, the tools and the user's rights for a job."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        hub: Hub,
+        client: ModelClient,
+        executor: ToolExecutor,
+        crew_of: Callable[[ChatJob, CancelSignal], Awaitable[Crew]],
+        max_iterations: int,
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._client = client
+        self._executor = executor
+        self._crew_of = crew_of
+        self._max_iterations = max_iterations
+        self._metrics = metrics
+
+    async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
+        """Takes the run from where its log ends to its end. Returns at once if it is not ours any more.
+
+        Raises LostRun if another process takes it on the way.
+        """
+        job = await self._store.read(lambda session: read_job(session, run_id, fence))
+        if job is None:
+            return
+        if job.is_cancelled:
+            signal.fire()
+        state = fold(job.events)
+        with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
+            run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
+            turn = Turn(job, ChatLog(run_log, state), channel, self._max_iterations)
+            try:
+                await self._work(turn, signal)
+            except RunCancelled:
+                await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
+            except LuxxError as error:
+                await turn.end(turn.cut_short(StepStatus.ERROR), failed(error))
+            except (LostRun, DBAPIError):
+                raise
+            except Exception:
+                logger.exception("run_broke", run_id=run_id)
+                broke = LuxxError(BROKE, kind="internal_error")
+                await turn.end(turn.cut_short(StepStatus.ERROR), failed(broke))
+            ended(turn.status, turn.log.state.usage)
+
+    async def _work(self, turn: "Turn", signal: CancelSignal) -> None:
+        job = turn.job
+        if job.fence > MAX_DRIVES:
+            raise LuxxError(GIVEN_UP, kind="given_up")
+        iteration = Iteration(
+            job=job,
+            log=turn.log,
+            channel=turn.channel,
+            signal=signal,
+            client=self._client,
+            executor=self._executor,
+            crew=await signal.wait(self._crew_of(job, signal)),
+        )
+        while await turn.go_on(iteration):
+            pass
+
+
+class Turn:
+    """One drive's way through the states, and what it writes at each."""
+
+    def __init__(self, job: ChatJob, log: ChatLog, channel: Channel, max_iterations: int) -> None:
+        self.job = job
+        self.log = log
+        self.channel = channel
+        self.status = ""
+        self._max_iterations = max_iterations
+        self._is_resumed = job.fence > 1
+
+    async def go_on(self, iteration: Iteration) -> bool:
+        """Does what the state asks for; False once the run has ended. Raises RunCancelled."""
+        todo = decide(self.log.state)
+        match todo:
+            case Next.NOTHING:
+                return False
+            case Next.MEND:
+                await iteration.mend()
+            case Next.RUN_TOOLS:
+                await iteration.act()
+                self._is_resumed = False
+            case Next.CALL_MODEL:
+                await self._call_model(iteration)
+            case Next.FINISH:
+                await self.end([], self._outcome(self.log.state.iterations))
+            case _:
+                assert_never(todo)
+        return not self.log.state.is_done
+
+    async def end(self, entries: list[Entry], ending: Ending, usage: UsageEntry | None = None) -> None:
+        """Writes what is left, the ending and the message, in one transaction."""
+        last = self.log.after(entries)
+        keep = store_message(self.job, last, ending)
+
+        def also(session: Session) -> None:
+            keep(session)
+            if usage is not None:
+                record(session, usage)
+
+        events = [*entries, *ending_events(self.job, last, ending)]
+        await self.log.append(events, changes=ending_changes(last, ending), also=also)
+        self.status = ending.status.value
+
+    def cut_short(self, status: StepStatus) -> list[Entry]:
+        """The entries that close what is open: growing steps with what they have, unanswered calls."""
+        open_steps = [self.channel.open_steps[index] for index in sorted(self.channel.open_steps)]
+        calls = [marked(call, status) for call in open_calls(self.log.state)]
+        return [*calls, *closing([step.closed(status) for step in open_steps])]
+
+    async def _call_model(self, iteration: Iteration) -> None:
+        if self._is_resumed:
+            self._is_resumed = False
+            await self.log.append([Warning(message=RESUMED)])
+        try:
+            completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
+        except Cut as cut:
+            await self.end(cut.entries, CANCELLED if cut.because is None else failed(cut.because))
+        else:
+            await self._settle(iteration, completed)
+
+    async def _settle(self, iteration: Iteration, completed: Completed) -> None:
+        """Logs an ended completion together with what follows: the start of its tools, or the end."""
+        entries = completed.entries
+        after = self.log.after(entries)
+        if decide(after) == Next.FINISH:
+            await self.end(entries, self._outcome(after.iterations), completed.usage)
+            return
+        await self.log.append(
+            [*entries, *iteration.starting(after)],
+            phase=RunPhase.ACTING,
+            also=lambda session: record(session, completed.usage),
+        )
+
+    def _outcome(self, iterations: int) -> Ending:
+        return OUT_OF_ITERATIONS if iterations > self._max_iterations else FINISHED

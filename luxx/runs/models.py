@@ -1,0 +1,67 @@
+"""Rows of runs, their event log and the whole outputs of tools that were cut."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.store.tables import Base, UtcDateTime
+
+
+class RunRow(Base):
+    """`request` is the JSON of what was asked; `owner`, `fence` and `lease_until` say who drives it.
+
+    `fence` grows by one whenever a process takes the run; an append with an older number is refused.
+    """
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("ix_runs_user_id_id", "user_id", "id"),
+        Index("ix_runs_subject_id_id", "subject_id", "id"),
+        Index("ix_runs_status_lease_until", "status", "lease_until"),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str] = mapped_column(String(10))
+    subject_id: Mapped[str] = mapped_column(String(36))
+    parent_run_id: Mapped[str | None] = mapped_column(String(36), index=True)
+    message_id: Mapped[str | None] = mapped_column(String(36))
+    status: Mapped[str] = mapped_column(String(20))
+    phase: Mapped[str | None] = mapped_column(String(20))
+    stop_reason: Mapped[str | None] = mapped_column(String(40))
+    error: Mapped[str | None] = mapped_column(Text)
+    usage: Mapped[str] = mapped_column(Text, default="{}")
+    cost: Mapped[float | None] = mapped_column(Float)
+    last_seq: Mapped[int] = mapped_column(default=0)
+    request: Mapped[str] = mapped_column(Text)
+    owner: Mapped[str | None] = mapped_column(String(64))
+    fence: Mapped[int] = mapped_column(BigInteger, default=0)
+    lease_until: Mapped[float | None] = mapped_column(Float)
+    is_cancelled: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class RunEventRow(Base):
+    """`data` is the event's JSON as clients get it; `internal` what only the fold needs."""
+
+    __tablename__ = "run_events"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    type: Mapped[str] = mapped_column(String(40))
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    internal: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class RunResultRow(Base):
+    """The whole output of a tool call whose result was cut."""
+
+    __tablename__ = "run_results"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    call_id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    output: Mapped[str] = mapped_column(Text)

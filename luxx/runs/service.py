@@ -1,0 +1,208 @@
+"""Runs as callers use them: send a message, watch, cancel, look back. The loop itself is `loop.py`'s."""
+
+from typing import Protocol, TypeVar
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.settings import read_settings
+from luxx.config import LimitsConfig
+from luxx.conversations.models import ConversationRow
+from luxx.conversations.service import own_conversation, own_message
+from luxx.conversations.views import MessageView, message_view
+from luxx.errors import Conflict, InvalidInput
+from luxx.providers.service import ProviderService
+from luxx.runs.admission import Driver, NewChat, admit
+from luxx.runs.events import StoredEvent, read_page
+from luxx.runs.hub import Hub
+from luxx.runs.job import ChatRequest
+from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
+from luxx.runs.watch import Watch
+from luxx.store.engine import Store
+from luxx.tools.core import ToolRegistry
+from luxx.wire.message import Attachment, UserContent
+from luxx.wire.run import ENDED, Run
+
+T = TypeVar("T")
+
+CANCEL_SECONDS = 0.45
+"""How long `cancel` waits for the driver to write the end: the answer is promised within 0.5 s."""
+
+
+class Engine(Protocol):
+    """Who drives runs (`durable.py`)."""
+
+    def driver(self) -> Driver: ...
+
+    async def start(self, run_id: str, fence: int) -> None: ...
+
+    def cancel(self, run_id: str) -> bool:
+        """Fires the run's cancel signal if it is driven in this process."""
+        ...
+
+    async def adopt(self, run_id: str) -> None:
+        """Takes up a run that nobody drives; leaves one alone that another process does."""
+        ...
+
+    async def wait(self, run_id: str, seconds: float | None) -> None:
+        """Returns when the run is no longer driven in this process, or after `seconds`."""
+        ...
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to send. `tools`: all the user may use, none, or those named; None: what suits the model."""
+
+    conversation_id: str
+    text: str
+    attachments: list[Attachment] = []
+    tools: bool | list[str] | None = None
+    thinking_enabled: bool | None = None
+    model: str | None = None
+    provider_id: int | None = None
+
+
+class RunService:
+    """One per process."""
+
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        engine: Engine,
+        providers: ProviderService,
+        registry: ToolRegistry,
+        limits: LimitsConfig,
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._engine = engine
+        self._providers = providers
+        self._registry = registry
+        self._limits = limits
+
+    async def send(self, caller: Caller, sending: Sending, *, accumulated: bool = False) -> tuple[Run, Watch]:
+        """Stores the message, makes the run that answers it and starts it.
+
+        The watch is attached before the run begins, so it sees all of it. Raises NotFound, InvalidInput,
+        Conflict (one runs already) or TooMany; then nothing has changed.
+        """
+        chat = await self._store.read(lambda session: self._settle(session, caller, sending))
+        driver = self._engine.driver()
+        run = await self._store.write(lambda session: admit(session, caller, chat, driver, self._limits))
+        watch = Watch(self._hub, self._store, run, accumulated=accumulated)
+        await self._engine.start(run.id, 1)
+        return run, watch
+
+    async def wait(self, caller: Caller, run: Run) -> MessageView | Run:
+        """The stored answer once the run has ended, or the run where there is none (it was deleted)."""
+        await self._engine.wait(run.id, None)
+
+        def work(session: Session) -> MessageView | Run:
+            ended = run_view(own_run(session, caller, run.id))
+            if ended.message_id is None or ended.status not in ENDED:
+                return ended
+            return message_view(own_message(session, caller, ended.message_id))
+
+        return await self._store.read(work)
+
+    async def watch(self, caller: Caller, run_id: str, *, after: int = 0, accumulated: bool = False) -> Watch:
+        """A cursor over a run of the caller's, from the event after `after`."""
+        run = await self.get(caller, run_id)
+        if after > run.last_seq:
+            raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
+        return Watch(self._hub, self._store, run, after=after, accumulated=accumulated)
+
+    async def get(self, caller: Caller, run_id: str) -> Run:
+        return await self._store.read(lambda session: run_view(own_run(session, caller, run_id)))
+
+    async def list_page(
+        self, caller: Caller, wanted: RunFilter, *, page: int, page_size: int
+    ) -> tuple[list[Run], int]:
+        """The caller's runs, newest first, and how many match."""
+        offset = 0 if wanted.before else (page - 1) * page_size
+        return await self._store.read(
+            lambda session: page_of_runs(session, caller, wanted, offset=offset, limit=page_size)
+        )
+
+    async def events(
+        self, caller: Caller, run_id: str, *, after: int, limit: int
+    ) -> tuple[list[StoredEvent], bool]:
+        """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
+
+        def work(session: Session) -> tuple[list[StoredEvent], bool]:
+            own_run(session, caller, run_id)
+            events = read_page(session, run_id, after, limit=limit + 1)
+            return events[:limit], len(events) > limit
+
+        return await self._store.read(work)
+
+    async def cancel(self, caller: Caller, run_id: str) -> Run:
+        """Ends a run for good; its text so far is kept. Raises Conflict if it has already ended."""
+        run = await self.get(caller, run_id)
+        if run.status in ENDED:
+            raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
+        await self._store.write(lambda session: _mark_cancelled(session, caller, run_id))
+        if not self._engine.cancel(run_id):
+            await self._engine.adopt(run_id)
+        await self._engine.wait(run_id, CANCEL_SECONDS)
+        return await self.get(caller, run_id)
+
+    async def stop(self, caller: Caller, run_id: str) -> None:
+        """Cancels a run if it has not ended, and returns when it has."""
+        run = await self.get(caller, run_id)
+        if run.status not in ENDED:
+            await self.cancel(caller, run_id)
+            await self._engine.wait(run_id, None)
+
+    def _settle(self, session: Session, caller: Caller, sending: Sending) -> NewChat:
+        """What was asked, with every default settled: the message's, the conversation's, the user's."""
+        conversation = own_conversation(session, caller, sending.conversation_id)
+        settings = read_settings(session, caller)
+        choice = self._providers.choose(
+            session,
+            caller,
+            sending.provider_id or conversation.provider_id,
+            sending.model or _model(conversation, sending),
+            preferred_id=settings.default_provider_id,
+        )
+        thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
+        request = ChatRequest(
+            parent_id="",
+            provider_id=choice.provider_id,
+            model=choice.model,
+            tools=self._tools(caller, sending.tools, has_tools=choice.card.tools),
+            thinking_enabled=bool(thinking),
+            temperature=_first(conversation.temperature, settings.temperature),
+            max_tokens=_first(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
+            system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
+        )
+        content = UserContent(text=sending.text, attachments=sending.attachments)
+        return NewChat(conversation_id=conversation.id, content=content, request=request)
+
+    def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
+        known = [tool.name for tool in self._registry.available_to(caller.permission_level)]
+        if isinstance(asked, list):
+            unknown = sorted(set(asked) - set(known))
+            if unknown:
+                raise InvalidInput(
+                    f"no tool named {', '.join(unknown)} at your permission level; GET /tools lists yours",
+                    kind="tool_unknown",
+                    detail={"fields": {"$.tools": "unknown tool"}},
+                )
+            return [name for name in known if name in asked]
+        return known if (has_tools if asked is None else asked) else []
+
+
+def _model(conversation: ConversationRow, sending: Sending) -> str | None:
+    """The conversation's model, unless the message names another provider than the conversation's."""
+    is_elsewhere = sending.provider_id not in (None, conversation.provider_id)
+    return None if is_elsewhere else conversation.model
+
+
+def _first(*values: T | None) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
+    own_run(session, caller, run_id).is_cancelled = True

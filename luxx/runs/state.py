@@ -1,0 +1,111 @@
+"""The state of a chat run, folded from its log. Pure: it decides what comes next, and does nothing.
+
+Fold the same log and you get the same state, wherever it was cut and folded on; that is what makes
+a run survive its process.
+"""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from luxx.wire.event import CompletionNote, CostUpdate, Done, LoggedEvent, ProcessStep
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.usage import Usage
+
+OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
+
+
+class ChatState(msgspec.Struct, frozen=True, kw_only=True):
+    """`steps[i]` is the step of index i, as last logged; `iterations` counts completions that ended.
+
+    Steps before position `settled` belong to ended completions and their tools; the rest were logged
+    by a completion whose end is not in the log. `is_answered` says that the last completion asked for
+    no tool, so there is nothing more to ask the model.
+    """
+
+    steps: tuple[Step, ...] = ()
+    settled: int = 0
+    iterations: int = 0
+    is_answered: bool = False
+    usage: Usage = Usage()
+    cost: float | None = None
+    notes: tuple[CompletionNote, ...] = ()
+    is_done: bool = False
+    seq: int = 0
+
+
+class Next(StrEnum):
+    """What a driver does with a state."""
+
+    MEND = "mend"
+    CALL_MODEL = "call_model"
+    RUN_TOOLS = "run_tools"
+    FINISH = "finish"
+    NOTHING = "nothing"
+
+
+def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
+    """The state after one more event."""
+    event = logged.event
+    match event:
+        case ProcessStep(step=step):
+            return _with_step(state, step, logged.seq)
+        case CostUpdate() if logged.note is not None:
+            settled = replace(state, settled=len(state.steps))
+            return replace(
+                settled,
+                iterations=state.iterations + 1,
+                is_answered=not open_calls(settled),
+                usage=event.usage,
+                cost=event.cost,
+                notes=(*state.notes, logged.note),
+                seq=logged.seq,
+            )
+        case Done():
+            return replace(state, is_done=True, seq=logged.seq)
+        case _:
+            return replace(state, seq=logged.seq)
+
+
+def fold(events: list[LoggedEvent], start: ChatState | None = None) -> ChatState:
+    """The state after `events`, from `start` or from nothing."""
+    state = start or ChatState()
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def open_calls(state: ChatState) -> list[Step]:
+    """Tool calls of ended completions that have no result yet, in order."""
+    settled = state.steps[: state.settled]
+    return [step for step in settled if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
+
+
+def unsettled(state: ChatState) -> list[Step]:
+    """Steps logged by a completion that was cut before its end was."""
+    return list(state.steps[state.settled :])
+
+
+def decide(state: ChatState) -> Next:
+    """What comes next: mend what a crash cut, then the tools that were asked for, then the model."""
+    if state.is_done:
+        return Next.NOTHING
+    if state.settled < len(state.steps):
+        return Next.MEND
+    if open_calls(state):
+        return Next.RUN_TOOLS
+    return Next.FINISH if state.is_answered else Next.CALL_MODEL
+
+
+def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:
+    if step.index < len(state.steps):
+        steps = (*state.steps[: step.index], step, *state.steps[step.index + 1 :])
+    else:
+        steps = (*state.steps, step)
+    settled, is_answered = state.settled, state.is_answered
+    if step.type == StepType.TOOL_RESULT:
+        settled, is_answered = len(steps), False
+    elif step.status == StepStatus.INTERRUPTED and step.index == settled:
+        settled = step.index + 1
+    return replace(state, steps=steps, settled=settled, is_answered=is_answered, seq=seq)

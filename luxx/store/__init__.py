@@ -1,0 +1,1 @@
+"""The database: tables' ground, one engine for SQLite and PostgreSQL, migrations, backup."""

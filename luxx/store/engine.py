@@ -1,0 +1,198 @@
+"""One database, SQLite or PostgreSQL, and the rule that SQL runs in threads.
+
+`read` and `write` take a function of a Session and run it whole in one transaction in a thread; no
+session outlives it, so none stays open across a model call. On SQLite all writes go through one
+thread that commits what has queued up together (group commit): with `synchronous=FULL` the disk is
+asked once for many writers, and nobody ever sees "database is locked".
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session
+
+from luxx.errors import ConfigError
+
+T = TypeVar("T")
+Work = Callable[[Session], T]
+
+BUSY_TIMEOUT_MS = 10_000
+READERS = 8
+GROUP_LIMIT = 64
+"""Most writes in one commit, so that the first of them does not wait long."""
+
+
+def resolve_url(url: str, data_dir: Path) -> URL:
+    """The database URL with a relative SQLite path made relative to the data directory.
+
+    Raises ConfigError for a URL that is neither SQLite nor PostgreSQL.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigError(
+            f"database.url: '{url}' is not a database URL; write sqlite:///./luxx.db"
+        ) from error
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        raise ConfigError("database.url: only sqlite:///PATH and postgresql://… are supported")
+    path = Path(parsed.database)
+    return parsed if path.is_absolute() else parsed.set(database=str(data_dir / path))
+
+
+def open_engine(url: URL) -> Engine:
+    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys)."""
+    if url.get_backend_name() == "postgresql":
+        return create_engine(url, pool_size=READERS, max_overflow=READERS, pool_pre_ping=True)
+    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "cache_size=-16000",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    reading = connection.get_execution_options().get("luxx_read", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+class Store:
+    """Runs work against the database. Open one per process; `close` waits for what is queued."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        self._reading = engine.execution_options(luxx_read=True)
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
+        self._writer = _GroupWriter(engine) if self.is_sqlite else None
+
+    async def read(self, work: Work[T]) -> T:
+        """`work(session)` in a read transaction. Do not write in it."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+
+    async def write(self, work: Work[T]) -> T:
+        """`work(session)` in a write transaction; returns once it is on disk. An exception undoes it alone.
+
+        Cancelling the caller does not stop the work: it commits or fails as it would have.
+        """
+        if self._writer is None:
+            loop = asyncio.get_running_loop()
+            return await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, work))
+        return await asyncio.shield(asyncio.wrap_future(self._writer.submit(work)))
+
+    def read_now(self, work: Work[T]) -> T:
+        """`read` for a caller that is in a thread of its own."""
+        with Session(self._reading, expire_on_commit=False) as session:
+            return work(session)
+
+    def write_now(self, work: Work[T]) -> T:
+        """`write` for a caller that is in a thread of its own."""
+        return self._write_alone(work) if self._writer is None else self._writer.submit(work).result()
+
+    def _write_alone(self, work: Work[T]) -> T:
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            return work(session)
+
+    def close(self) -> None:
+        """Ends the threads after what they hold is done."""
+        if self._writer is not None:
+            self._writer.close()
+        self._threads.shutdown(wait=True)
+        self.engine.dispose()
+
+
+class _GroupWriter:
+    """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queue: queue.SimpleQueue[tuple[Work[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    def submit(self, work: Work[T]) -> "Future[T]":
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        future: Future[T] = Future()
+        self._queue.put((work, future))
+        return future
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            group, ends = self._take()
+            if group:
+                self._commit(group)
+
+    def _take(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
+        group: list[tuple[Work[Any], Future[Any]]] = []
+        item = self._queue.get()
+        while True:
+            if item is None:
+                return group, True
+            group.append(item)
+            if len(group) >= GROUP_LIMIT:
+                return group, False
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+
+    def _commit(self, group: list[tuple[Work[Any], Future[Any]]]) -> None:
+        answers: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                for work, future in group:
+                    answers.append((future, *_one(connection, work, alone=len(group) == 1)))
+        except BaseException as error:
+            for _work, future in group:
+                future.set_exception(error)
+            return
+        for future, value, failure in answers:
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(value)
+
+
+def _one(connection: Connection, work: Work[Any], *, alone: bool) -> tuple[Any, BaseException | None]:
+    """One write of a group: alone it owns the transaction, else a savepoint keeps its failure to itself."""
+    mode = "rollback_only" if alone else "create_savepoint"
+    with Session(connection, expire_on_commit=False, join_transaction_mode=mode) as session:
+        try:
+            value = work(session)
+            session.commit()
+            return value, None
+        except BaseException as error:
+            if alone:
+                raise
+            session.rollback()
+            return None, error

@@ -1,0 +1,13 @@
+"""The built-in tools that need no other room: code, files, data."""
+
+from luxx.tools.builtin.code import python_eval
+from luxx.tools.builtin.data import process_data
+from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
+from luxx.tools.builtin.file_search import file_grep
+from luxx.tools.core import ToolDefinition
+
+
+def builtin_tools() -> list[ToolDefinition]:
+    """All of them, in the order a user sees them."""
+    tools = [python_eval, file_read, file_write, file_list, file_exists, file_grep, process_data]
+    return [tool.definition for tool in tools]

@@ -1,0 +1,293 @@
+"""Evaluates a Python expression without Python's eval: it walks the syntax tree and knows only what is
+listed (expression_names), within a budget (expression_limits). Nothing of the host can be named.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.expression_limits import (
+    CALL_WORK,
+    MAX_DEPTH,
+    MAX_EXPRESSION_LENGTH,
+    Budget,
+    check_count,
+    check_hashed,
+)
+from luxx.tools.builtin.expression_names import (
+    BINARY,
+    COMPARE,
+    CONSTANTS,
+    FUNCTIONS,
+    METHODS,
+    MODULES,
+    UNARY,
+    apply_format,
+)
+
+Names = dict[str, Any]
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+_CONVERSIONS: dict[int, Callable[[Any], Any]] = {-1: lambda value: value, 114: repr, 115: str, 97: ascii}
+
+
+def evaluate(expression: str) -> Any:
+    """The value: numbers, text, booleans, None, and lists, tuples, sets and dicts of them.
+
+    Raises ToolFailed for what is not available or too much, and what the operations raise.
+    """
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise ToolFailed(f"the expression is longer than {MAX_EXPRESSION_LENGTH} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        words = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ToolFailed(f"this is not one Python expression: {words}") from error
+    except (MemoryError, RecursionError) as error:
+        raise ToolFailed("the expression is nested too deeply") from error
+    return _Evaluation().value_of(tree.body, {}, 0)
+
+
+class _Evaluation:
+    """One evaluation and what it has cost so far."""
+
+    def __init__(self) -> None:
+        self._budget = Budget()
+        self._rules: dict[type, Callable[[Any, Names, int], Any]] = {
+            ast.Constant: self._constant,
+            ast.Name: self._name,
+            ast.BinOp: self._binary,
+            ast.UnaryOp: self._unary,
+            ast.BoolOp: self._boolean,
+            ast.Compare: self._compare,
+            ast.IfExp: self._if,
+            ast.Call: self._call,
+            ast.Attribute: self._attribute,
+            ast.Subscript: self._subscript,
+            ast.Slice: self._slice,
+            ast.List: self._list,
+            ast.Tuple: self._tuple,
+            ast.Set: self._set,
+            ast.Dict: self._dict,
+            ast.ListComp: self._list_comprehension,
+            ast.GeneratorExp: self._list_comprehension,
+            ast.SetComp: self._set_comprehension,
+            ast.DictComp: self._dict_comprehension,
+            ast.JoinedStr: self._joined,
+            ast.FormattedValue: self._formatted,
+        }
+
+    def value_of(self, node: ast.expr, names: Names, depth: int) -> Any:
+        self._budget.spend(1)
+        if depth > MAX_DEPTH:
+            raise ToolFailed("the expression is nested too deeply")
+        rule = self._rules.get(type(node))
+        if rule is None:
+            raise ToolFailed(f"{type(node).__name__} is not available in expressions")
+        return rule(node, names, depth + 1)
+
+    def _paid(self, value: Any) -> Any:
+        self._budget.pay_for(value)
+        return value
+
+    def _constant(self, node: ast.Constant, names: Names, depth: int) -> Any:
+        if node.value is None or isinstance(node.value, bool | int | float | str):
+            return self._paid(node.value)
+        raise ToolFailed(f"values of type {type(node.value).__name__} are not available in expressions")
+
+    def _name(self, node: ast.Name, names: Names, depth: int) -> Any:
+        if node.id in names:
+            return names[node.id]
+        if node.id in CONSTANTS:
+            return CONSTANTS[node.id]
+        if node.id in FUNCTIONS or node.id in MODULES:
+            raise ToolFailed(f"{node.id} can only be called here")
+        raise ToolFailed(f"there is no {node.id[:50]!r} here; available: {', '.join(sorted(FUNCTIONS))}")
+
+    def _binary(self, node: ast.BinOp, names: Names, depth: int) -> Any:
+        chain: list[ast.BinOp] = [node]
+        while isinstance(chain[-1].left, ast.BinOp):  # a long sum is long, not deep
+            chain.append(chain[-1].left)
+        value = self._paid(self.value_of(chain[-1].left, names, depth))
+        for step in reversed(chain):
+            operation = BINARY.get(type(step.op))
+            if operation is None:
+                raise ToolFailed("@ is not available in expressions")
+            self._budget.spend(1)
+            value = self._real(operation(value, self._paid(self.value_of(step.right, names, depth))))
+        return value
+
+    def _real(self, value: Any) -> Any:
+        if isinstance(value, complex):
+            raise ToolFailed("the result is a complex number; these are not available")
+        return self._paid(value)
+
+    def _unary(self, node: ast.UnaryOp, names: Names, depth: int) -> Any:
+        return self._paid(UNARY[type(node.op)](self.value_of(node.operand, names, depth)))
+
+    def _boolean(self, node: ast.BoolOp, names: Names, depth: int) -> Any:
+        is_and = isinstance(node.op, ast.And)
+        value = None
+        for part in node.values:
+            value = self.value_of(part, names, depth)
+            if bool(value) != is_and:
+                break
+        return value
+
+    def _compare(self, node: ast.Compare, names: Names, depth: int) -> Any:
+        left: Any = self._paid(self.value_of(node.left, names, depth))
+        for operation, part in zip(node.ops, node.comparators, strict=True):
+            right: Any = self.value_of(part, names, depth)
+            if isinstance(operation, ast.In | ast.NotIn) and type(right) in (set, dict):
+                self._budget.pay_for_lookup(right)
+            else:
+                self._budget.pay_for(right)
+                self._budget.pay_for(left)
+            if not COMPARE[type(operation)](left, right):
+                return False
+            left = right
+        return True
+
+    def _if(self, node: ast.IfExp, names: Names, depth: int) -> Any:
+        chosen = node.body if self.value_of(node.test, names, depth) else node.orelse
+        return self.value_of(chosen, names, depth)
+
+    def _call(self, node: ast.Call, names: Names, depth: int) -> Any:
+        self._budget.spend(CALL_WORK)
+        function, first = self._callee(node.func, names, depth)
+        arguments = [self._paid(self.value_of(item, names, depth)) for item in node.args]
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise ToolFailed("** is not available in calls")
+            named[keyword.arg] = self._paid(self.value_of(keyword.value, names, depth))
+        return self._real(function(*first, *arguments, **named))
+
+    def _callee(self, node: ast.expr, names: Names, depth: int) -> tuple[Callable[..., Any], list[Any]]:
+        """What is called, and the value whose method it is."""
+        if isinstance(node, ast.Name):
+            if node.id in FUNCTIONS:
+                return FUNCTIONS[node.id], []
+            raise ToolFailed(f"there is no function {node.id[:50]!r} here")
+        if not isinstance(node, ast.Attribute):
+            raise ToolFailed("only functions by name and methods can be called")
+        if isinstance(node.value, ast.Name) and node.value.id in MODULES:
+            function = MODULES[node.value.id].get(node.attr)
+            if callable(function):
+                return function, []
+            raise ToolFailed(f"there is no function {node.value.id}.{node.attr[:50]} here")
+        value: object = self.value_of(node.value, names, depth)
+        kind = type(value)
+        method = METHODS.get(kind, {}).get(node.attr)
+        if method is None:
+            raise ToolFailed(f"{kind.__name__} has no method {node.attr[:50]!r} here")
+        if kind is dict and node.attr == "get":
+            self._budget.pay_for_lookup(cast(dict[Any, Any], value))
+        else:
+            self._budget.pay_for(value)
+        return method, [value]
+
+    def _attribute(self, node: ast.Attribute, names: Names, depth: int) -> Any:
+        if isinstance(node.value, ast.Name) and node.value.id in MODULES:
+            value = MODULES[node.value.id].get(node.attr)
+            if isinstance(value, float):
+                return value
+        raise ToolFailed(f"the attribute {node.attr[:50]!r} is not available in expressions")
+
+    def _subscript(self, node: ast.Subscript, names: Names, depth: int) -> Any:
+        value: Any = self.value_of(node.value, names, depth)
+        key: Any = self.value_of(node.slice, names, depth)
+        if isinstance(key, slice):
+            return self._paid(value[key])
+        self._budget.pay_for(key)
+        if type(cast(object, value)) is dict:
+            self._budget.pay_for_lookup(value)
+        return value[key]
+
+    def _slice(self, node: ast.Slice, names: Names, depth: int) -> Any:
+        bounds = [
+            None if part is None else self.value_of(part, names, depth)
+            for part in (node.lower, node.upper, node.step)
+        ]
+        return slice(*bounds)
+
+    def _items(self, nodes: list[ast.expr], names: Names, depth: int) -> list[Any]:
+        return [self.value_of(item, names, depth) for item in nodes]
+
+    def _list(self, node: ast.List, names: Names, depth: int) -> Any:
+        return self._paid(self._items(node.elts, names, depth))
+
+    def _tuple(self, node: ast.Tuple, names: Names, depth: int) -> Any:
+        return self._paid(tuple(self._items(node.elts, names, depth)))
+
+    def _set(self, node: ast.Set, names: Names, depth: int) -> Any:
+        return self._paid(set(self._items(node.elts, names, depth)))
+
+    def _dict(self, node: ast.Dict, names: Names, depth: int) -> Any:
+        if any(key is None for key in node.keys):
+            raise ToolFailed("** is not available in a dict")
+        keys = self._items(cast("list[ast.expr]", node.keys), names, depth)
+        return self._paid(dict(zip(keys, self._items(node.values, names, depth), strict=True)))
+
+    def _list_comprehension(self, node: ast.ListComp | ast.GeneratorExp, names: Names, depth: int) -> Any:
+        values: list[Any] = []
+        for inner in self._rounds(node.generators, names, depth):
+            values.append(self.value_of(node.elt, inner, depth))
+            check_count(len(values))
+        return self._paid(values)
+
+    def _set_comprehension(self, node: ast.SetComp, names: Names, depth: int) -> Any:
+        values: set[Any] = set()
+        for inner in self._rounds(node.generators, names, depth):
+            value = self._paid(self.value_of(node.elt, inner, depth))
+            self._budget.pay_for_lookup(values)
+            values.add(value)
+            check_hashed(len(values))
+        return self._paid(values)
+
+    def _dict_comprehension(self, node: ast.DictComp, names: Names, depth: int) -> Any:
+        values: dict[Any, Any] = {}
+        for inner in self._rounds(node.generators, names, depth):
+            key = self._paid(self.value_of(node.key, inner, depth))
+            self._budget.pay_for_lookup(values)
+            values[key] = self.value_of(node.value, inner, depth)
+            check_hashed(len(values))
+        return self._paid(values)
+
+    def _rounds(self, generators: list[ast.comprehension], names: Names, depth: int) -> Iterator[Names]:
+        """The names of each round of a comprehension, the outermost `for` first."""
+        if not generators:
+            yield names
+            return
+        first, *others = generators
+        if first.is_async:
+            raise ToolFailed("async is not available in expressions")
+        for item in self._paid(self.value_of(first.iter, names, depth)):
+            self._budget.spend(1 + len(names))
+            inner = names | dict(_bind(first.target, item))
+            if all(self.value_of(test, inner, depth) for test in first.ifs):
+                yield from self._rounds(others, inner, depth + 1)
+
+    def _joined(self, node: ast.JoinedStr, names: Names, depth: int) -> str:
+        text = ""
+        for part in self._items(node.values, names, depth):
+            text = self._paid(text + part)
+        return text
+
+    def _formatted(self, node: ast.FormattedValue, names: Names, depth: int) -> str:
+        value = _CONVERSIONS[node.conversion](self._paid(self.value_of(node.value, names, depth)))
+        spec = "" if node.format_spec is None else self.value_of(node.format_spec, names, depth)
+        return self._paid(apply_format(value, spec))
+
+
+def _bind(target: ast.expr, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        values = list(value)
+        if len(values) != len(target.elts):
+            raise ToolFailed(f"cannot put {len(values)} values into {len(target.elts)} names")
+        for name, item in zip(target.elts, values, strict=True):
+            yield from _bind(name, item)
+    else:
+        raise ToolFailed("a comprehension can only bind plain names")

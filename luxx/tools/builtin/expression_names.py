@@ -1,0 +1,278 @@
+"""What an expression can name: constants, operators, functions, and methods of text, lists and dicts.
+
+Each that could do much work for little input is bounded before it starts.
+"""
+
+import ast
+import math
+import operator
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.expression_limits import (
+    MAX_INT_BITS,
+    check_bits,
+    check_count,
+    check_hashed,
+    check_size,
+)
+
+_FORMAT = re.compile(
+    r"(?:[^{}]?[<>=^])?[-+ ]?#?0?(?P<width>\d{0,3})[,_]?(?:\.(?P<precision>\d{1,2}))?[bcdeEfFgGosxX%]?"
+)
+_MAX_ROUND_DIGITS = 400
+_MAX_FACTORIAL = 1000
+# Bits of the exponent times squared bits of the modulus: a tenth of a millisecond.
+_MAX_MODULAR_WORK = 10**7
+_OPERATOR: Any = operator
+
+
+def multiply(left: Any, right: Any) -> Any:
+    """`*`, its size known before."""
+    for sequence, times in ((left, right), (right, left)):
+        if isinstance(sequence, str) and isinstance(times, int):
+            check_size(len(sequence) * times)
+        elif isinstance(sequence, list | tuple) and isinstance(times, int):
+            check_count(len(cast("list[Any]", sequence)) * times)
+    return left * right
+
+
+def power(base: Any, exponent: Any, modulus: Any = None) -> Any:
+    """`**` and `pow`, their size known before."""
+    if modulus is not None:
+        return _modular_power(base, exponent, modulus)
+    if isinstance(base, int) and isinstance(exponent, int) and exponent > 0 and abs(base) > 1:
+        check_bits(math.ceil(math.log2(abs(base)) * min(exponent, MAX_INT_BITS + 1)))
+    return base**exponent
+
+
+def _modular_power(base: int, exponent: int, modulus: int) -> int:
+    if not all(type(value) is int for value in (base, exponent, modulus)):
+        raise ToolFailed("pow with three arguments takes integers")
+    if exponent.bit_length() * modulus.bit_length() ** 2 > _MAX_MODULAR_WORK:
+        raise ToolFailed("pow with such big numbers takes too much work")
+    return pow(base, exponent, modulus)
+
+
+def shift_left(value: Any, by: Any) -> Any:
+    """`<<`, its size known before."""
+    if isinstance(value, int) and isinstance(by, int) and value:
+        check_bits(value.bit_length() + by)
+    return value << by if value or by < 0 else 0
+
+
+def remainder(left: Any, right: Any) -> Any:
+    """`%` of numbers; of a text it would format, with any width."""
+    if isinstance(left, str):
+        raise ToolFailed("% does not format text here; use an f-string")
+    return left % right
+
+
+def apply_format(value: Any, spec: str = "") -> str:
+    """`format` of a number or text, with a width up to 999 and a precision up to 99."""
+    if spec and not isinstance(value, int | float | str):
+        raise ToolFailed("only numbers and text can have a format")
+    if not _FORMAT.fullmatch(spec):
+        raise ToolFailed(f"the format {spec[:50]!r} is not available here")
+    return format(value, spec)
+
+
+def _round(value: Any, digits: int | None = None) -> Any:
+    if digits is not None and abs(digits) > _MAX_ROUND_DIGITS:
+        raise ToolFailed(f"round takes at most {_MAX_ROUND_DIGITS} digits")
+    return round(value, digits)
+
+
+def _range(*bounds: int) -> list[int]:
+    numbers = range(*bounds)
+    check_count(len(numbers))
+    return list(numbers)
+
+
+def _sum(values: Iterable[Any], start: Any = 0) -> Any:
+    items = [start, *values]
+    if not all(isinstance(item, int | float) for item in items):
+        raise ToolFailed("sum adds numbers only")
+    return sum(items[1:], start)
+
+
+def _prod(values: Iterable[Any]) -> Any:
+    items = list(values)
+    if not all(isinstance(item, int | float) for item in items):
+        raise ToolFailed("prod multiplies numbers only")
+    check_bits(sum(item.bit_length() for item in items if isinstance(item, int)))
+    return math.prod(items)
+
+
+def _factorial(value: int) -> int:
+    if value > _MAX_FACTORIAL:
+        raise ToolFailed(f"factorial goes up to {_MAX_FACTORIAL}")
+    return math.factorial(value)
+
+
+def _choose(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    def choose(n: int, k: int) -> int:
+        if n > _MAX_FACTORIAL:
+            raise ToolFailed(f"{function.__name__} goes up to {_MAX_FACTORIAL}")
+        return function(n, k)
+
+    return choose
+
+
+def _set(values: Any = ()) -> set[Any]:
+    check_hashed(len(values))
+    return set(values)
+
+
+def _dict(values: Any = (), **named: Any) -> dict[Any, Any]:
+    check_hashed(len(values) + len(named))
+    return dict(values, **named)
+
+
+def _sorted(values: Any, *, reverse: bool = False) -> list[Any]:
+    return sorted(values, reverse=reverse)
+
+
+def _enumerate(values: Any, start: int = 0) -> list[Any]:
+    return list(enumerate(cast(Iterable[Any], values), start))
+
+
+def _reversed(values: Any) -> list[Any]:
+    return list(reversed(values))
+
+
+def _pairs(values: dict[Any, Any]) -> list[Any]:
+    return list(values.items())
+
+
+def _values(values: dict[Any, Any]) -> list[Any]:
+    return list(values.values())
+
+
+def _replace(text: str, old: str, new: str, count: int = -1) -> str:
+    found = text.count(old)
+    times = found if count < 0 else min(found, count)
+    check_size(len(text) + times * max(len(new) - len(old), 0))
+    return text.replace(old, new, count)
+
+
+def _join(separator: str, parts: Any) -> str:
+    check_size(len(separator) * len(parts))
+    return separator.join(parts)
+
+
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: multiply,
+    ast.Div: _OPERATOR.truediv,
+    ast.FloorDiv: _OPERATOR.floordiv,
+    ast.Mod: remainder,
+    ast.Pow: power,
+    ast.LShift: shift_left,
+    ast.RShift: _OPERATOR.rshift,
+    ast.BitAnd: _OPERATOR.and_,
+    ast.BitOr: _OPERATOR.or_,
+    ast.BitXor: _OPERATOR.xor,
+}
+UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Invert: operator.invert,
+}
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda item, container: item in container,
+    ast.NotIn: lambda item, container: item not in container,
+}
+CONSTANTS: dict[str, Any] = {"pi": math.pi, "e": math.e, "tau": math.tau, "inf": math.inf, "nan": math.nan}
+# fmt: off
+_PLAIN_MATH = (
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos",
+    "cosh", "degrees", "dist", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmod", "frexp",
+    "fsum", "gamma", "gcd", "hypot", "isclose", "isfinite", "isinf", "isnan", "isqrt", "lcm", "lgamma",
+    "log", "log10", "log1p", "log2", "modf", "radians", "remainder", "sin", "sinh", "sqrt", "tan",
+    "tanh", "trunc",
+)
+# fmt: on
+MATH: dict[str, Any] = {
+    **CONSTANTS,
+    **{name: getattr(math, name) for name in _PLAIN_MATH},
+    "comb": _choose(math.comb),
+    "factorial": _factorial,
+    "perm": _choose(math.perm),
+    "pow": math.pow,
+    "prod": _prod,
+}
+STATISTICS: dict[str, Any] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "pstdev": statistics.pstdev,
+    "stdev": statistics.stdev,
+}
+MODULES = {"math": MATH, "statistics": STATISTICS}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: value for name, value in (MATH | STATISTICS).items() if callable(value)},
+    "abs": abs,
+    "all": all,
+    "any": any,
+    "bin": bin,
+    "bool": bool,
+    "chr": chr,
+    "dict": _dict,
+    "divmod": divmod,
+    "enumerate": _enumerate,
+    "float": float,
+    "format": apply_format,
+    "hex": hex,
+    "int": int,
+    "len": len,
+    "list": list,
+    "max": max,
+    "min": min,
+    "oct": oct,
+    "ord": ord,
+    "pow": power,
+    "range": _range,
+    "repr": repr,
+    "reversed": _reversed,
+    "round": _round,
+    "set": _set,
+    "sorted": _sorted,
+    "str": str,
+    "sum": _sum,
+    "tuple": tuple,
+    "zip": lambda *values: list(zip(*values, strict=False)),
+}
+# fmt: off
+_TEXT_METHODS = (
+    "capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal",
+    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "lower", "lstrip", "partition",
+    "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split",
+    "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+)
+# fmt: on
+METHODS: dict[type, dict[str, Callable[..., Any]]] = {
+    str: {name: getattr(str, name) for name in _TEXT_METHODS} | {"join": _join, "replace": _replace},
+    list: {"count": list[Any].count, "index": list[Any].index},
+    tuple: {"count": tuple[Any].count, "index": tuple[Any].index},
+    dict: {
+        "get": dict[Any, Any].get,
+        "items": _pairs,
+        "keys": list,
+        "values": _values,
+    },
+    float: {"is_integer": float.is_integer},
+    int: {"bit_length": int.bit_length},
+}

@@ -1,0 +1,154 @@
+"""file_grep: a regular expression over the files of a workspace, in linear time and bounded in every way."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.file import workspace_of
+from luxx.tools.confine import MAX_FILE_BYTES, Workspace, read_regular
+from luxx.tools.core import ToolContext
+from luxx.tools.factory import tool
+from luxx.tools.pattern import MAX_PATTERN_LENGTH, compile_glob, compile_regex
+from luxx.tools.walk import open_found, walk
+
+_MAX_MATCHES = 200
+_MAX_FILES = 20_000
+_MAX_SEARCHED_BYTES = 200 * 1024 * 1024
+_MAX_ANSWER_BYTES = 40 * 1024
+_MAX_LINE = 500
+_MAX_CONTEXT = 10
+_LINES_BETWEEN_LOOKS = 4096
+
+
+class _Search:
+    """One search as it goes on: what was found, what was looked at, and why it ended early."""
+
+    def __init__(self, arguments: dict[str, Any], is_cancelled: Callable[[], bool]) -> None:
+        text: str = arguments["pattern"]
+        self._pattern = compile_regex(text, ignore_case=bool(arguments.get("ignore_case", False)))
+        # Without anchors what is in no part of a file is in no line of it: one quick look instead of many.
+        self._can_ask_whole = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
+        self._context_lines = int(arguments.get("context_lines", 0))
+        self._is_cancelled = is_cancelled
+        self._answer_bytes = 0
+        self.matches: list[dict[str, Any]] = []
+        self.files = 0
+        self.bytes = 0
+        self.skipped = 0
+        self.ended_by = ""
+
+    def look_at(self, path: str, data: bytes) -> None:
+        """Search one file; a binary one is passed over."""
+        self.files += 1
+        self.bytes += len(data)
+        if b"\0" in data[:8192]:
+            self.skipped += 1
+            return
+        text = data.decode("utf-8", "replace")
+        if self._can_ask_whole and not self._pattern.search(text):
+            return
+        lines = text.split("\n")
+        for index, line in enumerate(lines):
+            if index % _LINES_BETWEEN_LOOKS == 0 and self._is_cancelled():
+                self.ended_by = "the search was stopped"
+                return
+            if self._pattern.search(line.removesuffix("\r")):
+                self._add(path, lines, index)
+                if self.ended_by:
+                    return
+
+    def _add(self, path: str, lines: list[str], index: int) -> None:
+        match: dict[str, Any] = {"path": path, "line_number": index + 1, "line": _shown(lines[index])}
+        if self._context_lines:
+            before = lines[max(0, index - self._context_lines) : index]
+            after = lines[index + 1 : index + 1 + self._context_lines]
+            match |= {"before": [_shown(line) for line in before], "after": [_shown(line) for line in after]}
+        self._answer_bytes += len(msgspec.json.encode(match)) + 1
+        if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
+            self.ended_by = "more matches than are shown; narrow the pattern, the path or file_pattern"
+            return
+        self.matches.append(match)
+
+    def answer(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {
+            "matches": self.matches,
+            "count": len(self.matches),
+            "files_searched": self.files,
+            "files_skipped": self.skipped,
+            "truncated": bool(self.ended_by),
+        }
+        if self.ended_by:
+            answer["note"] = self.ended_by
+        return answer
+
+
+@tool(
+    name="file_grep",
+    description=(
+        "Search the text files of the workspace line by line with a regular expression (RE2 syntax: no "
+        "look-around, no back-references). Binary files, files over 10 MB and the directories .git, "
+        "node_modules and __pycache__ are passed over; links are not followed."
+    ),
+    parameters={
+        "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_LENGTH},
+        "path": {"type": "string", "minLength": 1, "default": ".", "description": "Where: directory or file"},
+        "file_pattern": {
+            "type": "string",
+            "maxLength": 200,
+            "description": "Only files like this: *.py, *.{ts,vue}, src/**/*.md",
+        },
+        "ignore_case": {"type": "boolean", "default": False},
+        "context_lines": {"type": "integer", "minimum": 0, "maximum": _MAX_CONTEXT, "default": 0},
+    },
+    required_params=["pattern"],
+    category="file",
+)
+def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    workspace = workspace_of(context)
+    path = workspace.relative(arguments.get("path", "."))
+    glob = arguments.get("file_pattern")
+    search = _Search(arguments, context.cancelled)
+    if workspace.kind(path) == "file":
+        search.look_at(path, workspace.read(path))
+        return search.answer()
+    for name, data in _files(workspace, path, glob, search):
+        if search.files >= _MAX_FILES or search.bytes >= _MAX_SEARCHED_BYTES:
+            search.ended_by = "too many files for one search; narrow the path or file_pattern"
+        else:
+            search.look_at(name, data)
+        if search.ended_by:
+            break
+    return search.answer()
+
+
+def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -> Iterator[tuple[str, bytes]]:
+    wanted = compile_glob(glob) if glob else None
+    prefix = "" if path == "." else f"{path}/"
+    with workspace.open_directory(path) as directory:
+        for found in walk(directory, prefix):
+            subject = found.path if glob and "/" in glob else found.name
+            if found.kind != "file" or (wanted and not wanted.fullmatch(os.fsencode(subject))):
+                continue
+            if found.size > MAX_FILE_BYTES:
+                search.skipped += 1
+                continue
+            try:
+                fd = open_found(found)
+            except OSError:
+                search.skipped += 1
+                continue
+            name = os.fsencode(found.path).decode("utf-8", "replace")
+            try:
+                yield name, read_regular(fd, name, MAX_FILE_BYTES)
+            except ToolFailed:
+                search.skipped += 1
+            finally:
+                os.close(fd)
+
+
+def _shown(line: str) -> str:
+    text = line.removesuffix("\r")
+    return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}… [{len(text) - _MAX_LINE:,} more]"

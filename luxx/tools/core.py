@@ -1,0 +1,156 @@
+"""What a tool is, what it is told when it runs, and the registry that knows which tools there are.
+
+Public names: ToolDefinition, ToolContext, ToolRegistry, and the words of `luxx.wire.tool`.
+Not here: how a tool is written (factory), how a call is carried out (executor).
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.schema import ArgumentCheck
+from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
+
+__all__ = [
+    "CommandPermission",
+    "Risk",
+    "ToolCall",
+    "ToolContext",
+    "ToolDefinition",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolSource",
+    "ToolSpec",
+]
+
+# The narrowest of what model vendors accept as a function's name.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+async def nobody_to_ask(question: dict[str, Any]) -> dict[str, Any]:
+    """The `ask` of a call behind which no person waits."""
+    raise ToolFailed("nobody can be asked here: this call does not belong to a run")
+
+
+def emit_nothing(event: dict[str, Any]) -> None:
+    """The `emit` of a call that no log listens to."""
+
+
+def never_cancelled() -> bool:
+    """The `cancelled` of a call that nothing can end early."""
+    return False
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom a tool runs, and its three ways to the outside.
+
+    `ask` puts a question to the run's person, `emit` reports progress to the run, `cancelled` says
+    whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true
+    when the tool has overrun its time.
+    """
+
+    user_id: int
+    username: str
+    user_permission_level: CommandPermission
+    workspace: Path | None = None
+    run_id: str | None = None
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
+    emit: Callable[[dict[str, Any]], None] = emit_nothing
+    cancelled: Callable[[], bool] = never_cancelled
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool. `handler(arguments, context)`, sync or async, returns data or a ToolResult, or raises.
+
+    `repeatable`: running it again with the same arguments changes nothing and gives the same answer
+    for as long as the cache lives. `timeout` in seconds; None: the configured one.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    handler: Callable[[dict[str, Any], ToolContext], Any]
+    category: str = "general"
+    required_permission: CommandPermission = CommandPermission.READ_ONLY
+    risk: Risk = Risk.LOW
+    repeatable: bool = False
+    timeout: float | None = None
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.handler)
+
+    @property
+    def is_cacheable(self) -> bool:
+        return self.repeatable and self.required_permission == CommandPermission.READ_ONLY
+
+    def to_spec(self) -> ToolSpec:
+        """The tool as a provider adapter is told of it."""
+        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+
+    def to_openai_format(self) -> dict[str, Any]:
+        """The tool as the OpenAI chat API is told of it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+class ToolSource(Protocol):
+    """Anything that carries a definition, such as what `@tool` makes of a function."""
+
+    @property
+    def definition(self) -> ToolDefinition: ...
+
+
+class ToolRegistry:
+    """The tools of one server, by name, in the order they were registered."""
+
+    def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
+        self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: ToolDefinition | ToolSource) -> None:
+        """Raises ConfigError for a bad name, a name already taken, or parameters that are no JSON schema."""
+        definition = tool if isinstance(tool, ToolDefinition) else tool.definition
+        if not _NAME.fullmatch(definition.name):
+            raise ConfigError(
+                f"{definition.name!r} cannot be a tool's name: use 1 to 64 letters, digits, _ or -, "
+                "beginning with a letter or _"
+            )
+        if definition.name in self._tools:
+            raise ConfigError(f"there is already a tool named {definition.name}; rename one of them")
+        self._tools[definition.name] = (definition, ArgumentCheck(definition.name, definition.parameters))
+
+    def get(self, name: str) -> ToolDefinition | None:
+        entry = self._tools.get(name)
+        return entry[0] if entry else None
+
+    def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
+        """The tool with the check of its arguments."""
+        return self._tools.get(name)
+
+    def list_all(self) -> list[ToolDefinition]:
+        return [definition for definition, _ in self._tools.values()]
+
+    def list_by_category(self, category: str) -> list[ToolDefinition]:
+        return [tool for tool in self.list_all() if tool.category == category]
+
+    def available_to(
+        self, level: CommandPermission, names: Iterable[str] | None = None
+    ) -> list[ToolDefinition]:
+        """The tools at or below `level`; of these only `names` where given, unknown names left out."""
+        wanted = None if names is None else set(names)
+        return [
+            tool
+            for tool in self.list_all()
+            if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+        ]
+
+    def remove(self, name: str) -> bool:
+        """Whether there was such a tool."""
+        return self._tools.pop(name, None) is not None

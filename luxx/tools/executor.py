@@ -1,0 +1,263 @@
+"""The one way every tool call goes: find, permit, read, check, remember, run in time, cut, record.
+
+Not here: rules and questions (permissions), where results are kept for good (runs).
+"""
+
+import asyncio
+import difflib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from luxx.clock import timestamp
+from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.tools.cache import ResultCache, cache_key
+from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed
+from luxx.tools.outcome import result_of, result_of_error
+from luxx.tools.output import CutOutput, cut_output
+from luxx.tools.workers import Overrun, Workers
+from luxx.wire.tool import ToolCall, ToolResult
+
+# All users together may run this many times what one may, so that slow tools of one leave room for others.
+_USERS_AT_ONCE = 16
+# Of one batch; a model may write hundreds of calls into one answer.
+_MAX_PARALLEL = 32
+# How long a cancelled asynchronous tool may take to clean up before it is left alone.
+_GRACE_SECONDS = 1.0
+_READ_RESULT_TOOL = "result_read"
+
+
+class _Stopped(Exception):
+    """The call ends here, without the tool's own answer."""
+
+    def __init__(self, status: CallStatus, words: str, problems: dict[str, str] | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+        self.words = words
+        self.problems = problems or {}
+
+
+class ToolExecutor:
+    """Carries out calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        config: ToolsConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], str] = timestamp,
+    ) -> None:
+        self.registry = registry
+        self._config = config
+        self._clock = clock
+        self._now = now
+        self._cache = ResultCache(config.cache_ttl, clock)
+        self._history = CallHistory()
+        self._workers = Workers(config.max_workers, config.max_workers * _USERS_AT_ONCE)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> Executed:
+        """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
+        started_at, start = self._now(), self._clock()
+        status, output, problems = CallStatus.CANCELLED, CutOutput(result=ToolResult.fail("cancelled")), {}
+        try:
+            status, output = await self._carry_out(call, context)
+        except _Stopped as stop:
+            status, problems = stop.status, stop.problems
+            output = CutOutput(result=ToolResult.fail(stop.words))
+        finally:
+            duration_ms = round((self._clock() - start) * 1000)
+            self._history.add(
+                CallRecord(
+                    call_id=call.call_id,
+                    name=call.name[:64],
+                    user_id=context.user_id,
+                    run_id=context.run_id,
+                    started_at=started_at,
+                    ended_at=self._now(),
+                    duration_ms=duration_ms,
+                    status=status,
+                )
+            )
+        return Executed(
+            call_id=call.call_id,
+            name=call.name,
+            result=output.result,
+            duration_ms=duration_ms,
+            status=status,
+            full_output=output.full,
+            problems=problems,
+        )
+
+    async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
+        """One after the other."""
+        return [await self.execute(call, context) for call in calls]
+
+    async def process_tool_calls_parallel(
+        self, calls: Sequence[ToolCall], context: ToolContext
+    ) -> list[Executed]:
+        """At the same time; the results in the order of the calls."""
+        results: dict[int, Executed] = {}
+        async for batch in self.as_finished(calls, context):
+            results.update(batch)
+        return [results[index] for index in range(len(calls))]
+
+    async def as_finished(
+        self, calls: Sequence[ToolCall], context: ToolContext
+    ) -> AsyncIterator[list[tuple[int, Executed]]]:
+        """At the same time; what finished together comes together, each with its place among the calls.
+
+        Ended early, it cancels what still runs. A signal raised by a call is raised after the others ended.
+        """
+        gate = asyncio.Semaphore(_MAX_PARALLEL)
+
+        async def one(call: ToolCall) -> Executed:
+            async with gate:
+                return await self.execute(call, context)
+
+        places = {asyncio.create_task(one(call)): index for index, call in enumerate(calls)}
+        running = set(places)
+        signal: BaseException | None = None
+        try:
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                batch: list[tuple[int, Executed]] = []
+                for task in sorted(done, key=places.__getitem__):
+                    if (raised := task.exception()) is None:
+                        batch.append((places[task], task.result()))
+                    else:
+                        signal = signal or raised
+                if batch:
+                    yield batch
+        finally:
+            await _cancel(running)
+        if signal is not None:
+            raise signal
+
+    def get_history(self, user_id: int | None = None, limit: int = 100) -> list[CallRecord]:
+        """The latest calls first, of one user or of all; of the last 1,000."""
+        return self._history.latest(user_id, limit)
+
+    def clear_cache(self, user_id: int | None = None) -> int:
+        """Forget one user's cached answers, or all; how many these were."""
+        return self._cache.clear(user_id)
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        self._workers.close()
+
+    async def _carry_out(self, call: ToolCall, context: ToolContext) -> tuple[CallStatus, CutOutput]:
+        tool, arguments = self._admit(call, context)
+        key = None
+        if self._config.enable_cache and tool.is_cacheable:
+            key = cache_key(tool.name, arguments, context.user_id)
+            if (kept := self._cache.get(key)) is not None:
+                return CallStatus.CACHED, kept
+        result = await self._run(tool, arguments, context)
+        output = cut_output(result, self._read_on(call, context))
+        if key is not None and result.success:
+            self._cache.put(key, output)
+        return (CallStatus.DONE if result.success else CallStatus.FAILED), output
+
+    def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
+        found = self.registry.lookup(call.name)
+        if found is None:
+            raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
+        tool, check = found
+        if tool.required_permission > context.user_permission_level:
+            needed, held = tool.required_permission, context.user_permission_level
+            raise _Stopped(
+                CallStatus.DENIED,
+                f"{tool.name} needs permission level {int(needed)} ({needed.name}); "
+                f"yours is {int(held)} ({held.name})",
+            )
+        arguments = _read_arguments(call.arguments)
+        if problems := check.problems(arguments):
+            words = f"{tool.name} was not run: {'; '.join(problems.values())}"
+            raise _Stopped(CallStatus.INVALID, words, problems)
+        return tool, arguments
+
+    def _unknown(self, name: str, context: ToolContext) -> str:
+        names = [tool.name for tool in self.registry.available_to(context.user_permission_level)]
+        near = difflib.get_close_matches(name[:64], names, n=3)
+        hint = (
+            f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"
+        )
+        return f"there is no tool named {name[:64]!r}{hint}"
+
+    async def _run(self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        timeout = tool.timeout or self._config.timeout_seconds
+        try:
+            if tool.is_async:
+                return await _run_async(tool, arguments, context, timeout)
+            work = partial(_perform, tool, arguments, context)
+            return await self._workers.run(context.user_id, work, timeout)
+        except Overrun:
+            raise _Stopped(
+                CallStatus.TIMEOUT, f"{tool.name} did not finish within {timeout:g} seconds and was given up"
+            ) from None
+        except ToolFailed as error:
+            return ToolResult.fail(error.message)
+
+    def _read_on(self, call: ToolCall, context: ToolContext) -> str:
+        if context.run_id is not None and self.registry.get(_READ_RESULT_TOOL) is not None:
+            ref = call.call_id[:128]
+            return f'Read on with {_READ_RESULT_TOOL} {{"ref": "{ref}", "offset": …, "limit": …}}.'
+        return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
+
+
+def _perform(
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, is_overrun: Callable[[], bool]
+) -> ToolResult:
+    told = msgspec.structs.replace(context, cancelled=lambda: is_overrun() or context.cancelled())
+    try:
+        return result_of(tool.handler(arguments, told))
+    except (Exception, SystemExit) as error:
+        return result_of_error(error)
+
+
+async def _run_async(
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, timeout: float
+) -> ToolResult:
+    async def perform() -> ToolResult:
+        try:
+            return result_of(await tool.handler(arguments, context))
+        except (Exception, SystemExit) as error:
+            return result_of_error(error)
+
+    task = asyncio.create_task(perform())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout)
+    finally:
+        await _cancel({task})
+    if not done:
+        raise Overrun
+    return ToolResult.fail(f"{tool.name} cancelled itself") if task.cancelled() else task.result()
+
+
+async def _cancel(tasks: set["asyncio.Task[Any]"]) -> None:
+    """Cancel what still runs and give it a moment to clean up."""
+    running = {task for task in tasks if not task.done()}
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=_GRACE_SECONDS)
+
+
+def _read_arguments(text: str) -> dict[str, Any]:
+    """The arguments as the model wrote them; an empty text stands for none, as some models write it."""
+    try:
+        arguments = msgspec.json.decode(text.strip() or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise _Stopped(
+            CallStatus.INVALID, f"the arguments are not valid JSON: {error}", {"arguments": str(error)}
+        ) from error
+    if not isinstance(arguments, dict):
+        words = f"the arguments must be a JSON object, not {type(arguments).__name__}"
+        raise _Stopped(CallStatus.INVALID, words, {"arguments": words})
+    return cast(dict[str, Any], arguments)

@@ -1,0 +1,142 @@
+"""How a tool is written: `@tool` over a function that only does its work.
+
+`f(arguments)` or `f(arguments, context)` with a schema, or annotated parameters and no schema; sync
+or async. What it returns is the result's data; what it raises becomes the result's error.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from luxx.errors import ConfigError
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
+from luxx.tools.outcome import result_of, result_of_error
+from luxx.tools.schema import ArgumentCheck, object_schema
+from luxx.tools.signature import Signature
+
+
+class ToolFunction:
+    """A function that is a tool; `definition` is what a registry takes.
+
+    Called with arguments it checks them, runs, and gives a ToolResult (an awaitable of one if the
+    function is async), without levels, timeout or cutting: those belong to the executor.
+    """
+
+    def __init__(self, function: Callable[..., Any], definition: ToolDefinition) -> None:
+        functools.update_wrapper(self, function)
+        self.definition = definition
+        self._check = ArgumentCheck(definition.name, definition.parameters)
+
+    def __call__(self, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> Any:
+        given = arguments or {}
+        told = context or ToolContext(
+            user_id=0, username="", user_permission_level=CommandPermission.READ_ONLY
+        )
+        problems = self._check.problems(given)
+        if self.definition.is_async:
+            return self._run_async(given, told, problems)
+        if problems:
+            return ToolResult.fail("; ".join(problems.values()))
+        try:
+            return result_of(self.definition.handler(given, told))
+        except Exception as error:
+            return result_of_error(error)
+
+    async def _run_async(
+        self, arguments: dict[str, Any], context: ToolContext, problems: dict[str, str]
+    ) -> ToolResult:
+        if problems:
+            return ToolResult.fail("; ".join(problems.values()))
+        try:
+            return result_of(await self.definition.handler(arguments, context))
+        except Exception as error:
+            return result_of_error(error)
+
+
+def tool(
+    name: str | None = None,
+    description: str | None = None,
+    parameters: dict[str, Any] | None = None,
+    required_params: Sequence[str] = (),
+    category: str = "general",
+    required_permission: CommandPermission = CommandPermission.READ_ONLY,
+    risk: Risk | str = Risk.LOW,
+    repeatable: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Callable[..., Any]], ToolFunction]:
+    """Make a tool of a function; its name and docstring stand in for a name and description not given.
+
+    `parameters`: a JSON schema of type object, or its properties alone. Raises ConfigError.
+    """
+
+    def decorate(function: Callable[..., Any]) -> ToolFunction:
+        own_name = name or function.__name__
+        text = description or inspect.getdoc(function)
+        if not text:
+            raise ConfigError(f"tool {own_name}: it needs a description or a docstring")
+        if timeout is not None and timeout <= 0:
+            raise ConfigError(f"tool {own_name}: its timeout must be more than 0 seconds")
+        handler, schema = _handler(own_name, function, parameters)
+        definition = ToolDefinition(
+            name=own_name,
+            description=text,
+            parameters=object_schema(own_name, schema, required_params),
+            handler=handler,
+            category=category,
+            required_permission=CommandPermission(required_permission),
+            risk=_risk(own_name, risk),
+            repeatable=repeatable,
+            timeout=timeout,
+        )
+        return ToolFunction(function, definition)
+
+    return decorate
+
+
+def _risk(name: str, risk: Risk | str) -> Risk:
+    try:
+        return Risk(risk)
+    except ValueError as error:
+        raise ConfigError(f"tool {name}: its risk is {risk!r}; use {', '.join(Risk)}") from error
+
+
+def _handler(
+    name: str, function: Callable[..., Any], parameters: dict[str, Any] | None
+) -> tuple[Callable[..., Any], dict[str, Any] | None]:
+    names = list(inspect.signature(function).parameters)
+    if parameters is not None or names[:1] == ["arguments"]:
+        if not 1 <= len(names) <= 2:
+            raise ConfigError(f"tool {name}: its function must take (arguments) or (arguments, context)")
+        takes_context = len(names) == 2
+        return _with_arguments(function, takes_context), parameters
+    signature = Signature(name, function)
+    return _with_signature(function, signature), signature.schema
+
+
+def _with_arguments(function: Callable[..., Any], takes_context: bool) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
+            return await (function(arguments, context) if takes_context else function(arguments))
+
+        return run_async
+
+    def run(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return function(arguments, context) if takes_context else function(arguments)
+
+    return run
+
+
+def _with_signature(function: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
+            return await function(**signature.bind(arguments, context))
+
+        return run_async
+
+    def run(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return function(**signature.bind(arguments, context))
+
+    return run

@@ -1,0 +1,74 @@
+"""Tools of others: modules named in `tools.modules`, and packages with the entry point `luxx.tools`."""
+
+import importlib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, cast
+
+from luxx.errors import ConfigError
+from luxx.tools.core import ToolDefinition, ToolRegistry
+from luxx.tools.factory import ToolFunction
+from luxx.tools.outcome import describe
+
+ENTRY_POINT_GROUP = "luxx.tools"
+
+
+def installed_entry_points() -> list[EntryPoint]:
+    """The entry points of installed packages that bring tools."""
+    return list(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def load_modules(
+    registry: ToolRegistry, names: Iterable[str], entry_points: Iterable[EntryPoint] = ()
+) -> list[str]:
+    """Register the tools found there; the names of the tools, in order.
+
+    An entry point may name a module, one tool, or a list of tools. A tool met twice counts once.
+    Raises ConfigError naming the module that cannot be imported or holds no tool.
+    """
+    seen: dict[int, ToolDefinition] = {}
+    for name in names:
+        _collect(seen, f"tools.modules: {name}", _imported(name))
+    for entry in entry_points:
+        _collect(seen, f"entry point {entry.name} ({entry.value})", _loaded(entry))
+    for definition in seen.values():
+        registry.register(definition)
+    return [definition.name for definition in seen.values()]
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"tools.modules: {name} cannot be imported: {describe(error)}") from error
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"entry point {entry.name} ({entry.value}) cannot be imported: {describe(error)}"
+        ) from error
+
+
+def _collect(seen: dict[int, ToolDefinition], where: str, found: Any) -> None:
+    tools = list(_tools_in(found))
+    if not tools:
+        raise ConfigError(f"{where} holds no tool; decorate a function in it with @tool")
+    seen.update({id(definition): definition for definition in tools})
+
+
+def _tools_in(found: Any) -> Iterator[ToolDefinition]:
+    if isinstance(found, ModuleType):
+        candidates: Iterable[Any] = list(vars(found).values())
+    elif isinstance(found, list | tuple):
+        candidates = cast("list[Any] | tuple[Any, ...]", found)
+    else:
+        candidates = [found]
+    for value in candidates:
+        if isinstance(value, ToolFunction):
+            yield value.definition
+        elif isinstance(value, ToolDefinition):
+            yield value

@@ -1,0 +1,162 @@
+"""How much of a tool's output a model reads: 50 KB, lines of 2,000 characters; the rest is kept apart.
+
+Sizes are those of the JSON text, which is what the model is given. Pure.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.wire.tool import ToolResult
+
+MAX_OUTPUT_BYTES = 50 * 1024
+MAX_LINE_LENGTH = 2000
+MAX_ERROR_BYTES = 1000
+_MAX_READ_ON_BYTES = 600
+# Room left for the error, and for the note that says how to read on.
+_NOTE_BYTES = 2048
+# Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
+_MAX_INDENT_BYTES = 8 * 1024 * 1024
+
+
+class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """`full` is the whole output as text where something was cut: a text as it is, other data as JSON."""
+
+    result: ToolResult
+    full: str | None = None
+
+
+def cut_output(result: ToolResult, read_on: str) -> CutOutput:
+    """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
+
+    A text is cut at its end, other data keeps its shape if shorter texts in it are enough, and is
+    otherwise given as the beginning of its JSON text.
+    """
+    try:
+        return _cut(result, read_on)
+    except UnicodeEncodeError:
+        mended = ToolResult(success=result.success, data=_mend(result.data), error=_mend(result.error))
+        return _cut(mended, read_on)
+    except RecursionError:
+        return CutOutput(result=ToolResult.fail("the tool's answer is nested too deeply"))
+
+
+def _cut(result: ToolResult, read_on: str) -> CutOutput:
+    size = len(msgspec.json.encode(result))
+    if size <= MAX_LINE_LENGTH:
+        return CutOutput(result=result)
+    if size <= MAX_OUTPUT_BYTES and not _has_long_line([result.data, result.error]):
+        return CutOutput(result=result)
+    data, error, whole = result.data, result.error, result.data
+    if error is not None and len(error) > MAX_ERROR_BYTES:
+        whole = {"data": data, "error": error}
+        error = fit(error, MAX_ERROR_BYTES) + "…"
+    note = f"{size:,} bytes in all. {fit(read_on, _MAX_READ_ON_BYTES)}"
+    if len(msgspec.json.encode(data)) > MAX_LINE_LENGTH:
+        data = _cut_text(data, note) if isinstance(data, str) else _cut_value(data, note)
+    return CutOutput(result=ToolResult(success=result.success, data=data, error=error), full=_whole(whole))
+
+
+def cut_lines(text: str) -> str:
+    """The text with each line over 2,000 characters cut, and saying so."""
+    if len(text) <= MAX_LINE_LENGTH:
+        return text
+    return "\n".join(_cut_line(line) for line in text.split("\n"))
+
+
+def fit(text: str, budget: int) -> str:
+    """The longest beginning of `text` that takes at most `budget` bytes inside a JSON text."""
+    low, high = 0, min(len(text), max(budget, 0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(msgspec.json.encode(text[:middle])) - 2 <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+def indented_size(data: Any, text: bytes, indent: int) -> int:
+    """At most how many bytes `data`, whose JSON text is `text`, takes when written with `indent`."""
+    depth, level = 0, [data]
+    while level:
+        depth += 1
+        level = [item for value in level for item in _children(value)]
+    lines = text.count(b",") + 2 * (text.count(b"[") + text.count(b"{"))
+    return len(text) + lines * (1 + indent * depth)
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast(dict[str, Any], value).values())
+    return cast(list[Any], value) if isinstance(value, list) else []
+
+
+def _cut_line(line: str) -> str:
+    if len(line) <= MAX_LINE_LENGTH:
+        return line
+    return f"{line[:MAX_LINE_LENGTH]}… [line cut: {len(line) - MAX_LINE_LENGTH:,} more characters]"
+
+
+def _cut_text(text: str, note: str) -> str:
+    shown = fit(cut_lines(text), MAX_OUTPUT_BYTES - _NOTE_BYTES)
+    return f"{shown}\n[output cut: {note}]"
+
+
+def _cut_value(data: Any, note: str) -> dict[str, Any]:
+    shape = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
+    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES
+    limit = MAX_OUTPUT_BYTES
+    while limit >= 64:
+        kept = _shorten(shape, limit)
+        if len(msgspec.json.encode(kept)) <= budget:
+            return {**kept, "output_cut": f"Output cut: {note}"}
+        limit //= 2
+    return {"beginning": fit(_whole(data), budget), "output_cut": f"Output cut: {note}"}
+
+
+def _shorten(value: Any, limit: int) -> Any:
+    def shorten(text: str) -> str:
+        short = cut_lines(text)
+        return short if len(short) <= limit else f"{short[:limit]}… [cut: {len(text) - limit:,} more]"
+
+    return _map_text(value, shorten)
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_map_text(item, change) for item in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {key: _map_text(item, change) for key, item in cast(dict[str, Any], value).items()}
+    return value
+
+
+def _mend(value: Any) -> Any:
+    """The same value; halves of surrogate pairs, which UTF-8 cannot say, become `?`."""
+    if isinstance(value, dict):
+        return {_mend(key): _mend(item) for key, item in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_mend(item) for item in cast(list[Any], value)]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _has_long_line(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) > MAX_LINE_LENGTH and any(len(line) > MAX_LINE_LENGTH for line in value.split("\n"))
+    if isinstance(value, list):
+        return any(_has_long_line(item) for item in cast(list[Any], value))
+    if isinstance(value, dict):
+        return any(_has_long_line(item) for item in cast(dict[str, Any], value).values())
+    return False
+
+
+def _whole(data: Any) -> str:
+    if isinstance(data, str):
+        return data
+    text = msgspec.json.encode(data)
+    if indented_size(data, text, 2) > len(text) + _MAX_INDENT_BYTES:
+        return text.decode()
+    return msgspec.json.format(text, indent=2).decode()

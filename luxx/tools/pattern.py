@@ -1,0 +1,91 @@
+"""Patterns that users and models write: regular expressions and file globs, run by RE2 in linear time."""
+
+from typing import Any, Protocol, cast
+
+import re2
+
+from luxx.errors import ToolFailed
+
+MAX_PATTERN_LENGTH = 1000
+_RE2: Any = re2
+# A compiled pattern may use this much memory; the library keeps up to 128 of them.
+_MAX_MEMORY = 1 << 20
+
+
+class Pattern(Protocol):
+    """The part of a compiled pattern that is used here."""
+
+    def search(self, text: Any) -> Any: ...
+
+    def fullmatch(self, text: Any) -> Any: ...
+
+
+def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
+    """Raises ToolFailed for what RE2 does not know (look-around, back-references) or finds too big."""
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise ToolFailed(f"the pattern is longer than {MAX_PATTERN_LENGTH} characters")
+    options: Any = _RE2.Options()
+    options.max_mem = _MAX_MEMORY
+    options.log_errors = False
+    options.case_sensitive = not ignore_case
+    try:
+        return cast(Pattern, _RE2.compile(pattern, options))
+    except (_RE2.error, UnicodeEncodeError) as error:
+        words: Any = cast(Exception, error).args[0]
+        text = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
+        raise ToolFailed(
+            f"the pattern is not a regular expression RE2 can run ({text}); "
+            "it has no look-around and no back-references"
+        ) from error
+
+
+def compile_glob(glob: str) -> Pattern:
+    """`*`, `?`, `[a-z]`, `[!a]`, `{a,b}` and `**` over a relative path with `/`."""
+    return compile_regex(_glob_to_regex(glob))
+
+
+def _glob_to_regex(glob: str) -> str:
+    parts: list[str] = []
+    index = 0
+    depth = 0
+    while index < len(glob):
+        char = glob[index]
+        if glob.startswith("**/", index):
+            parts.append("(?:.*/)?")
+            index += 3
+            continue
+        if glob.startswith("**", index):
+            parts.append(".*")
+            index += 2
+            continue
+        if char == "[" and (end := glob.find("]", index + 2)) != -1:
+            parts.append(_glob_class(glob[index + 1 : end]))
+            index = end + 1
+            continue
+        depth += (char == "{") - (char == "}" and depth > 0)
+        parts.append(_glob_char(char, is_open=depth > 0 or char == "}"))
+        index += 1
+    return "(?s)" + "".join(parts)
+
+
+def _glob_char(char: str, *, is_open: bool) -> str:
+    match char:
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+        case "{" if is_open:
+            return "(?:"
+        case "}" if is_open:
+            return ")"
+        case "," if is_open:
+            return "|"
+        case _:
+            return cast(str, _RE2.escape(char))
+
+
+def _glob_class(content: str) -> str:
+    negated = content.startswith(("!", "^"))
+    body = content[1:] if negated else content
+    escaped = body.replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
+    return f"[^/{escaped}]" if negated else f"[{escaped}]"

@@ -1,0 +1,131 @@
+"""The JSON schema of a tool's arguments: brought into one form, compiled once, its violations named.
+
+Not here: a schema made from a function's signature (signature).
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import jsonschema
+from jsonschema import validators
+from jsonschema.exceptions import SchemaError, ValidationError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.pattern import compile_regex
+
+_SCHEMA_WORDS = {"type", "properties", "required", "additionalProperties", "$defs", "title", "description"}
+_MAX_PROBLEMS = 10
+_NO_OTHER_SCHEMAS: Any = cast(Any, Registry)()
+_MAX_PROBLEM_LENGTH = 300
+
+
+def object_schema(
+    name: str, parameters: dict[str, Any] | None, required: Iterable[str] = ()
+) -> dict[str, Any]:
+    """A schema of type object from a whole schema or from its properties alone.
+
+    Arguments that are not named are refused unless the schema itself allows them.
+    Raises ConfigError where `required` names a parameter that is not there.
+    """
+    given = parameters or {}
+    schema: dict[str, Any] = dict(given) if _is_whole_schema(given) else {"properties": dict(given)}
+    properties = cast(dict[str, Any], schema.get("properties", {}))
+    names: list[str] = list(dict.fromkeys([*cast(list[str], schema.get("required", [])), *required]))
+    unknown = [item for item in names if item not in properties]
+    if unknown:
+        raise ConfigError(f"tool {name}: {', '.join(unknown)} is required but not among its parameters")
+    schema |= {"type": "object", "properties": properties}
+    schema.setdefault("additionalProperties", False)
+    if names:
+        schema["required"] = names
+    return schema
+
+
+def _is_whole_schema(parameters: dict[str, Any]) -> bool:
+    if parameters.get("type") == "object":
+        return True
+    return isinstance(parameters.get("properties"), dict) and parameters.keys() <= _SCHEMA_WORDS
+
+
+def _match_pattern(
+    validator: Any, pattern: str, instance: object, schema: dict[str, Any]
+) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not compile_regex(pattern).search(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+# A schema may come from another server: its patterns run on RE2 like any other stranger's.
+_VALIDATORS: Any = validators
+_Validator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pattern": _match_pattern})
+
+
+class ArgumentCheck:
+    """A tool's schema, compiled. Raises ConfigError if it is none, or refers to something outside itself."""
+
+    def __init__(self, tool: str, schema: dict[str, Any]) -> None:
+        if schema.get("type") != "object":
+            raise ConfigError(f"tool {tool}: its parameters must be a JSON schema of type object")
+        try:
+            _Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigError(
+                f"tool {tool}: its parameters are not a JSON schema: {error.message}"
+            ) from error
+        for reference in _references(schema):
+            if not reference.startswith("#"):
+                raise ConfigError(f"tool {tool}: its parameters refer to {reference}, outside the schema")
+        self._properties: list[str] = list(schema.get("properties", {}))
+        self._validator: Any = _Validator(schema, registry=_NO_OTHER_SCHEMAS)
+
+    def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
+        """What is wrong, by JSON path; empty if nothing is. At most ten."""
+        found: dict[str, str] = {}
+        try:
+            for error in self._validator.iter_errors(arguments):
+                for path, words in self._explain(error):
+                    found.setdefault(path, words[:_MAX_PROBLEM_LENGTH])
+                if len(found) >= _MAX_PROBLEMS:
+                    break
+        except (Unresolvable, ToolFailed) as error:
+            return {"arguments": f"the tool's own schema cannot be used: {error}"}
+        except RecursionError:
+            return {"arguments": "the arguments are nested too deeply"}
+        return found
+
+    def _explain(self, error: ValidationError) -> Iterator[tuple[str, str]]:
+        path = "arguments" + "".join(
+            f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.absolute_path
+        )
+        instance = cast(Any, error.instance)
+        rule = cast(Any, error.validator_value)
+        match error.validator:
+            case "required":
+                for name in rule:
+                    if name not in instance:
+                        yield f"{path}.{name}", f'the argument "{name}" is missing'
+            case "additionalProperties" if rule is False:
+                known = cast(dict[str, Any], error.schema).get("properties", {})
+                for name in instance:
+                    if name not in known:
+                        yield f"{path}.{name}", self._unknown(str(name), list(known))
+            case _:
+                yield path, f"{path}: {error.message}"
+
+    def _unknown(self, name: str, known: list[str]) -> str:
+        near = difflib.get_close_matches(name[:64], known, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(known) or 'none'}"
+        return f'there is no argument "{name[:64]}"{hint}'
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        for key, value in cast(dict[str, Any], schema).items():
+            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                yield value
+            yield from _references(value)
+    elif isinstance(schema, list):
+        for item in cast(list[Any], schema):
+            yield from _references(item)

@@ -1,0 +1,169 @@
+"""Threads for synchronous tools: a few per user, taken in turn, and none lost to a tool that never ends.
+
+A thread cannot be killed. When a job overruns its time its caller goes on at once; the thread gives
+up its place, another one may start in it, and it ends by itself when the job at last returns.
+"""
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from luxx.errors import ToolFailed
+
+T = TypeVar("T")
+
+_IDLE_SECONDS = 30.0
+# Overrun threads per user, as a multiple of what a user may run at once; past it new jobs are refused.
+_STUCK_FACTOR = 4
+
+
+class Overrun(Exception):
+    """A job did not end in time."""
+
+
+class _Job(Generic[T]):
+    def __init__(self, owner: int, work: Callable[[Callable[[], bool]], T]) -> None:
+        self.owner = owner
+        self.future: Future[T] = Future()
+        self.started_at: float | None = None
+        self.is_abandoned = False
+        self.is_finished = False
+        self._work = work
+        self._context = contextvars.copy_context()
+
+    def perform(self) -> Callable[[], None]:
+        """Do the work; what is returned hands over its outcome."""
+        try:
+            value = self._context.run(self._work, lambda: self.is_abandoned)
+        except BaseException as error:
+            failure = error
+            return lambda: self.future.set_exception(failure)
+        return lambda: self.future.set_result(value)
+
+
+class Workers:
+    """At most `per_owner` jobs of one owner and `total` of all run at once; the others wait in turn."""
+
+    def __init__(self, per_owner: int, total: int) -> None:
+        self._per_owner = per_owner
+        self._total = total
+        self._changed = threading.Condition()
+        self._waiting: dict[int, deque[_Job[Any]]] = {}
+        self._running: Counter[int] = Counter()
+        self._stuck: Counter[int] = Counter()
+        self._threads = 0
+        self._idle = 0
+        self._is_closed = False
+
+    async def run(self, owner: int, work: Callable[[Callable[[], bool]], T], timeout: float) -> T:
+        """What `work` returns. Time counts from its start, not from its place in the queue.
+
+        `work` is given a function that says whether nobody waits for it any more.
+        Raises Overrun after `timeout` seconds, ToolFailed if the owner has too many overrun jobs.
+        """
+        job = self._submit(owner, work)
+        waiter = asyncio.wrap_future(job.future)
+        try:
+            while not waiter.done():
+                spent = 0.0 if job.started_at is None else time.monotonic() - job.started_at
+                if spent >= timeout:
+                    raise Overrun
+                await asyncio.wait({waiter}, timeout=timeout - spent)
+            return waiter.result()
+        finally:
+            self._abandon(job)
+            waiter.cancel()
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end with their job."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _submit(self, owner: int, work: Callable[[Callable[[], bool]], T]) -> _Job[T]:
+        job = _Job(owner, work)
+        with self._changed:
+            if self._stuck[owner] >= _STUCK_FACTOR * self._per_owner:
+                raise ToolFailed("too many of your earlier calls overran their time and still run; try later")
+            self._waiting.setdefault(owner, deque()).append(job)
+            self._staff()
+        return job
+
+    def _staff(self) -> None:
+        """See to it that somebody comes for what waits. The lock is held."""
+        ready = sum(min(len(jobs), self._room(owner)) for owner, jobs in self._waiting.items())
+        if ready > self._idle and self._threads < self._total:
+            self._threads += 1
+            threading.Thread(target=self._serve, name="luxx-tool", daemon=True).start()
+        else:
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while (job := self._next_job()) is not None:
+            hand_over = job.perform()
+            with self._changed:
+                job.is_finished = True
+                if job.is_abandoned:
+                    self._stuck -= Counter([job.owner])
+                else:
+                    self._leave(job.owner)
+            hand_over()
+            if job.is_abandoned:
+                return
+
+    def _next_job(self) -> "_Job[Any] | None":
+        with self._changed:
+            while True:
+                job = self._take()
+                if job is not None:
+                    return job
+                self._idle += 1
+                is_called = self._changed.wait(_IDLE_SECONDS)
+                self._idle -= 1
+                if self._is_closed or (not is_called and not self._waiting):
+                    self._threads -= 1
+                    return None
+
+    def _take(self) -> "_Job[Any] | None":
+        for owner, jobs in list(self._waiting.items()):
+            if self._room(owner) <= 0:
+                continue
+            job = jobs.popleft()
+            del self._waiting[owner]
+            if jobs:
+                self._waiting[owner] = jobs  # to the end: the next one is another owner's
+            self._running[owner] += 1
+            job.started_at = time.monotonic()
+            job.future.set_running_or_notify_cancel()
+            return job
+        return None
+
+    def _abandon(self, job: "_Job[Any]") -> None:
+        """Nobody waits for the job any more; nothing happens if it is finished."""
+        with self._changed:
+            if job.is_finished or job.is_abandoned:
+                return
+            job.is_abandoned = True
+            if job.started_at is None:
+                jobs = self._waiting[job.owner]
+                jobs.remove(job)
+                if not jobs:
+                    del self._waiting[job.owner]
+                return
+            self._stuck[job.owner] += 1
+            self._threads -= 1
+            self._leave(job.owner)
+            if self._waiting:
+                self._staff()
+
+    def _room(self, owner: int) -> int:
+        return self._per_owner - self._running[owner]
+
+    def _leave(self, owner: int) -> None:
+        self._running -= Counter([owner])
+        self._changed.notify()

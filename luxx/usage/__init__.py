@@ -1,0 +1,1 @@
+"""What completions cost: the ledger, its sums and limits."""

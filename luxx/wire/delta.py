@@ -1,0 +1,63 @@
+"""Deltas: what an adapter reads from a provider's stream, in the one form the loop knows.
+
+A parser yields them in the order of the stream. Text and thinking are fragments; a tool call's
+fragments share a `slot`; usage is cumulative for the completion (the last one counts).
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from luxx.wire.usage import Usage
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    REFUSED = "refused"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A fragment of a tool call. `slot` counts the calls of this completion from 0, in the order they began.
+
+    `call_id` and `name` are complete on a slot's first delta and repeated on later ones; a provider
+    that gives no id gets one from the parser. `arguments` is the next fragment of the JSON text.
+    """
+
+    slot: int
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class UsageDelta(msgspec.Struct, frozen=True, kw_only=True):
+    usage: Usage
+
+
+class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dialect needs back unchanged on the next turn (signatures, reasoning items).
+
+    Later ones are merged over earlier ones by key; only the adapter that wrote it reads it.
+    """
+
+    data: dict[str, Any]
+
+
+class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
+    reason: FinishReason
+    raw: str = ""
+
+
+Delta = ThinkingDelta | TextDelta | ToolCallDelta | UsageDelta | ReplayDelta | FinishDelta

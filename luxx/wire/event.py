@@ -1,0 +1,100 @@
+"""Events: the numbered facts of a run. Each is a tagged Struct; its JSON is what clients get.
+
+`run_id` and `timestamp` are stamped when the event is appended. Deltas are not events: they are
+frames of the live tail (`runs/frames.py`).
+"""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.wire.run import Run
+from luxx.wire.step import Step
+from luxx.wire.usage import Usage
+
+
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    run_id: str = ""
+    timestamp: str = ""
+
+
+class RunState(EventBase, frozen=True, kw_only=True, tag="run"):
+    """The first frame of every stream; never in the log."""
+
+    run: Run
+
+
+class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
+    step: Step
+    msg_id: str | UnsetType = UNSET
+    step_id: str | UnsetType = UNSET
+
+
+class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
+    """One completion ended. `usage` and `cost` are the run's sums so far."""
+
+    usage: Usage
+    cost: float | None = None
+
+
+class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
+    attempt: int
+    delay_ms: int
+    reason: str
+
+
+class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
+    message: str
+
+
+class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
+    """`code` is the error's class, as `detail.kind` of an answer."""
+
+    message: str
+    code: str
+    retryable: bool = False
+
+
+class DoneStatus(StrEnum):
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    MAX_ITERATIONS_REACHED = "max_iterations_reached"
+    FAILED = "failed"
+
+
+class Done(EventBase, frozen=True, kw_only=True, tag="done"):
+    """A chat ended; the message is stored."""
+
+    message_id: str
+    token_count: int
+    usage: Usage
+    status: DoneStatus
+
+
+Event = ProcessStep | CostUpdate | Retrying | Warning | ErrorEvent | Done
+"""Every event that can be in a log."""
+
+
+ENDING = frozenset({"done", "room_completed", "room_paused", "task_complete"})
+"""Types after which a stream closes."""
+
+
+class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a `cost_update` keeps for the fold and not for clients.
+
+    `replay` goes back to the adapter on later turns; `finish` is why the completion ended.
+    """
+
+    finish: str
+    usage: Usage
+    cost: float | None = None
+    replay: dict[str, object] = {}
+
+
+class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as read from the log."""
+
+    seq: int
+    event: Event
+    note: CompletionNote | None = None

@@ -1,0 +1,58 @@
+"""Messages: what a prompt to a model is made of, and the stored content of user and assistant messages."""
+
+from typing import Any
+
+import msgspec
+
+from luxx.wire.step import Step
+from luxx.wire.tool import ToolCall
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """A text file sent along with a user's message, its content in full."""
+
+    name: str
+    extension: str
+    content: str
+
+
+class UserContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON stored for a user's message."""
+
+    text: str
+    attachments: list[Attachment] = []
+
+
+class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON stored for an assistant's message; `steps` is the only source of its text."""
+
+    steps: list[Step]
+
+
+class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="system"):
+    text: str
+
+
+class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
+    text: str
+
+
+class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):
+    """One earlier completion. `replay` is what its adapter's parser gave as ReplayDelta, merged."""
+
+    text: str = ""
+    thinking: str = ""
+    tool_calls: list[ToolCall] = []
+    replay: dict[str, Any] = {}
+
+
+class ToolPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="tool"):
+    """The result of one call; `content` is what the model reads."""
+
+    call_id: str
+    name: str
+    content: str
+    success: bool = True
+
+
+PromptMessage = SystemPrompt | UserPrompt | AssistantPrompt | ToolPrompt

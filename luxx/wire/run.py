@@ -1,0 +1,69 @@
+"""A run as clients see it, and the words for its state."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from luxx.wire.usage import Usage
+
+
+class RunKind(StrEnum):
+    CHAT = "chat"
+    ROOM = "room"
+    TASK = "task"
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+"""Statuses that never change again."""
+
+
+class RunPhase(StrEnum):
+    """What a running run is at: `observing` is the model reading the results of its tools."""
+
+    THINKING = "thinking"
+    ACTING = "acting"
+    OBSERVING = "observing"
+    WAITING = "waiting"
+    RETRYING = "retrying"
+
+
+class StopReason(StrEnum):
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    MAX_ITERATIONS = "max_iterations"
+    TOKENS = "tokens"
+    COST = "cost"
+    TIME = "time"
+    DOOM_LOOP = "doom_loop"
+    ERROR = "error"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """`last_seq` is the newest event in the log; `cost` in US dollars, null where no price is known."""
+
+    id: str
+    kind: RunKind
+    subject_id: str
+    status: RunStatus
+    phase: RunPhase | None = None
+    parent_run_id: str | None = None
+    message_id: str | None = None
+    stop_reason: str | None = None
+    error: str | None = None
+    usage: Usage = Usage()
+    cost: float | None = None
+    last_seq: int = 0
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None

@@ -1,0 +1,51 @@
+"""A step: one ordered item of an assistant message, alike in database, events and API."""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class StepType(StrEnum):
+    THINKING = "thinking"
+    TEXT = "text"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+
+
+class StepStatus(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """`content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
+
+    `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps.
+    """
+
+    id: str
+    index: int
+    type: StepType
+    content: str = ""
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    id_ref: str | UnsetType = UNSET
+    success: bool | UnsetType = UNSET
+    status: StepStatus = StepStatus.DONE
+    duration_ms: int | UnsetType = UNSET
+    level: str | UnsetType = UNSET
+
+
+def step_id(index: int) -> str:
+    """The id of the step at `index`."""
+    return f"step-{index}"
+
+
+def steps_text(steps: list[Step]) -> str:
+    """What a reader sees as the message: all text steps, in order of index."""
+    return "".join(step.content for step in steps if step.type == StepType.TEXT)

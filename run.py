@@ -1,0 +1,8 @@
+"""Starts the server: the same as `luxx serve`, and takes the same options."""
+
+import sys
+
+from luxx.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["serve", *sys.argv[1:]]))

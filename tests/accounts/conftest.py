@@ -1,0 +1,177 @@
+"""A small server of people and sign-ins only, on a temporary database, driven through its HTTP door."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from litestar import Litestar
+from litestar.di import Provide
+
+import luxx.providers.models  # noqa: F401  (settings point to its table)
+from luxx.accounts.caller import Caller
+from luxx.accounts.limits import Limits
+from luxx.accounts.operator import Operator
+from luxx.accounts.passwords import Passwords
+from luxx.accounts.service import AccountService
+from luxx.accounts.settings import SettingsService
+from luxx.accounts.tokens import Tokens
+from luxx.accounts.workspaces import Workspaces
+from luxx.api.auth import AuthController
+from luxx.api.errors import HANDLERS
+from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.settings import SettingsController
+from luxx.clock import utc_now
+from luxx.config import AuthConfig, LimitsConfig
+from luxx.errors import NotFound
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+from luxx.wire.tool import CommandPermission
+
+SECRET = "a secret of the tests, long enough"
+USABLE_PROVIDER = 7
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return utc_now() + self.ahead
+
+    def seconds(self) -> float:
+        return self().timestamp()
+
+
+async def check_provider(caller: Caller, provider_id: int) -> None:
+    if provider_id != USABLE_PROVIDER:
+        raise NotFound(f"there is no provider {provider_id}")
+
+
+class House:
+    """One server; `client` is a browser or a proxy in front of it."""
+
+    def __init__(
+        self, folder: Path, *, auth: AuthConfig, limits: LimitsConfig, trusted_proxies: list[str]
+    ) -> None:
+        self.clock = Clock()
+        self.store = Store(open_engine(resolve_url("sqlite:///./luxx.db", folder)))
+        Base.metadata.create_all(self.store.engine)
+        self.passwords = Passwords(cost=4)
+        self.tokens = Tokens(
+            SECRET,
+            access=timedelta(minutes=auth.access_minutes),
+            refresh=timedelta(days=auth.refresh_days),
+            clock=self.clock,
+        )
+        self.workspaces = Workspaces(str(folder / "workspaces"))
+        self.accounts = AccountService(
+            self.store,
+            passwords=self.passwords,
+            tokens=self.tokens,
+            limits=Limits(limits, clock=self.clock.seconds),
+            workspaces=self.workspaces,
+            config=auth,
+            clock=self.clock,
+        )
+        self.operator = Operator(
+            self.store, passwords=self.passwords, workspaces=self.workspaces, clock=self.clock
+        )
+        settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
+        self.app = Litestar(
+            [AuthController, SettingsController],
+            guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
+            dependencies={
+                "accounts": Provide(lambda: self.accounts, sync_to_thread=False),
+                "user_settings": Provide(lambda: settings, sync_to_thread=False),
+                "caller": Provide(provide_caller),
+                "peer": Provide(provide_peer),
+            },
+            exception_handlers=HANDLERS,
+            openapi_config=None,
+        )
+
+    def client(
+        self, address: str = "127.0.0.1", token: str | None = None, **headers: str
+    ) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app, client=(address, 40_000), raise_app_exceptions=False)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        return httpx.AsyncClient(transport=transport, base_url="http://luxx.test", headers=sent)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        address: str = "127.0.0.1",
+        **headers: str,
+    ) -> httpx.Response:
+        async with self.client(address, token, **headers) as client:
+            if isinstance(body, bytes):
+                return await client.request(
+                    method, path, content=body, headers={"Content-Type": "application/json"}
+                )
+            return await client.request(method, path, json=body)
+
+    async def join(self, username: str, *, level: int = 1, password: str = "correct horse") -> dict[str, Any]:
+        """A user with this level, signed in: `{access_token, refresh_token, user, …}`."""
+        await self.operator.add_user(username, password, level=CommandPermission(level))
+        return await self.enter(username, password)
+
+    async def enter(self, username: str, password: str = "correct horse") -> dict[str, Any]:
+        answer = await self.ask("POST", "/auth/login", {"username": username, "password": password})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def close(self) -> None:
+        self.passwords.close()
+        self.store.close()
+
+
+@pytest.fixture
+def build(tmp_path: Path):
+    """Makes houses: `build()`, `build(auth={…}, limits={…}, trusted_proxies=[…])`."""
+    built: list[House] = []
+
+    def make(
+        auth: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        trusted_proxies: list[str] | None = None,
+    ) -> House:
+        house = House(
+            tmp_path,
+            auth=msgspec.convert(auth or {}, AuthConfig),
+            limits=msgspec.convert({"logins_per_minute": 0, **(limits or {})}, LimitsConfig),
+            trusted_proxies=trusted_proxies or [],
+        )
+        built.append(house)
+        return house
+
+    yield make
+    for house in built:
+        house.close()
+
+
+@pytest.fixture
+def house(build: Callable[..., House]) -> House:
+    return build()
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a scenario to its end, at most 30 s."""
+
+    def bounded(scenario: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(asyncio.wait_for(scenario, 30))
+
+    return bounded

@@ -1,0 +1,266 @@
+"""Forged, stale and reused tokens; refresh rotation; the guard."""
+
+import asyncio
+import base64
+import json
+import time
+from datetime import timedelta
+
+import jwt
+import pytest
+
+from luxx.accounts.service import Because
+from luxx.accounts.tokens import Tokens, TokenType
+from luxx.vault import derive_key
+
+SECRET = "a secret of the tests, long enough"
+KEY = derive_key(SECRET, "tokens")
+
+
+def _claims(token, **changes):
+    claims = jwt.decode(token, options={"verify_signature": False}) | changes
+    return {name: value for name, value in claims.items() if value is not ...}
+
+
+def _signed(token, key=KEY, algorithm="HS256", headers=None, **changes):
+    return jwt.encode(_claims(token, **changes), key, algorithm=algorithm, headers=headers)
+
+
+def _part(value):
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def _swapped(token):
+    head, body, signature = token.split(".")
+    return f"{head}.{_part(_claims(token, sub='1'))}.{signature}" + body[:0]
+
+
+FORGERIES = {
+    "no algorithm": lambda t: f"{_part({'alg': 'none', 'typ': 'JWT'})}.{t.split('.')[1]}.",
+    "no algorithm, odd case": lambda t: f"{_part({'alg': 'NoNe'})}.{t.split('.')[1]}.",
+    "no algorithm, signature kept": lambda t: f"{_part({'alg': 'none'})}.{'.'.join(t.split('.')[1:])}",
+    "other algorithm": lambda t: _signed(t, key=KEY * 2, algorithm="HS512"),
+    "same key, other algorithm": lambda t: _signed(t, key=KEY * 2, algorithm="HS384"),
+    "other key": lambda t: _signed(t, key=b"k" * 32),
+    "the secret itself as key": lambda t: _signed(t, key=SECRET.encode()),
+    "key of another purpose": lambda t: _signed(t, key=derive_key(SECRET, "vault")),
+    "other payload": _swapped,
+    "signature cut": lambda t: t[:-4],
+    "no signature": lambda t: t.rsplit(".", 1)[0] + ".",
+    "two parts": lambda t: t.rsplit(".", 1)[0],
+    "four parts": lambda t: t + ".x",
+    "no text": lambda t: ".",
+    "words": lambda t: "let me in",
+    "very long": lambda t: t + "A" * 100_000,
+    "critical header": lambda t: _signed(t, headers={"crit": ["luxx"], "luxx": 1}),
+    "no exp": lambda t: _signed(t, exp=...),
+    "no iat": lambda t: _signed(t, iat=...),
+    "no jti": lambda t: _signed(t, jti=...),
+    "no sub": lambda t: _signed(t, sub=...),
+    "no sid": lambda t: _signed(t, sid=...),
+    "no typ": lambda t: _signed(t, typ=...),
+    "null exp": lambda t: _signed(t, exp=None),
+    "text exp": lambda t: _signed(t, exp="9999999999"),
+    "endless exp": lambda t: _signed(t, exp=float("inf")),
+    "expired": lambda t: _signed(t, exp=int(time.time()) - 1),
+    "unknown typ": lambda t: _signed(t, typ="root"),
+    "refresh typ": lambda t: _signed(t, typ="refresh"),
+    "list sid": lambda t: _signed(t, sid=["a"]),
+    "unknown sid": lambda t: _signed(t, sid="0198c5f0-0000-7000-8000-000000000000"),
+    "sql sid": lambda t: _signed(t, sid="' OR 1=1 --"),
+    "other user": lambda t: _signed(t, sub="999"),
+    "number sub": lambda t: _signed(t, sub=1),
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_a_forged_access_token_is_refused(house, run, forge):
+    async def scenario():
+        user = await house.join("ada", level=4)
+        token = forge(user["access_token"])
+        answer = await house.ask("GET", "/auth/me", token=token)
+        assert answer.status_code == 401, answer.text
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Basic YTpi", "bearer", "Token {}", "{}", "Bearer {} {}", "Bearer,{}"],
+)
+def test_only_a_bearer_header_is_read(house, run, header):
+    async def scenario():
+        user = await house.join("ada")
+        value = header.replace("{}", user["access_token"])
+        answer = await house.ask("GET", "/auth/me", Authorization=value)
+        assert answer.status_code == 401
+
+    run(scenario())
+
+
+def test_a_token_elsewhere_than_in_the_header_is_not_read(house, run):
+    async def scenario():
+        token = (await house.join("ada"))["access_token"]
+        answer = await house.ask(
+            "GET", f"/auth/me?token={token}&access_token={token}", Cookie=f"token={token}"
+        )
+        assert answer.status_code == 401
+
+    run(scenario())
+
+
+ROUTES = [
+    ("POST", "/auth/logout"),
+    ("POST", "/auth/password"),
+    ("GET", "/auth/me"),
+    ("GET", "/auth/users"),
+    ("GET", "/auth/users?page=0"),
+    ("PUT", "/auth/users/1"),
+    ("GET", "/settings"),
+    ("PUT", "/settings"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_stranger_with_a_wrong_body_learns_only_to_sign_in(house, run, method, path):
+    async def scenario():
+        answer = await house.ask(method, path, b"{nonsense" if method != "GET" else None)
+        assert answer.status_code == 401
+        assert answer.json()["detail"]["kind"] == "not_signed_in"
+
+    run(scenario())
+
+
+def test_an_access_token_expires_and_a_refresh_token_brings_a_new_one(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        house.clock.ahead = timedelta(minutes=31)
+        late = await house.ask("GET", "/auth/me", token=user["access_token"])
+        assert (late.status_code, late.json()["detail"]["kind"]) == (401, "token_expired")
+        fresh = await house.ask("POST", "/auth/refresh", {"refresh_token": user["refresh_token"]})
+        assert fresh.status_code == 200
+        token = fresh.json()["data"]["access_token"]
+        assert (await house.ask("GET", "/auth/me", token=token)).status_code == 200
+        house.clock.ahead = timedelta(days=31)
+        body = {"refresh_token": fresh.json()["data"]["refresh_token"]}
+        assert (await house.ask("POST", "/auth/refresh", body)).json()["detail"]["kind"] == "token_expired"
+
+    run(scenario())
+
+
+def test_access_and_refresh_tokens_do_not_stand_in_for_each_other(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        as_access = await house.ask("GET", "/auth/me", token=user["refresh_token"])
+        as_refresh = await house.ask("POST", "/auth/refresh", {"refresh_token": user["access_token"]})
+        kinds = [each.json()["detail"]["kind"] for each in (as_access, as_refresh)]
+        assert kinds == ["token_wrong_type"] * 2
+        assert (await house.ask("GET", "/auth/me", token=user["access_token"])).status_code == 200
+
+    run(scenario())
+
+
+def test_a_refresh_token_used_twice_ends_its_sign_in_and_no_other(house, run):
+    async def scenario():
+        user, other = await house.join("ada"), await house.enter("ada")
+        told = []
+        house.accounts.subscribe(told.append)
+        body = {"refresh_token": user["refresh_token"]}
+        new = (await house.ask("POST", "/auth/refresh", body)).json()["data"]
+        again = await house.ask("POST", "/auth/refresh", body)
+        assert (again.status_code, again.json()["detail"]["kind"]) == (401, "token_reused")
+        for token in (user["access_token"], new["access_token"]):
+            assert (await house.ask("GET", "/auth/me", token=token)).status_code == 401
+        body = {"refresh_token": new["refresh_token"]}
+        assert (await house.ask("POST", "/auth/refresh", body)).status_code == 401
+        assert (await house.ask("GET", "/auth/me", token=other["access_token"])).status_code == 200
+        assert [each.because for each in told] == [Because.TOKEN_REUSED]
+
+    run(scenario())
+
+
+def test_of_ten_concurrent_refreshes_one_succeeds_and_the_sign_in_ends(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        body = {"refresh_token": user["refresh_token"]}
+        answers = await asyncio.gather(*(house.ask("POST", "/auth/refresh", body) for _ in range(10)))
+        assert sorted(each.status_code for each in answers) == [200] + [401] * 9
+        assert (await house.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"refresh_token": 7}, {"refresh_token": None}, {"refresh_token": "x" * 10_001}]
+)
+def test_a_bad_refresh_body_is_refused_with_400(house, run, body):
+    async def scenario():
+        assert (await house.ask("POST", "/auth/refresh", body)).status_code == 400
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("token", ["", "x", "a.b.c", "\u0000", "é"])
+def test_a_refresh_token_that_is_none_is_refused_with_401(house, run, token):
+    async def scenario():
+        assert (await house.ask("POST", "/auth/refresh", {"refresh_token": token})).status_code == 401
+
+    run(scenario())
+
+
+def test_a_user_deleted_from_the_database_is_signed_out(house, run):
+    async def scenario():
+        from_before = await house.join("ada")
+        with house.store.engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM users")
+        assert (await house.ask("GET", "/auth/me", token=from_before["access_token"])).status_code == 401
+        body = {"refresh_token": from_before["refresh_token"]}
+        assert (await house.ask("POST", "/auth/refresh", body)).status_code == 401
+        newcomer = await house.join("eve")
+        assert newcomer["user"]["id"] > from_before["user"]["id"], "an id is never given again"
+
+    run(scenario())
+
+
+def test_the_database_holds_no_refresh_token(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        with house.store.engine.begin() as connection:
+            rows = connection.exec_driver_sql("SELECT * FROM sign_ins").all()
+        jti = _claims(user["refresh_token"])["jti"]
+        assert user["refresh_token"] not in str(rows)
+        assert jti not in str(rows)
+
+    run(scenario())
+
+
+def test_expired_sign_ins_are_forgotten_at_the_next_one(house, run):
+    async def scenario():
+        await house.join("ada")
+        house.clock.ahead = timedelta(days=31)
+        await house.enter("ada")
+        with house.store.engine.begin() as connection:
+            assert connection.exec_driver_sql("SELECT count(*) FROM sign_ins").scalar() == 1
+
+    run(scenario())
+
+
+def test_recheck_tells_a_stream_that_its_sign_in_ended(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        caller = await house.accounts.authenticate(user["access_token"])
+        assert await house.accounts.recheck(caller) == caller
+        await house.accounts.sign_out(caller)
+        with pytest.raises(Exception, match="sign-in has ended"):
+            await house.accounts.recheck(caller)
+
+    run(scenario())
+
+
+def test_two_servers_with_one_secret_read_each_other_and_with_two_do_not():
+    token = Tokens(SECRET).make(TokenType.ACCESS, user_id=1, sign_in_id="s")
+    assert Tokens(SECRET).read(token, TokenType.ACCESS).sid == "s"
+    with pytest.raises(Exception, match="not valid"):
+        Tokens("another secret, as long").read(token, TokenType.ACCESS)

@@ -1,0 +1,167 @@
+"""The server's secret, sealed secrets, and users' directories."""
+
+import hashlib
+import multiprocessing
+import stat
+
+import pytest
+
+from luxx.accounts.workspaces import Workspaces
+from luxx.errors import ConfigError, Unavailable
+from luxx.vault import Vault, find_secret, mask
+
+SECRET = "a secret of the tests, long enough"
+
+
+def test_a_configured_secret_is_taken_and_nothing_is_written(tmp_path):
+    assert find_secret("sixteen letters!", tmp_path, is_shared=False) == "sixteen letters!"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_secret_is_made_once_and_only_the_owner_can_read_it(tmp_path):
+    data_dir = tmp_path / "not" / "there"
+    secret = find_secret("", data_dir, is_shared=False)
+    assert find_secret("", data_dir, is_shared=False) == secret
+    assert len(secret) >= 64
+    assert stat.S_IMODE((data_dir / "secret_key").stat().st_mode) == 0o600
+    assert [each.name for each in data_dir.iterdir()] == ["secret_key"]
+
+
+def test_a_secret_file_that_others_could_read_is_closed_to_them(tmp_path):
+    (tmp_path / "secret_key").write_text("sixteen letters!\n")
+    (tmp_path / "secret_key").chmod(0o644)
+    assert find_secret("", tmp_path, is_shared=False) == "sixteen letters!"
+    assert stat.S_IMODE((tmp_path / "secret_key").stat().st_mode) == 0o600
+
+
+def _find(folder, gate, answers):
+    gate.wait(20)
+    answers.put(find_secret("", folder, is_shared=False))
+
+
+def test_processes_that_start_at_once_get_the_same_secret(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    gate, answers = context.Barrier(4), context.Queue()
+    processes = [context.Process(target=_find, args=(tmp_path, gate, answers)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    found = {answers.get(timeout=30) for _ in processes}
+    for process in processes:
+        process.join(10)
+    answers.close()
+    answers.join_thread()
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff\xfe\xff\xfe" * 8])
+def test_a_secret_file_that_holds_no_secret_stops_the_start(tmp_path, content):
+    (tmp_path / "secret_key").write_bytes(content)
+    with pytest.raises(ConfigError, match="secret_key"):
+        find_secret("", tmp_path, is_shared=False)
+
+
+def test_a_short_secret_and_a_shared_database_without_one_stop_the_start(tmp_path):
+    with pytest.raises(ConfigError, match="at least 16"):
+        find_secret("your-secret-key", tmp_path, is_shared=False)
+    with pytest.raises(ConfigError, match="PostgreSQL"):
+        find_secret("", tmp_path, is_shared=True)
+
+
+def test_a_data_directory_that_cannot_be_written_stops_the_start(tmp_path):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        find_secret("", tmp_path / "data", is_shared=False)
+
+
+@pytest.mark.parametrize("plain", ["", "sk-1234567890", "ключ 🔑", "x" * 100_000])
+def test_what_is_sealed_opens_and_does_not_show(plain):
+    vault = Vault(SECRET)
+    sealed = vault.seal(plain, identity="llm_providers:7")
+    assert vault.open(sealed, identity="llm_providers:7") == plain
+    assert vault.seal(plain, identity="llm_providers:7") != sealed
+    assert not plain or plain not in sealed
+
+
+def test_a_sealed_secret_opens_for_its_row_only():
+    vault = Vault(SECRET)
+    with pytest.raises(Unavailable, match="another row"):
+        vault.open(vault.seal("key", identity="llm_providers:7"), identity="llm_providers:8")
+
+
+def test_another_key_is_named_as_the_reason():
+    sealed = Vault("another secret, as long").seal("key", identity="a")
+    with pytest.raises(Unavailable, match=r"another app\.secret_key"):
+        Vault(SECRET).open(sealed, identity="a")
+
+
+def test_a_previous_secret_still_opens_what_it_sealed():
+    old = Vault("another secret, as long").seal("key", identity="a")
+    vault = Vault(SECRET, previous=["another secret, as long"])
+    assert vault.open(old, identity="a") == "key"
+    assert vault.needs_sealing_anew(old)
+    assert not vault.needs_sealing_anew(vault.seal("key", identity="a"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "words", "short", "not base64", "other version"])
+def test_a_damaged_secret_is_refused_in_words(damage):
+    vault = Vault(SECRET)
+    sealed = vault.seal("key", identity="a")
+    head, body = sealed.rsplit(".", 1)
+    text = {
+        "cut": sealed[:-4],
+        "flip": f"{head}.{'B' if body[0] == 'A' else 'A'}{body[1:]}",
+        "empty": "",
+        "words": "sk-plain-key",
+        "short": f"{head}.AAAA",
+        "not base64": f"{head}.!!!!",
+        "other version": sealed.replace("v1.", "v2."),
+    }[damage]
+    with pytest.raises(Unavailable, match="damaged"):
+        vault.open(text, identity="a")
+
+
+@pytest.mark.parametrize(
+    ("plain", "shown"), [("sk-abcdefghwxyz", "****wxyz"), ("short-key", "****"), ("", "****")]
+)
+def test_a_mask_shows_four_characters_at_most_and_none_of_a_short_one(plain, shown):
+    assert mask(plain) == shown
+
+
+def test_a_workspace_is_named_by_the_hash_of_the_users_id_and_private(tmp_path):
+    path = Workspaces(str(tmp_path / "root")).prepare(7)
+    assert path == tmp_path / "root" / hashlib.sha256(b"7").hexdigest()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_relative_root_gives_a_relative_path():
+    assert str(Workspaces("./workspaces").path_of(7)).startswith("workspaces/")
+
+
+def test_without_auto_create_a_missing_workspace_is_refused(tmp_path):
+    workspaces = Workspaces(str(tmp_path), auto_create=False)
+    with pytest.raises(Unavailable, match="auto_create"):
+        workspaces.prepare(7)
+    assert workspaces.prepare_if_wanted(7) == workspaces.path_of(7)
+
+
+def test_a_link_in_the_place_of_a_workspace_is_refused(tmp_path):
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    root.mkdir()
+    elsewhere.mkdir()
+    workspaces = Workspaces(str(root))
+    workspaces.path_of(7).symlink_to(elsewhere)
+    with pytest.raises(Unavailable, match="directory of its own"):
+        workspaces.prepare(7)
+
+
+def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(house, run, tmp_path):
+    async def scenario():
+        user = (await house.join("ada"))["user"]
+        assert user["workspace_path"] == str(house.workspaces.path_of(user["id"]))
+        assert house.workspaces.path_of(user["id"]).is_dir()
+        house.workspaces.path_of(user["id"] + 1).write_text("in the way")
+        answer = await house.ask("POST", "/auth/register", {"username": "eve", "password": "correct horse"})
+        assert answer.status_code == 503
+        assert [each.username for each in await house.operator.all_users()] == ["ada"]
+
+    run(scenario())

@@ -1,0 +1,17 @@
+"""For all tests: LUXX_FORBID_SKIPS=1 turns a skipped test into a failed session, so that none hides."""
+
+import os
+
+import pytest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("LUXX_FORBID_SKIPS") or reporter is None:
+        return
+    if reporter.stats.get("skipped") and exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(
+            "\nLUXX_FORBID_SKIPS is set and tests were skipped: this session failed", red=True
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,17 @@
+"""Says how many recorded streams run, and how many wait for their dialect's adapter."""
+
+from collections import Counter
+
+import pytest
+import recorded
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    where = recorded.folder()
+    if where is None:
+        terminalreporter.write_line("recorded streams: none, LUXX_WIRE_FIXTURES is not set")
+        return
+    counted = Counter(entry["api"] for entry in recorded.all_entries())
+    for api, count in sorted(counted.items()):
+        state = "run" if api in recorded.BUILT else "deselected, this dialect has no adapter yet"
+        terminalreporter.write_line(f"recorded streams: {count} of {api} {state}")

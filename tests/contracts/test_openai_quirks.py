@@ -1,0 +1,383 @@
+"""Small streams of our own for each way in which servers differ from the dialect."""
+
+import json
+from typing import Any
+
+import pytest
+from wire_reading import Reading, read_in_pieces
+
+from luxx.errors import (
+    ContextTooLong,
+    Dropped,
+    Garbled,
+    ProviderError,
+    ProviderFailed,
+    ProviderRefused,
+    RateLimited,
+)
+from luxx.providers.openai import OpenAIAdapter, OpenAIParser
+from luxx.wire.delta import FinishReason, TextDelta
+
+DONE = b"data: [DONE]\n\n"
+SIZES = pytest.mark.parametrize("size", [1, 7, 4096])
+
+
+def numbered_parser() -> OpenAIParser:
+    numbers = iter(range(100))
+    return OpenAIParser(lambda: f"made-{next(numbers)}")
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **beside: Any) -> bytes:
+    return event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **beside})
+
+
+def call_chunk(*calls: dict[str, Any]) -> bytes:
+    return chunk({"tool_calls": list(calls)})
+
+
+def read(stream: bytes, size: int = 4096) -> Reading:
+    return read_in_pieces(numbered_parser, stream, size)
+
+
+def calls_of(stream: bytes) -> list[tuple[str, str, str]]:
+    reading = read(stream + chunk({}, "tool_calls") + DONE)
+    assert reading.error is None
+    return [(call["id"], call["name"], call["arguments"]) for call in reading.calls]
+
+
+def function(name: str | None, arguments: str | None) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": arguments}}
+
+
+@SIZES
+def test_plain_answer_reads_in_pieces_of_any_size(size: int) -> None:
+    stream = chunk({"role": "assistant", "content": ""}) + chunk({"content": "Grüße, "})
+    stream += chunk({"content": "世界 🌍"}) + chunk({}, "stop") + DONE
+
+    reading = read(stream, size)
+
+    assert reading.text == "Grüße, 世界 🌍"
+    assert reading.finish is not None
+    assert reading.finish.reason is FinishReason.STOP
+
+
+@SIZES
+@pytest.mark.parametrize("done", [b"", DONE])
+def test_error_after_status_200_keeps_what_came_before(size: int, done: bytes) -> None:
+    stream = chunk({"content": "so far"}) + event({"error": {"message": "it broke", "code": 500}}) + done
+
+    reading = read(stream, size)
+
+    assert reading.text == "so far"
+    assert isinstance(reading.error, ProviderFailed)
+    assert "it broke" in reading.error.message
+
+
+def test_error_beside_choices_comes_after_their_text() -> None:
+    reading = read(chunk({"content": "last words"}, error={"message": "cut off", "code": 502}))
+
+    assert reading.text == "last words"
+    assert isinstance(reading.error, ProviderFailed)
+
+
+def test_error_in_a_choice_is_raised() -> None:
+    choice = {"delta": {"content": ""}, "finish_reason": "error", "error": {"message": "upstream died"}}
+
+    assert "upstream died" in str(read(event({"choices": [choice]}) + DONE).error)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retryable"),
+    [
+        ({"message": "slow down", "code": "rate_limit_exceeded"}, RateLimited, True),
+        ({"message": "slow down", "code": 429}, RateLimited, True),
+        ({"message": "no money", "code": 429, "type": "insufficient_quota"}, RateLimited, False),
+        (
+            {"message": "This model's maximum context length is 8192 tokens", "code": 400},
+            ContextTooLong,
+            False,
+        ),
+        ({"message": "bad field", "type": "invalid_request_error"}, ProviderRefused, False),
+        ({"message": "overloaded", "type": "overloaded_error"}, ProviderFailed, True),
+        ("just a sentence", ProviderFailed, True),
+    ],
+)
+def test_error_in_the_stream_has_its_class(error: Any, kind: type[ProviderError], retryable: bool) -> None:
+    raised = read(event({"error": error})).error
+
+    assert type(raised) is kind
+    assert raised.retryable is retryable
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'event: error\ndata: {"error": {"message": "named"}}\n\n',
+        b'event: error\ndata: {"message": "named"}\n\n',
+        b'error: {"code": 500, "message": "named"}\n\n',
+        b'data: {"object": "error", "message": "named", "code": 500}\n\n',
+        b'{"error": {"message": "named"}}',
+        b'[{"error": {"message": "named"}}]',
+    ],
+)
+def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
+    assert "named" in str(read(stream).error)
+
+
+def test_bare_json_error_between_events_is_told() -> None:
+    stream = chunk({"content": "so far"}) + b'{"error": {"message": "fell over"}}\n'
+
+    reading = read(stream)
+
+    assert reading.text == "so far"
+    assert "fell over" in str(reading.error)
+
+
+@SIZES
+def test_comments_crlf_and_no_final_blank_line(size: int) -> None:
+    stream = b": PROCESSING\r\n\r\n" + chunk({"content": "yes"}).replace(b"\n", b"\r\n")
+    stream += b": PROCESSING\r\n\r\n" + chunk({}, "stop").replace(b"\n\n", b"\r\n")
+
+    reading = read(stream, size)
+
+    assert reading.error is None
+    assert reading.text == "yes"
+
+
+def test_calls_without_index_are_told_apart_by_id() -> None:
+    stream = call_chunk({"id": "a", **function("add", '{"x":')}) + call_chunk(function(None, "1}"))
+    stream += call_chunk({"id": "b", **function("mul", "{}")})
+
+    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", "{}")]
+
+
+def test_calls_all_at_index_0_are_told_apart_by_id_and_name() -> None:
+    stream = call_chunk({"index": 0, "id": "a", **function("add", "{}")})
+    stream += call_chunk({"index": 0, "id": "b", **function("add", "{}")})
+
+    assert calls_of(stream) == [("a", "add", "{}"), ("b", "add", "{}")]
+
+
+def test_id_and_name_on_every_fragment_are_one_call() -> None:
+    fragments = ["", '{"x"', ": ", "1}", ""]
+    stream = b"".join(call_chunk({"index": 0, "id": "a", **function("add", part)}) for part in fragments)
+
+    assert calls_of(stream) == [("a", "add", '{"x": 1}')]
+
+
+def test_name_on_every_fragment_without_ids_is_one_call() -> None:
+    stream = b"".join(call_chunk({"index": 0, **function("add", part)}) for part in ['{"x"', ": 1", "}"])
+
+    assert calls_of(stream) == [("call_made0", "add", '{"x": 1}')]
+
+
+def test_empty_ids_and_names_continue_the_call() -> None:
+    stream = call_chunk({"index": 0, "id": "a", **function("add", "")})
+    stream += call_chunk({"index": 0, "id": "", **function("", '{"x": 1}')})
+
+    assert calls_of(stream) == [("a", "add", '{"x": 1}')]
+
+
+def test_whole_calls_without_ids_in_one_chunk_are_each_a_call() -> None:
+    stream = call_chunk(function("add", '{"x": 1}'), function("add", '{"x": 2}'))
+
+    assert calls_of(stream) == [("call_made0", "add", '{"x": 1}'), ("call_made1", "add", '{"x": 2}')]
+
+
+def test_one_id_for_two_calls_is_made_two() -> None:
+    stream = call_chunk({"index": 0, "id": "same", **function("add", "{}")})
+    stream += call_chunk({"index": 1, "id": "same", **function("mul", "{}")})
+
+    assert calls_of(stream) == [("same", "add", "{}"), ("call_made0", "mul", "{}")]
+
+
+def test_interleaved_calls_keep_their_arguments() -> None:
+    stream = call_chunk({"index": 0, "id": "a", **function("add", '{"x"')})
+    stream += call_chunk({"index": 1, "id": "b", **function("mul", '{"y"')})
+    stream += call_chunk({"index": 0, **function(None, ":1}")}) + call_chunk(
+        {"index": 1, **function(None, ":2}")}
+    )
+
+    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", '{"y":2}')]
+
+
+def test_null_and_object_arguments_are_text() -> None:
+    stream = call_chunk({"index": 0, "id": "a", **function("now", None)})
+    stream += call_chunk({"index": 1, "id": "b", "function": {"name": "add", "arguments": {"x": 1}}})
+
+    assert calls_of(stream) == [("a", "now", ""), ("b", "add", '{"x": 1}')]
+
+
+def test_call_without_a_name_is_still_given() -> None:
+    assert calls_of(call_chunk({"index": 0, "id": "a", **function(None, "{}")})) == [("a", "", "{}")]
+
+
+@pytest.mark.parametrize("finish", ["stop", None, "eos"])
+def test_calls_make_the_finish_tool_calls(finish: str | None) -> None:
+    call = {"index": 0, "id": "a", **function("add", "{}")}
+
+    reading = read(call_chunk(call) + chunk({}, finish) + DONE)
+
+    assert reading.finish is not None
+    assert reading.finish.reason is FinishReason.TOOL_CALLS
+    assert reading.finish.raw == (finish or "")
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}) + DONE,
+        chunk({}, "stop", usage={"prompt_tokens": 3, "completion_tokens": 2}) + DONE,
+        chunk({}, "stop", x_groq={"usage": {"prompt_tokens": 3, "completion_tokens": 2}}) + DONE,
+        chunk({}, None, usage={"prompt_tokens": 3, "completion_tokens": 1})
+        + chunk({}, "stop", usage={"prompt_tokens": 3, "completion_tokens": 2})
+        + DONE,
+        chunk({}, "stop", usage={"prompt_tokens": 3.0, "completion_tokens": "2", "total_tokens": None})
+        + DONE,
+        chunk({}, "stop", usage={"prompt_tokens": 3, "completion_tokens": 2})
+        + event({"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}})
+        + DONE,
+    ],
+)
+def test_usage_is_found_wherever_it_is(ending: bytes) -> None:
+    assert read(chunk({"content": "hi"}) + ending).usage == {"prompt": 3, "completion": 2}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning_content": "why"},
+        {"reasoning": "why"},
+        {"reasoning": "why", "reasoning_content": "why"},
+        {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "why"}]},
+        {"reasoning": "why", "reasoning_details": [{"type": "reasoning.text", "text": "why"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "why"}]}]},
+        {"content": "<think>why</think>"},
+    ],
+)
+@SIZES
+def test_reasoning_is_found_wherever_it_is(delta: dict[str, Any], size: int) -> None:
+    reading = read(chunk(delta) + chunk({"content": "answer"}) + chunk({}, "stop") + DONE, size)
+
+    assert (reading.thinking, reading.text) == ("why", "answer")
+
+
+def test_inline_thinking_may_be_cut_anywhere() -> None:
+    parts = ["\n", "<th", "ink", ">a < b", " </thi", "nk", ">so </think>"]
+
+    reading = read(b"".join(chunk({"content": part}) for part in parts) + DONE)
+
+    assert (reading.thinking, reading.text) == ("a < b ", "so </think>")
+
+
+def test_think_tag_later_in_the_text_is_text() -> None:
+    reading = read(chunk({"content": "Use "}) + chunk({"content": "<think>x</think>"}) + DONE)
+
+    assert (reading.thinking, reading.text) == ("", "Use <think>x</think>")
+
+
+def test_text_that_only_looks_like_a_tag_is_not_lost() -> None:
+    assert read(chunk({"content": "<thi"}) + DONE).text == "<thi"
+
+
+def test_reasoning_beside_tool_calls_is_marked_for_replay() -> None:
+    call = {"index": 0, "id": "a", **function("add", "{}")}
+
+    reading = read(chunk({"reasoning_content": "why"}) + call_chunk(call) + chunk({}, "tool_calls") + DONE)
+
+    assert reading.replay == {"reasoning_field": "reasoning_content"}
+
+
+def test_reasoning_details_are_joined_for_replay() -> None:
+    details = [
+        {"type": "reasoning.text", "index": 0, "text": "be"},
+        {"type": "reasoning.text", "index": 0, "text": "cause", "signature": "sig"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "x=="},
+    ]
+
+    reading = read(b"".join(chunk({"reasoning_details": [item]}) for item in details) + DONE)
+
+    assert reading.replay["reasoning_details"] == [
+        {"type": "reasoning.text", "index": 0, "text": "because", "signature": "sig"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "x=="},
+    ]
+
+
+def test_refusal_ends_refused_and_keeps_its_words() -> None:
+    reading = read(chunk({"refusal": "I "}) + chunk({"refusal": "can't."}) + chunk({}, "stop") + DONE)
+
+    assert reading.finish is not None
+    assert reading.finish.reason is FinishReason.REFUSED
+    assert reading.replay == {"refusal": "I can't."}
+
+
+def test_only_the_first_of_several_choices_is_read() -> None:
+    def choice(index: int, text: str) -> bytes:
+        return event({"choices": [{"index": index, "delta": {"content": text}, "finish_reason": None}]})
+
+    assert read(choice(0, "a") + choice(1, "x") + choice(0, "b") + DONE).text == "ab"
+
+
+@SIZES
+def test_plain_json_answer_to_a_streaming_request_is_read(size: int) -> None:
+    message = {"role": "assistant", "content": "whole", "tool_calls": [{"id": "a", **function("add", "{}")}]}
+    answer = {
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+
+    reading = read(b"\n" + json.dumps(answer, indent=1).encode(), size)
+
+    assert reading.text == "whole"
+    assert reading.calls == [{"id": "a", "name": "add", "arguments": "{}"}]
+    assert reading.usage == {"prompt": 1, "completion": 2}
+
+
+@pytest.mark.parametrize(
+    "stream", [b"", b": hello\n\n", chunk({"content": "half"}), chunk({"content": "x"})[:-20]]
+)
+def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
+    assert isinstance(read(stream).error, Dropped)
+
+
+def test_half_a_json_answer_is_dropped() -> None:
+    assert isinstance(read(b'{"choices": [{"mess').error, Dropped)
+
+
+@pytest.mark.parametrize("stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n"])
+def test_what_is_no_completion_is_garbled(stream: bytes) -> None:
+    assert isinstance(read(stream).error, Garbled)
+
+
+def test_finish_without_done_is_whole() -> None:
+    assert read(chunk({"content": "x"}) + chunk({}, "stop")).error is None
+
+
+def test_nothing_after_done_is_read() -> None:
+    assert read(chunk({"content": "x"}) + DONE + chunk({"content": "y"})).text == "x"
+
+
+def test_half_a_surrogate_pair_does_not_break_the_stream() -> None:
+    stream = b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n' + chunk({"content": "b"}) + DONE
+
+    assert read(stream).text == "a\ufffdb"
+
+
+def test_invalid_utf_8_does_not_break_the_stream() -> None:
+    stream = b'data: {"choices":[{"delta":{"content":"a\xffb"}}]}\n\n' + DONE
+
+    assert read(stream).text == "a\ufffdb"
+
+
+def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
+    parser = OpenAIAdapter().parser()
+
+    deltas = parser.feed(chunk({"content": "so far"}) + event({"error": {"message": "broke"}}))
+
+    assert deltas == [TextDelta(text="so far")]
+    with pytest.raises(ProviderFailed, match="broke"):
+        parser.feed(b": more\n\n")

@@ -1,0 +1,79 @@
+"""Calling a scripted provider through the real transport, with waits that are recorded, not slept."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from luxx.config import ProvidersConfig
+from luxx.errors import ProviderError
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.client import ModelClient, Retry
+from luxx.providers.scripted import Rule, Script, ScriptedProvider
+from luxx.providers.transport import Transport
+from luxx.wire.delta import Delta, TextDelta
+from luxx.wire.message import UserPrompt
+
+KEY = "sk-test-0123456789abcdefghij"
+ASK = CompletionRequest(model="m", messages=[UserPrompt(text="hello")])
+
+
+class Called(msgspec.Struct, kw_only=True):
+    """What a call gave: deltas until its end or its error, the retries on the way, the waits between."""
+
+    deltas: list[Delta] = []
+    error: ProviderError | None = None
+    retries: list[Retry] = []
+    waits: list[float] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, TextDelta))
+
+
+class Caller:
+    def __init__(self, transport: Transport, config: ProvidersConfig, rand: Callable[[], float]) -> None:
+        self.waits: list[float] = []
+        self.transport = transport
+        self.client = ModelClient(transport, config, sleep=self._sleep, rand=rand)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def call(self, target: Target, request: CompletionRequest = ASK) -> Called:
+        called = Called(deltas=[], retries=[], waits=self.waits)
+
+        async def on_retry(retry: Retry) -> None:
+            called.retries.append(retry)
+
+        try:
+            async with aclosing(self.client.stream(request, target, on_retry=on_retry)) as batches:
+                async for deltas in batches:
+                    assert deltas
+                    called.deltas += deltas
+        except ProviderError as error:
+            called.error = error
+        return called
+
+
+def target_of(url: str, kind: str = "openai_compatible") -> Target:
+    return Target(provider_id=1, provider_type=kind, base_url=f"{url}/v1", api_key=KEY)
+
+
+@asynccontextmanager
+async def calling(rand: Callable[[], float] = lambda: 0.5, **settings: Any) -> AsyncGenerator[Caller, None]:
+    config = ProvidersConfig(
+        **{"connect_timeout_seconds": 2, "idle_timeout_seconds": 5, "retries": 0, **settings}
+    )
+    transport = Transport(config)
+    try:
+        yield Caller(transport, config, rand)
+    finally:
+        await transport.aclose()
+
+
+async def ask_scripted(*rules: Rule, **settings: Any) -> Called:
+    """One call to a server with these rules, all of which must be used."""
+    async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
+        return await caller.call(target_of(server.url))

@@ -1,0 +1,206 @@
+"""Trying again: only what may help, only while nothing was given out, and not for ever."""
+
+import asyncio
+
+import pytest
+from provider_calls import ASK, KEY, Called, ask_scripted, calling, target_of
+
+from luxx.errors import InvalidInput, ProviderFailed, ProviderRefused, RateLimited, Stalled
+from luxx.providers.client import Completion
+from luxx.providers.scripted import (
+    Call,
+    Counts,
+    Fail,
+    Faults,
+    Finish,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    Thinking,
+    When,
+)
+from luxx.wire.delta import FinishReason
+from luxx.wire.usage import Usage
+
+ANSWER = Rule(reply=[Text(text="at last")])
+
+
+def failing(status: int, times: int = 1, **headers: str) -> Rule:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Rule(status=status, times=times, headers=named)
+
+
+def test_failed_tries_are_followed_by_the_answer_and_told() -> None:
+    called = asyncio.run(ask_scripted(failing(500, times=2), ANSWER, retries=3))
+
+    assert called.error is None
+    assert called.text == "at last"
+    assert [retry.attempt for retry in called.retries] == [2, 3]
+    assert [retry.delay_ms for retry in called.retries] == [round(wait * 1000) for wait in called.waits]
+    assert "scripted failure" in called.retries[0].reason
+
+
+def test_waits_grow_and_are_jittered() -> None:
+    low = asyncio.run(ask_scripted(failing(500, times=4), retries=3, rand=lambda: 0.0)).waits
+    high = asyncio.run(ask_scripted(failing(500, times=4), retries=3, rand=lambda: 1.0)).waits
+
+    assert low == [0.25, 0.5, 1.0]
+    assert high == [0.5, 1.0, 2.0]
+
+
+def test_retry_after_is_waited_for_up_to_a_minute() -> None:
+    rules = (failing(429, retry_after="7"), failing(429, retry_after="9000"), ANSWER)
+
+    called = asyncio.run(ask_scripted(*rules, retries=3))
+
+    assert called.text == "at last"
+    assert 7 <= called.waits[0] < 8
+    assert called.waits[1] == 60
+
+
+def test_waits_together_are_bounded() -> None:
+    called = asyncio.run(ask_scripted(failing(429, times=9, retry_after="100"), retries=10))
+
+    assert isinstance(called.error, RateLimited)
+    assert sum(called.waits) <= 180
+
+
+def test_tries_end_with_the_last_error() -> None:
+    called = asyncio.run(ask_scripted(failing(503, times=3), retries=2))
+
+    assert isinstance(called.error, ProviderFailed)
+    assert len(called.retries) == 2
+
+
+def test_refused_request_is_not_tried_again() -> None:
+    called = asyncio.run(ask_scripted(failing(401), retries=3))
+
+    assert isinstance(called.error, ProviderRefused)
+    assert called.retries == []
+
+
+def test_error_in_the_stream_before_the_first_delta_is_tried_again() -> None:
+    overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
+
+    called = asyncio.run(ask_scripted(overloaded, ANSWER, retries=1))
+
+    assert called.text == "at last"
+
+
+def test_error_after_the_first_delta_is_not_tried_again() -> None:
+    broken = Rule(reply=[Text(text="half"), Fail(message="overloaded")])
+
+    called = asyncio.run(ask_scripted(broken, retries=3))
+
+    assert isinstance(called.error, ProviderFailed)
+    assert called.text == "half"
+    assert called.retries == []
+
+
+def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
+    stalled = Rule(reply=[Text(text="x")], times=1, faults=Faults(stall_at=0))
+    dropped = Rule(reply=[Text(text="x")], times=1, faults=Faults(drop_at=0))
+
+    called = asyncio.run(ask_scripted(stalled, dropped, ANSWER, retries=2, idle_timeout_seconds=0.2))
+
+    assert called.text == "at last"
+    assert "never started" in called.retries[0].reason
+    assert "closed the connection" in called.retries[1].reason
+
+
+def test_key_is_not_in_the_reason_of_a_retry() -> None:
+    rule = Rule(reply=[Fail(message=f"key {KEY} overloaded")], times=1)
+
+    called = asyncio.run(ask_scripted(rule, ANSWER, retries=1))
+
+    assert KEY not in called.retries[0].reason
+
+
+@pytest.mark.parametrize("split", [0, 1, 7])
+def test_stream_gives_all_kinds_of_deltas(split: int) -> None:
+    assert asyncio.run(_completed(split)) == Completion(
+        text="The sum is 2.",
+        thinking="I add.",
+        tool_calls=asyncio.run(_completed(0)).tool_calls,
+        usage=Usage(
+            prompt_tokens=9, completion_tokens=5, total_tokens=14, reasoning_tokens=2, cached_tokens=3
+        ),
+        finish=FinishReason.TOOL_CALLS,
+    )
+
+
+async def _completed(split: int) -> Completion:
+    reply = [
+        Thinking(text="I add."),
+        Text(text="The sum is 2."),
+        Call(name="add", arguments={"x": 1}),
+        Call(name="say", arguments="not json"),
+        Counts(prompt=9, completion=5, reasoning=2, cached=3),
+    ]
+    rule = Rule(reply=reply, faults=Faults(split=split))
+    async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+        completion = await caller.client.complete(ASK, target_of(server.url))
+    assert [(call.name, call.arguments) for call in completion.tool_calls] == [
+        ("add", '{"x":1}'),
+        ("say", "not json"),
+    ]
+    return completion
+
+
+def test_test_call_is_tried_once() -> None:
+    async def run() -> None:
+        async with ScriptedProvider(Script(rules=[failing(500)])) as server, calling(retries=3) as caller:
+            with pytest.raises(ProviderFailed):
+                await caller.client.complete(ASK, target_of(server.url))
+            assert len(server.requests) == 1
+
+    asyncio.run(run())
+
+
+def test_models_are_listed() -> None:
+    async def run() -> list[str]:
+        async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
+            return await caller.client.list_models(target_of(server.url))
+
+    assert asyncio.run(run()) == ["a", "b"]
+
+
+def test_refused_list_of_models_is_told() -> None:
+    async def run() -> None:
+        async with ScriptedProvider(Script(rules=[], models_status=401)) as server, calling() as caller:
+            await caller.client.list_models(target_of(server.url))
+
+    with pytest.raises(ProviderRefused):
+        asyncio.run(run())
+
+
+def test_provider_without_an_adapter_is_refused_before_any_request() -> None:
+    async def run() -> Called:
+        async with ScriptedProvider(Script(rules=[])) as server, calling() as caller:
+            try:
+                return await caller.call(target_of(server.url, "anthropic"))
+            finally:
+                assert server.requests == []
+
+    with pytest.raises(InvalidInput):
+        asyncio.run(run())
+
+
+def test_length_finish_is_told() -> None:
+    rule = Rule(reply=[Text(text="cut"), Finish(reason="length")], when=When(model="m"))
+
+    async def run() -> FinishReason:
+        async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+            return (await caller.client.complete(ASK, target_of(server.url))).finish
+
+    assert asyncio.run(run()) is FinishReason.LENGTH
+
+
+def test_stall_is_an_error_with_the_time_in_it() -> None:
+    rule = Rule(reply=[Text(text="x")], faults=Faults(never_start=True))
+
+    error = asyncio.run(ask_scripted(rule, idle_timeout_seconds=0.25)).error
+
+    assert isinstance(error, Stalled)
+    assert "0.25 s" in error.message

@@ -1,0 +1,196 @@
+"""What the OpenAI adapter sends, for each provider's spelling."""
+
+import json
+from typing import Any
+
+import pytest
+
+from luxx.errors import Garbled, InvalidInput
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.openai import OpenAIAdapter
+from luxx.providers.registry import adapter_for, default_base_url
+from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.tool import ToolCall, ToolSpec
+
+CALL = ToolCall(call_id="call_1", name="add", arguments='{"x": 1}')
+TURN: list[PromptMessage] = [
+    SystemPrompt(text="Be brief."),
+    UserPrompt(text="1+1?"),
+    AssistantPrompt(text="", thinking="I add.", tool_calls=[CALL], replay={}),
+    ToolPrompt(call_id="call_1", name="add", content="2"),
+]
+
+
+def target(kind: str = "openai_compatible", base_url: str = "http://host/v1") -> Target:
+    return Target(provider_id=1, provider_type=kind, base_url=base_url, api_key="sk-secret")
+
+
+def sent(kind: str = "openai_compatible", *, stream: bool = True, **fields: Any) -> dict[str, Any]:
+    fields = {"model": "m", "messages": TURN, **fields}
+    request = OpenAIAdapter().build_request(CompletionRequest(**fields), target(kind), stream=stream)
+    return json.loads(request.body)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "url"),
+    [
+        ("http://host/v1", "http://host/v1/chat/completions"),
+        ("http://host/v1/", "http://host/v1/chat/completions"),
+        ("http://host", "http://host/chat/completions"),
+        ("http://host/v1/chat/completions", "http://host/v1/chat/completions"),
+    ],
+)
+def test_base_url_is_used_as_given(base_url: str, url: str) -> None:
+    request = CompletionRequest(model="m", messages=TURN)
+
+    assert OpenAIAdapter().build_request(request, target(base_url=base_url), stream=True).url == url
+
+
+def test_messages_tools_and_key_are_sent() -> None:
+    spec = ToolSpec(name="add", description="Adds.", parameters={"type": "object"})
+    request = CompletionRequest(model="m", messages=TURN, tools=[spec], temperature=0.5, max_tokens=9)
+
+    built = OpenAIAdapter().build_request(request, target(), stream=True)
+    body = json.loads(built.body)
+
+    assert built.headers["authorization"] == "Bearer sk-secret"
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "tool"]
+    assert body["messages"][2]["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"x": 1}'}
+    assert body["messages"][3] == {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+    assert body["tools"][0]["function"]["parameters"] == {"type": "object"}
+    assert (body["temperature"], body["max_tokens"]) == (0.5, 9)
+    assert body["stream_options"] == {"include_usage": True}
+
+
+def test_request_without_stream_asks_for_no_stream_options() -> None:
+    body = sent(stream=False)
+
+    assert body["stream"] is False
+    assert "stream_options" not in body
+
+
+def test_deepseek_gets_its_reasoning_back_with_tool_turns() -> None:
+    assert sent("deepseek")["messages"][2]["reasoning_content"] == "I add."
+    assert "reasoning_content" not in sent("openai")["messages"][2]
+
+
+def test_reasoning_goes_back_to_any_server_that_streamed_it_in_that_field() -> None:
+    assistant = AssistantPrompt(
+        thinking="I add.", tool_calls=[CALL], replay={"reasoning_field": "reasoning_content"}
+    )
+
+    assert sent(messages=[assistant])["messages"][0]["reasoning_content"] == "I add."
+
+
+def test_reasoning_is_not_replayed_with_plain_text_turns() -> None:
+    assistant = AssistantPrompt(text="2", thinking="I add.")
+
+    assert sent("deepseek", messages=[assistant])["messages"][0] == {"role": "assistant", "content": "2"}
+
+
+def test_reasoning_details_go_back_to_openrouter_unchanged() -> None:
+    details = [{"type": "reasoning.encrypted", "data": "x==", "index": 0}]
+    assistant = AssistantPrompt(text="2", replay={"reasoning_details": details})
+
+    assert sent("openrouter", messages=[assistant])["messages"][0]["reasoning_details"] == details
+
+
+def test_arguments_that_are_no_object_are_sent_as_an_empty_one() -> None:
+    call = ToolCall(call_id="a", name="add", arguments='{"x": ')
+
+    message = sent(messages=[AssistantPrompt(tool_calls=[call])])["messages"][0]
+
+    assert message["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_mistral_gets_ids_in_its_form_and_results_still_match() -> None:
+    body = sent("mistral")
+    call_id = body["messages"][2]["tool_calls"][0]["id"]
+
+    assert len(call_id) == 9
+    assert call_id.isalnum()
+    assert body["messages"][3]["tool_call_id"] == call_id
+
+
+def test_assistant_message_with_nothing_in_it_is_left_out() -> None:
+    assert sent(messages=[AssistantPrompt(), UserPrompt(text="hi")])["messages"] == [
+        {"role": "user", "content": "hi"}
+    ]
+
+
+def test_response_schema_becomes_the_providers_format() -> None:
+    schema = {"type": "object"}
+
+    assert sent(response_schema=schema)["response_format"]["json_schema"]["schema"] == schema
+    assert sent("deepseek", response_schema=schema)["response_format"] == {"type": "json_object"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "wanted", "field", "value"),
+    [
+        ("deepseek", "deepseek-chat", True, "thinking", {"type": "enabled"}),
+        ("glm", "glm-4.7", False, "thinking", {"type": "disabled"}),
+        ("openrouter", "m", True, "reasoning", {"enabled": True}),
+        ("openai", "gpt-5", True, "reasoning_effort", "medium"),
+        ("openai", "gpt-4o", True, "reasoning_effort", None),
+        ("qwen", "qwen3", False, "enable_thinking", False),
+        ("local", "m", True, "chat_template_kwargs", {"enable_thinking": True}),
+        ("openai_compatible", "m", True, "thinking", None),
+    ],
+)
+def test_thinking_is_switched_in_the_providers_words(
+    kind: str, model: str, wanted: bool, field: str, value: Any
+) -> None:
+    assert sent(kind, model=model, thinking_enabled=wanted).get(field) == value
+
+
+def test_openai_reasoning_models_get_no_temperature() -> None:
+    body = sent("openai", model="o3-mini", temperature=0.2, max_tokens=5)
+
+    assert "temperature" not in body
+    assert body["max_completion_tokens"] == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"data": [{"id": "a"}, {"id": "b"}]}',
+        b'[{"id": "a"}, "b"]',
+        b'{"models": [{"name": "a"}, {"name": "b"}]}',
+    ],
+)
+def test_list_of_models_is_read_in_every_shape(body: bytes) -> None:
+    assert OpenAIAdapter().parse_models(body) == ["a", "b"]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff"])
+def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
+    with pytest.raises(Garbled):
+        OpenAIAdapter().parse_models(body)
+
+
+@pytest.mark.parametrize(
+    "kind", ["openai", "deepseek", "glm", "openrouter", "mistral", "groq", "ollama", "local"]
+)
+def test_compatible_providers_speak_the_openai_dialect(kind: str) -> None:
+    assert adapter_for(kind).dialect == "openai"
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("anthropic", "dialect_not_built"),
+        ("gemini", "dialect_not_built"),
+        ("nonsense", "unknown_provider_type"),
+    ],
+)
+def test_provider_without_an_adapter_is_refused_with_its_kind(kind: str, error: str) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        adapter_for(kind)
+
+    assert raised.value.kind == error
+
+
+def test_types_with_a_home_have_a_base_url() -> None:
+    assert default_base_url("deepseek").startswith("https://")
+    assert default_base_url("openai_compatible") == ""

@@ -1,0 +1,292 @@
+"""The address rule: the spellings of hosts that have fooled servers before."""
+
+import pytest
+from sqlalchemy import select
+
+from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
+from luxx.providers.addresses import AddressGuard, Reach, parse_base_url, reach_of_address, resolve_host
+from luxx.providers.models import AllowedHostRow
+from luxx.providers.resolver import AddressRefused, GuardedResolver
+from luxx.providers.views import NewProvider
+from providers_service.house import ADMIN, ANN, OTHER_ADMIN, PUBLIC_ADDRESS, House, run
+
+LOOPBACK_OR_PRIVATE = [
+    "127.0.0.1",
+    "127.1",
+    "127.0.1",
+    "127.255.255.254",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "0x7f.1",
+    "0177.0.0.1",
+    "017700000001",
+    "0177.0x0.0.1",
+    "127.0.0.1.",
+    "127。0。0。1",
+    "１２７.0.0.1",
+    "0.0.0.0",
+    "0",
+    "localhost",
+    "LOCALHOST",
+    "localhost.",
+    "ｌocalhost",
+    "app.localhost",
+    "printer.local",
+    "db.internal",
+    "10.0.0.1",
+    "10.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "0300.0250.1.1",
+    "100.64.0.1",
+    "198.18.0.1",
+    "192.0.2.1",
+    "240.0.0.1",
+    "[::1]",
+    "[0:0:0:0:0:0:0:1]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::ffff:10.0.0.1]",
+    "[::127.0.0.1]",
+    "[fc00::1]",
+    "[fd12:3456::1]",
+    "[fec0::1]",
+    "[64:ff9b::7f00:1]",
+    "[64:ff9b:1::a00:1]",
+    "[2002:7f00:1::]",
+    "[2002:c0a8:101::1]",
+    "[2001:0:7f00:1::]",
+    "[2606:4700::5efe:10.0.0.1]",
+    "inside.example",
+    "both.example",
+]
+METADATA = [
+    "169.254.169.254",
+    "2852039166",
+    "0xa9fea9fe",
+    "0xa9.0xfe.0xa9.0xfe",
+    "0251.0376.0251.0376",
+    "169.254.43518",
+    "169.254.1.1",
+    "[::ffff:169.254.169.254]",
+    "[::ffff:a9fe:a9fe]",
+    "[64:ff9b::a9fe:a9fe]",
+    "[2002:a9fe:a9fe::]",
+    "[fe80::1]",
+    "[fd00:ec2::254]",
+    "[fd20:ce::254]",
+    "100.100.100.200",
+    "168.63.129.16",
+    "metadata.google.internal",
+    "METADATA.google.internal.",
+    "metadata.goog",
+    "instance-data",
+    "224.0.0.1",
+    "[ff02::1]",
+    "metadata.example",
+]
+NO_HOST_AT_ALL = [
+    "http://",
+    "http:///v1",
+    "http://127%2e0.0.1/v1",
+    "http://[::1%25eth0]/v1",
+    "http://[::1/v1",
+    "http://user:pass@models.example/v1",
+    "http://models.example@127.0.0.1/v1",
+    "http://models.example\\@127.0.0.1/v1",
+    "http://models.example#@127.0.0.1/",
+    "https://models.example/v1?x=1",
+    "https://models.example/v1#top",
+    "https://models.example/v 1",
+    "https://models.example\t/v1",
+    "https://models.example/\nv1",
+    "https://models.example:0/v1",
+    "https://models.example:99999/v1",
+    "https://models.example:x/v1",
+    "ftp://models.example/v1",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:70/",
+    "javascript:alert(1)",
+    "models.example/v1",
+    "//models.example/v1",
+    "http://256.256.256.256/",
+    "http://1.2.3.4.5/",
+    "http://08.0.0.1/",
+    "http://a..b/",
+    "http://-a.example/",
+    "https://models.example/ü",
+    "https://" + "a" * 600,
+]
+
+
+@pytest.mark.parametrize("host", LOOPBACK_OR_PRIVATE)
+def test_private_spelling_is_refused_to_a_user_and_allowed_by_an_operator_who_saves_it(
+    house: House, host: str
+) -> None:
+    async def work() -> None:
+        guard = house.guard()
+        url = f"http://{host}:8080/v1"
+        for refused in (ANN, OTHER_ADMIN):
+            with pytest.raises(NotAllowed, match="private address") as caught:
+                await guard.vet(refused, url)
+            assert "allowed-hosts" in caught.value.message
+        assert (await guard.vet(ADMIN, url)).newly_allowed == parse_base_url(url).host_port
+
+    run(work)
+
+
+@pytest.mark.parametrize("host", METADATA)
+def test_metadata_spelling_is_refused_to_everybody_at_any_time(house: House, host: str) -> None:
+    async def work() -> None:
+        guard = house.guard()
+        for refused in (ANN, ADMIN):
+            with pytest.raises(NotAllowed, match="metadata"):
+                await guard.vet(refused, f"http://{host}/v1")
+        with pytest.raises(ProviderRefused, match="metadata"):
+            await guard.check_connect(host, 80)
+
+    run(work)
+
+
+@pytest.mark.parametrize("url", NO_HOST_AT_ALL)
+def test_url_that_two_parsers_may_read_differently_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_base_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://API.OpenAI.com:443/v1/", "https://api.openai.com/v1"),
+        ("http://models.example:80", "http://models.example"),
+        ("http://models.example:8080/a/b/", "http://models.example:8080/a/b"),
+        ("https://bücher.example/v1", "https://xn--bcher-kva.example/v1"),
+        ("http://0x7f.1:11434/v1", "http://127.0.0.1:11434/v1"),
+        ("http://[2606:2800:0:0::1]:81/v1", "http://[2606:2800::1]:81/v1"),
+        ("http://[::ffff:8.8.8.8]/v1", "http://8.8.8.8/v1"),
+    ],
+)
+def test_url_is_kept_in_one_spelling(text: str, url: str) -> None:
+    assert parse_base_url(text).url == url
+
+
+@pytest.mark.parametrize("address", [PUBLIC_ADDRESS, "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
+def test_public_address_is_public(address: str) -> None:
+    assert reach_of_address(address) is Reach.PUBLIC
+
+
+def test_allowing_is_for_that_exact_host_and_port(house: House) -> None:
+    async def work() -> None:
+        guard = house.guard("127.0.0.1:11434", "LOCALHOST:1234", "[0::1]:5")
+        for good in ("http://127.1:11434", "http://localhost.:1234", "http://[::1]:5/v1"):
+            assert (await guard.vet(ANN, good)).newly_allowed is None
+        for bad in ("http://127.0.0.1:11435", "http://localhost:11434", "http://127.0.0.1", "http://[::1]:6"):
+            with pytest.raises(NotAllowed):
+                await guard.vet(ANN, bad)
+
+    run(work)
+
+
+def test_saving_by_an_operator_allows_the_address_for_others_and_leaves_a_row(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            new = NewProvider(
+                name="gpu", provider_type="openai_compatible", base_url="http://10.0.0.5:8000/v1"
+            )
+            with pytest.raises(NotAllowed):
+                await service.create(ANN, new)
+            await service.create(ADMIN, new)
+            await service.create(ANN, new)
+        rows = await house.store.read(lambda session: list(session.scalars(select(AllowedHostRow))))
+        assert [(row.host_port, row.allowed_by) for row in rows] == [("10.0.0.5:8000", ADMIN.user_id)]
+
+    run(work)
+
+
+def test_name_that_turns_private_after_it_was_saved_is_refused_at_connect(house: House) -> None:
+    async def work() -> None:
+        guard = house.guard()
+        assert (await guard.vet(ANN, "https://models.example/v1")).newly_allowed is None
+        assert await guard.check_connect("models.example", 443) == [PUBLIC_ADDRESS]
+        house.names["models.example"] = ["127.0.0.1"]
+        with pytest.raises(ProviderRefused, match="private"):
+            await guard.check_connect("models.example", 443)
+
+    run(work)
+
+
+def test_literal_check_refuses_what_no_resolver_sees_and_resolves_nothing(house: House) -> None:
+    async def work() -> None:
+        async def never(_host: str, _port: int) -> list[str]:
+            raise AssertionError("resolved")
+
+        guard = AddressGuard(house.store, ["127.0.0.1:1"], resolve=never)
+        await guard.check_literal("models.example", 443)
+        await guard.check_literal("127.0.0.1", 1)
+        await guard.check_literal("8.8.8.8", 443)
+        for host in ("127.0.0.1", "::1", "169.254.169.254", "2130706433"):
+            with pytest.raises(ProviderRefused):
+                await guard.check_literal(host, 2)
+
+    run(work)
+
+
+def test_resolver_hands_out_only_checked_addresses(house: House) -> None:
+    async def work() -> None:
+        resolver = GuardedResolver(house.guard("inside.example:8000"))
+        assert [one["host"] for one in await resolver.resolve("models.example", 443)] == [PUBLIC_ADDRESS]
+        assert [one["host"] for one in await resolver.resolve("inside.example", 8000)] == ["10.1.2.3"]
+        with pytest.raises(AddressRefused) as caught:
+            await resolver.resolve("inside.example", 8001)
+        assert caught.value.reason.kind == "private_address"
+
+    run(work)
+
+
+def test_name_that_nobody_knows_may_be_saved_but_not_connected(house: House) -> None:
+    async def work() -> None:
+        guard = AddressGuard(house.store, resolve=resolve_host)
+        assert (await guard.vet(ANN, "https://nobody.invalid/v1")).url == "https://nobody.invalid/v1"
+        with pytest.raises(Unreachable, match="cannot be found"):
+            await guard.check_connect("nobody.invalid", 443)
+
+    run(work)
+
+
+def test_embedded_model_is_reached_while_it_listens_and_no_longer(house: House) -> None:
+    async def work() -> None:
+        ports: set[str] = {"127.0.0.1:40001"}
+        guard = AddressGuard(house.store, internal=lambda: ports)
+        assert await guard.check_connect("127.0.0.1", 40001) == ["127.0.0.1"]
+        ports.clear()
+        with pytest.raises(ProviderRefused):
+            await guard.check_connect("127.0.0.1", 40001)
+
+    run(work)
+
+
+def test_operators_alone_see_and_replace_allowed_hosts(house: House) -> None:
+    async def work() -> None:
+        async with house.open("10.9.9.9:1") as service:
+            for refused in (ANN, OTHER_ADMIN):
+                with pytest.raises(NotAllowed):
+                    await service.allowed_hosts(refused)
+                with pytest.raises(NotAllowed):
+                    await service.set_allowed_hosts(refused, [])
+            with pytest.raises(InvalidInput, match="metadata"):
+                await service.set_allowed_hosts(ADMIN, ["169.254.169.254:80"])
+            with pytest.raises(InvalidInput, match="host:port"):
+                await service.set_allowed_hosts(ADMIN, ["10.0.0.1"])
+            first = await service.set_allowed_hosts(ADMIN, ["127.1:11434", "10.0.0.1:80", "127.0.0.1:11434"])
+            assert [(one.host, one.source) for one in first] == [
+                ("10.9.9.9:1", "config"),
+                ("10.0.0.1:80", "admin"),
+                ("127.0.0.1:11434", "admin"),
+            ]
+            second = await service.set_allowed_hosts(ADMIN, ["127.0.0.1:11434"])
+            assert [one.host for one in second] == ["10.9.9.9:1", "127.0.0.1:11434"]
+
+    run(work)

@@ -1,0 +1,411 @@
+"""Providers as people manage them, and what a run gets."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from luxx.errors import InvalidInput, NotAllowed, NotFound, ProviderError, ProviderRefused, Unavailable
+from luxx.providers.models import ProviderRow
+from luxx.providers.service import ProviderService
+from luxx.providers.views import NewProvider, ProviderChanges, ProviderView
+from luxx.wire.tool import CommandPermission
+from providers_service.house import (
+    ADMIN,
+    ANN,
+    BOB,
+    EVE,
+    EVERYBODY,
+    KEY,
+    OTHER_ADMIN,
+    FakeLocal,
+    House,
+    Upstream,
+    caller,
+    run,
+)
+
+URL = "https://models.example/v1"
+ELSEWHERE = "https://other.example/v1"
+
+
+def new(name: str = "mine", **more: Any) -> NewProvider:
+    fields: dict[str, Any] = {
+        "name": name,
+        "provider_type": "openai_compatible",
+        "base_url": URL,
+        "api_key": KEY,
+        "default_model": "one",
+    }
+    return NewProvider(**(fields | more))
+
+
+async def key_of(service: ProviderService, view: ProviderView) -> str:
+    return (await service.resolve(ADMIN if view.user_id == 1 else ANN, view.id)).target.api_key
+
+
+def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(house: House, capfd: Any) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            created = await service.create(ANN, new())
+            listed, _ = await service.list_page(ANN, page=1, page_size=20)
+            updated = await service.update(ANN, created.id, ProviderChanges(name="renamed"))
+            resolved = await service.resolve(ANN, created.id)
+            for shown in (created, listed, await service.get(ANN, created.id), updated):
+                text = repr(shown) + msgspec.json.encode(shown).decode()
+                assert KEY not in text
+                assert f"****{KEY[-4:]}" in text
+            assert resolved.target.api_key == KEY
+            assert KEY not in repr(resolved) + repr(new()) + repr(ProviderChanges(api_key=KEY))
+        row = await house.store.read(lambda session: session.scalars(select(ProviderRow)).one())
+        assert KEY not in row.api_key
+        assert KEY[-4:] not in row.api_key
+
+    run(work)
+    out, err = capfd.readouterr()
+    assert KEY not in out + err
+
+
+def test_sealed_key_moved_to_another_row_does_not_open(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            first = await service.create(ANN, new("first"))
+            second = await service.create(ANN, new("second", api_key=""))
+
+            def move(session: Any) -> None:
+                rows = {row.id: row for row in session.scalars(select(ProviderRow))}
+                rows[second.id].api_key = rows[first.id].api_key
+
+            await house.store.write(move)
+            with pytest.raises(Unavailable, match="enter it anew"):
+                await service.resolve(ANN, second.id)
+            assert (await service.get(ANN, second.id)).api_key == "****"
+
+    run(work)
+
+
+def test_anothers_provider_is_as_good_as_missing(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            mine = await service.create(ANN, new())
+            for stranger in (BOB, ADMIN, EVE, OTHER_ADMIN):
+                for attempt in (
+                    service.get(stranger, mine.id),
+                    service.update(stranger, mine.id, ProviderChanges(name="x")),
+                    service.delete(stranger, mine.id),
+                    service.test(stranger, mine.id),
+                    service.models(stranger, mine.id),
+                    service.resolve(stranger, mine.id),
+                ):
+                    with pytest.raises(NotFound) as caught:
+                        await attempt
+                    with pytest.raises(NotFound) as missing:
+                        await service.get(stranger, 999)
+                    assert caught.value.message.replace(str(mine.id), "999") == missing.value.message
+                assert await service.list_page(stranger, page=1, page_size=20) == ([], 0)
+            assert (await service.get(ANN, mine.id)).name == "mine"
+
+    run(work)
+
+
+@pytest.mark.parametrize("provider_id", [0, -1, 2**31, 2**63, 10**40])
+def test_impossible_id_is_not_found(house: House, provider_id: int) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            with pytest.raises(NotFound):
+                await service.get(ANN, provider_id)
+
+    run(work)
+
+
+def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_alone(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            shared = await service.create(ADMIN, new("ours", is_shared=True))
+            seen = await service.get(BOB, shared.id)
+            assert (seen.name, seen.api_key, seen.is_own) == ("ours", "", False)
+            assert (await service.resolve(BOB)).target.api_key == KEY
+            for forbidden in (
+                service.update(BOB, shared.id, ProviderChanges(base_url=ELSEWHERE)),
+                service.delete(BOB, shared.id),
+            ):
+                with pytest.raises(NotAllowed, match="owner"):
+                    await forbidden
+            for stranger in (EVE, OTHER_ADMIN):
+                with pytest.raises(NotFound):
+                    await service.get(stranger, shared.id)
+                with pytest.raises(InvalidInput, match="connect a model"):
+                    await service.resolve(stranger)
+
+    run(work)
+
+
+def test_only_an_administrator_shares(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            with pytest.raises(NotAllowed):
+                await service.create(ANN, new(is_shared=True))
+            mine = await service.create(ANN, new())
+            with pytest.raises(NotAllowed):
+                await service.update(ANN, mine.id, ProviderChanges(is_shared=True))
+            demoted = caller(1, 1, CommandPermission.EXECUTE)
+            shared = await service.create(ADMIN, new(is_shared=True))
+            assert not (await service.update(demoted, shared.id, ProviderChanges(is_shared=False))).is_shared
+
+    run(work)
+
+
+def test_user_has_at_most_one_default(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            others = await service.create(BOB, new("bobs"))
+            first = await service.create(ANN, new("first"))
+            second = await service.create(ANN, new("second"))
+            assert (first.is_default, second.is_default) == (True, False)
+            await service.update(ANN, second.id, ProviderChanges(is_default=True))
+            made = await asyncio.gather(
+                *[service.create(ANN, new(f"p{n}", is_default=True)) for n in range(8)]
+            )
+            await asyncio.gather(
+                *[service.update(ANN, one.id, ProviderChanges(is_default=True)) for one in made]
+            )
+            views, total = await service.list_page(ANN, page=1, page_size=100)
+            assert total == 10
+            assert sum(view.is_default for view in views) == 1
+            assert (await service.get(BOB, others.id)).is_default
+
+    run(work)
+
+
+def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            mine = await service.create(ANN, new())
+            same = await service.update(
+                ANN, mine.id, ProviderChanges(base_url="HTTPS://Models.Example:443/v1/")
+            )
+            assert await key_of(service, same) == KEY
+            moved = await service.update(ANN, mine.id, ProviderChanges(base_url=ELSEWHERE))
+            assert (moved.api_key, await key_of(service, moved)) == ("", "")
+
+            await service.update(ANN, mine.id, ProviderChanges(api_key=KEY))
+            both = await service.update(
+                ANN, mine.id, ProviderChanges(base_url=URL, api_key="another-key-of-mine")
+            )
+            assert await key_of(service, both) == "another-key-of-mine"
+            echoed = await service.update(
+                ANN, mine.id, ProviderChanges(base_url=ELSEWHERE, api_key=both.api_key)
+            )
+            assert await key_of(service, echoed) == ""
+
+    run(work)
+
+
+def test_new_type_without_a_url_moves_to_that_types_home_and_drops_the_key(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            mine = await service.create(ANN, new())
+            moved = await service.update(ANN, mine.id, ProviderChanges(provider_type="deepseek"))
+            assert (moved.base_url, moved.api_key) == ("https://api.deepseek.com/v1", "")
+
+    run(work)
+
+
+def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            mine = await service.create(ANN, new())
+            same = await service.update(ANN, mine.id, ProviderChanges(api_key=mine.api_key, max_tokens=5))
+            assert (await key_of(service, same), same.max_tokens) == (KEY, 5)
+            for empty in ("", None):
+                await service.update(ANN, mine.id, ProviderChanges(api_key=KEY))
+                bare = await service.update(ANN, mine.id, ProviderChanges(api_key=empty, max_tokens=None))
+                assert (bare.api_key, bare.max_tokens, await key_of(service, bare)) == ("", None, "")
+
+    run(work)
+
+
+@pytest.mark.parametrize("key", ["a b", "line\nbreak: x", "nul\x00", "schlüssel"])
+def test_key_that_no_header_can_carry_is_refused_without_being_repeated(house: House, key: str) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            with pytest.raises(InvalidInput) as caught:
+                await service.create(ANN, new(api_key=key))
+            assert key not in caught.value.message
+
+    run(work)
+
+
+def test_unknown_type_and_missing_url_are_refused_with_what_to_write(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            with pytest.raises(InvalidInput, match="deepseek"):
+                await service.create(ANN, new(provider_type="nonsense"))
+            with pytest.raises(InvalidInput, match="base_url is needed"):
+                await service.create(ANN, new(base_url=""))
+            with pytest.raises(InvalidInput, match="embedded"):
+                await service.create(ADMIN, new(provider_type="local"))
+            with pytest.raises(NotAllowed):
+                await service.create(ANN, new(provider_type="local", base_url=""))
+
+    run(work)
+
+
+def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_provider(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            with pytest.raises(InvalidInput, match="connect a model"):
+                await service.resolve(ANN)
+            plain = await service.create(ADMIN, new("shared", is_shared=True, is_default=False))
+            assert (await service.resolve(ANN)).choice.provider_id == plain.id
+            shared = await service.create(ADMIN, new("shared default", is_shared=True, is_default=True))
+            assert (await service.resolve(ANN)).choice.provider_id == shared.id
+            other = await service.create(ANN, new("own", is_default=False))
+            assert (await service.resolve(ANN)).choice.provider_id == shared.id
+            own = await service.create(ANN, new("own default", is_default=True, max_tokens=77))
+            assert (await service.resolve(ANN)).choice.provider_id == own.id
+            assert (await service.resolve(ANN, preferred_id=other.id)).choice.provider_id == other.id
+            assert (await service.resolve(ANN, preferred_id=12345)).choice.provider_id == own.id
+            named = (await service.resolve(ANN, shared.id, "gpt-4o", preferred_id=other.id)).choice
+            assert (named.provider_id, named.model, named.card.context_window) == (
+                shared.id,
+                "gpt-4o",
+                128_000,
+            )
+            assert (await service.resolve(ANN)).choice.max_tokens == 77
+
+            await service.update(ANN, own.id, ProviderChanges(enabled=False))
+            assert (await service.resolve(ANN)).choice.provider_id == shared.id
+            with pytest.raises(InvalidInput, match="switched off"):
+                await service.resolve(ANN, own.id)
+            await service.delete(ANN, own.id)
+            with pytest.raises(NotFound):
+                await service.resolve(ANN, own.id)
+
+    run(work)
+
+
+def test_provider_without_a_model_says_so(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            mine = await service.create(ANN, new(default_model=""))
+            with pytest.raises(InvalidInput, match="name a model"):
+                await service.resolve(ANN)
+            assert (await service.resolve(ANN, mine.id, "two")).choice.model == "two"
+
+    run(work)
+
+
+def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(house: House) -> None:
+    async def work() -> None:
+        local = FakeLocal()
+        async with house.open(local=local) as service:
+            await service.create(ADMIN, NewProvider(name="local", provider_type="local", is_shared=True))
+            found = await service.resolve(ANN)
+            assert (found.target.base_url, found.target.api_key) == (
+                "http://127.0.0.1:40001/v1",
+                "of-this-start",
+            )
+            assert (found.choice.model, found.choice.card.tools) == ("smollm2-135m-instruct", False)
+            local.problem = "its file is gone"
+            with pytest.raises(Unavailable, match="gone"):
+                await service.resolve(ANN)
+            check = await service.test(ANN, found.choice.provider_id)
+            assert (check.ok, check.error) == (False, "its file is gone")
+        async with house.open() as service:
+            with pytest.raises(Unavailable, match="switched off"):
+                await service.resolve(ANN)
+
+    run(work)
+
+
+def test_test_tells_the_truth_about_key_url_model_and_reach(house: House) -> None:
+    async def work() -> None:
+        async with Upstream().serve() as upstream, house.open() as service:
+            mine = await service.create(ADMIN, new(base_url=upstream.base_url))
+
+            async def verdict(**changes: Any) -> tuple[bool, Any]:
+                await service.update(ADMIN, mine.id, ProviderChanges(**changes))
+                check = await service.test(ADMIN, mine.id)
+                assert KEY not in repr(check)
+                assert "sk-wrong" not in repr(check)
+                assert check.latency_ms >= 0
+                return check.ok, check.kind
+
+            good = (True, msgspec.UNSET)
+            assert await verdict() == good
+            assert (await service.test(ADMIN, mine.id)).models == ["one", "two"]
+            assert await verdict(api_key="sk-wrong-key-entirely-0000") == (False, "wrong_key")
+            upstream.is_open_list = True
+            assert await verdict() == (False, "wrong_key")
+            assert await verdict(api_key=KEY, default_model="three") == (False, "wrong_model")
+            upstream.lists = False
+            assert await verdict(default_model="one") == good
+            assert await verdict(default_model="") == (False, "wrong_url")
+            wrong = {"base_url": upstream.base_url + "/nowhere", "api_key": KEY, "default_model": "one"}
+            assert await verdict(**wrong) == (False, "wrong_url")
+            upstream.page = True
+            assert await verdict(base_url=upstream.base_url, api_key=KEY) == (False, "wrong_url")
+        async with house.open() as service:
+            check = await service.test(ADMIN, mine.id)
+            assert (check.ok, check.kind) == (False, "unreachable")
+
+    run(work)
+
+
+def test_address_is_checked_again_whenever_it_is_called(house: House) -> None:
+    async def work() -> None:
+        async with Upstream().serve() as upstream, house.open() as service:
+            mine = await service.create(ADMIN, new(base_url=upstream.base_url))
+            named = await service.create(ANN, new(base_url=f"http://models.example:{upstream.port}/v1"))
+            assert (await service.test(ADMIN, mine.id)).ok
+            await service.set_allowed_hosts(ADMIN, [])
+            house.names["models.example"] = ["127.0.0.1"]
+            for caller_, one in ((ADMIN, mine), (ANN, named)):
+                check = await service.test(caller_, one.id)
+                assert (check.ok, check.kind) == (False, "private_address")
+                with pytest.raises(ProviderRefused, match="private"):
+                    await service.models(caller_, one.id)
+            assert all(KEY not in authorization for _, authorization in upstream.seen[2:])
+            await service.set_allowed_hosts(ADMIN, [f"models.example:{upstream.port}"])
+            assert (await service.test(ANN, named.id)).ok
+
+    run(work)
+
+
+def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(house: House) -> None:
+    async def work() -> None:
+        async with Upstream().serve() as upstream, house.open() as service:
+            mine = await service.create(ADMIN, new(base_url=upstream.base_url))
+            assert await service.models(ADMIN, mine.id) == ["one", "two"]
+            upstream.key = "changed"
+            with pytest.raises(ProviderError) as caught:
+                await service.models(ADMIN, mine.id)
+            assert KEY not in str(caught.value) + repr(caught.value.__cause__)
+
+    run(work)
+
+
+def test_list_is_paged_newest_first(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            for number in range(5):
+                await service.create(ANN, new(f"p{number}"))
+            await service.create(ADMIN, new("shared", is_shared=True))
+            views, total = await service.list_page(ANN, page=1, page_size=4)
+            assert ([view.name for view in views], total) == (["shared", "p4", "p3", "p2"], 6)
+            rest, _ = await service.list_page(ANN, page=2, page_size=4)
+            assert [view.name for view in rest] == ["p1", "p0"]
+
+    run(work)
+
+
+def test_nobody_sees_anything_of_an_empty_house(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
+            for one in EVERYBODY:
+                assert await service.list_page(one, page=1, page_size=20) == ([], 0)
+
+    run(work)

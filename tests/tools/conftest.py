@@ -1,0 +1,51 @@
+"""What the tests of tools share: a workspace, a context for a user, an executor of given tools."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from luxx.config import ToolsConfig
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.executor import ToolExecutor
+
+CallMaker = Callable[..., ToolCall]
+ContextMaker = Callable[..., ToolContext]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def context_of(workspace: Path) -> ContextMaker:
+    def make(level: int = 4, user_id: int = 1, **more: Any) -> ToolContext:
+        return ToolContext(
+            user_id=user_id,
+            username=f"user{user_id}",
+            user_permission_level=CommandPermission(level),
+            workspace=more.pop("workspace", workspace),
+            **more,
+        )
+
+    return make
+
+
+@pytest.fixture
+def call() -> CallMaker:
+    def make(name: str, arguments: dict[str, Any] | str | None = None, call_id: str = "call-1") -> ToolCall:
+        text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
+        return ToolCall(call_id=call_id, name=name, arguments=text)
+
+    return make
+
+
+@pytest.fixture
+def builtin_executor() -> ToolExecutor:
+    return ToolExecutor(ToolRegistry(builtin_tools()), ToolsConfig())

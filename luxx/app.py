@@ -26,6 +26,7 @@ from luxx.accounts.settings import SettingsService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
+from luxx.api.bodies import JsonRequest
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
@@ -256,6 +257,7 @@ def create_app(house: House) -> Litestar:
         on_startup=[house.open],
         on_shutdown=[house.close],
         openapi_config=OpenAPIConfig(title="Luxx", version=__version__, path="/openapi", render_plugins=[]),
+        request_class=JsonRequest,
         request_max_body_size=None,
         logging_config=None,
         debug=False,

@@ -32,6 +32,8 @@ SILENCE_SECONDS = 45.0
 ATTACH_TRIES = 12
 LONGEST_PAUSE_SECONDS = 5.0
 STOP_SECONDS = 5.0
+LOOKS = 5
+LOOK_SECONDS = 0.4
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,11 +238,13 @@ class Talk:
                     self._screen.show(piece)
 
     async def _sent_run(self) -> str:
-        """The run of a message whose stream broke before its first frame."""
-        newest = await self._newest_run()
-        if newest == self._last_run:
-            raise LuxxError("the connection broke before the message was taken; send it again")
-        return newest
+        """The run of a message whose stream broke before its first frame; it may still be on its way."""
+        for _ in range(LOOKS):
+            newest = await self._newest_run()
+            if newest != self._last_run:
+                return newest
+            await asyncio.sleep(LOOK_SECONDS)
+        raise LuxxError("the connection broke before the message was taken; send it again")
 
     async def _newest_run(self) -> str:
         page = await self._server.call(

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import uuid_utils
 
@@ -13,8 +14,14 @@ def utc_now() -> datetime:
 
 def timestamp() -> str:
     """The current time as ISO 8601 UTC with milliseconds and `Z`."""
-    seconds = time.time()
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
+    now = time.time()
+    seconds = int(now)
+    return f"{_second(seconds)}.{int((now - seconds) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def new_id() -> str:

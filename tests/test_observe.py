@@ -61,7 +61,7 @@ def test_the_level_holds_for_own_logs_and_for_libraries(stream: Lines) -> None:
     assert [event["event"] for event in stream.events()] == ["loud", "loud library"]
 
 
-@pytest.mark.parametrize("name", ["uvicorn.error", "dbos", "litestar"])
+@pytest.mark.parametrize("name", ["uvicorn.error", "uvicorn", "litestar"])
 def test_libraries_log_through_the_same_lines(stream: Lines, name: str) -> None:
     configure_logging("INFO", stream=stream)
     logging.getLogger(name).info("listening on %s", "http://127.0.0.1:1")
@@ -101,7 +101,7 @@ def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, for_peo
     log = structlog.get_logger()
     log.info("call", api_key="hunter2", headers={"X-Api-Key": "hunter2", "list": [{"password": "hunter2"}]})
     log.info("Authorization: Bearer hunter2-hunter2", url="https://me:hunter2@host/path?token=hunter2")
-    logging.getLogger("dbos").warning("connecting to %s", "postgresql://luxx:hunter2@db/luxx")
+    logging.getLogger("alembic").warning("connecting to %s", "postgresql://luxx:hunter2@db/luxx")
     for logger in (log, logging.getLogger("elsewhere")):
         try:
             raise ValueError("bad key sk-hunter2hunter2")

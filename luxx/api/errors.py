@@ -7,13 +7,12 @@ answered with a 500 that tells nothing of the inside.
 import re
 from typing import Any
 
-import msgspec
 import structlog
 from litestar import Request, Response
-from litestar.exceptions import ClientException, HTTPException, ValidationException
-from litestar.utils.scope.state import ScopeState
+from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import OperationalError
 
+from luxx.api.bodies import BODY, refusal
 from luxx.api.envelope import Failure
 from luxx.errors import (
     Conflict,
@@ -46,8 +45,7 @@ PLAIN = {
     405: ("this path does not take this method; GET /openapi.json lists what it takes", "method_not_allowed"),
     413: ("the body is too large", "too_large"),
 }
-BODY = "data"
-_AT = re.compile(r" - at `\$(.*)`$")
+_QUOTED = re.compile(r"'(\w+)'")
 
 logger = structlog.get_logger()
 
@@ -76,60 +74,25 @@ def _ours(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Failur
 
 
 def _invalid(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
-    fields: dict[str, str] = {}
-    for item in error.extra if isinstance(error.extra, list) else []:
-        if item.get("source") == "body":
-            fields.update(_wrong_fields(request))
-        else:
-            fields[str(item.get("key", "?"))] = str(item.get("message", ""))
+    """A path or query parameter that is wrong or missing; bodies are read in `bodies.py`."""
+    items = error.extra if isinstance(error.extra, list) else []
+    fields = {str(item.get("key", "?")): str(item.get("message", "")) for item in items}
+    if BODY in fields:
+        fields = {"$": "a JSON object is needed as the body"}
     if not fields:
-        fields["$"] = "not what this route takes"
-    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
-    return failure(400, f"the request is not valid: {named}", "invalid_input", fields=fields)
+        missing = _QUOTED.search(error.detail)
+        fields = {missing.group(1) if missing else "$": "this parameter is required"}
+    return _ours(request, refusal(fields))
 
 
-def _wrong_fields(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """Every wrong field of a JSON body by its path, where the decoder names only the first."""
-    body = ScopeState.from_scope(request.scope).body
-    wanted = request.route_handler.parsed_fn_signature.parameters[BODY].annotation
-    if not isinstance(body, bytes) or not body:
-        return {"$": "a JSON object is needed as the body"}
-    try:
-        given = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as problem:
-        return {"$": str(problem)}
-    known = {field.encode_name: field for field in msgspec.structs.fields(wanted)}
-    wrong = {f"$.{name}": "unknown field" for name in given if name not in known}
-    for name, field in known.items():
-        if name not in given:
-            if field.required:
-                wrong[f"$.{name}"] = "this field is required"
-            continue
-        try:
-            msgspec.convert(given[name], field.type)
-        except msgspec.ValidationError as problem:
-            message = str(problem)
-            at = _AT.search(message)
-            wrong[f"$.{name}{at.group(1) if at else ''}"] = _AT.sub("", message)
-    return wrong
-
-
-def _malformed(_request: Request[Any, Any, Any], error: ClientException) -> Response[Failure]:
-    return failure(error.status_code, f"the body cannot be read: {error.detail}", "invalid_input")
-
-
-def _http(_request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:
+def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:
     if error.status_code >= 500:
-        return _unforeseen(_request, error)
+        return _unforeseen(request, error)
     sentence, kind = PLAIN.get(error.status_code, (str(error.detail), "invalid_input"))
     response = failure(error.status_code, sentence, kind)
     for name, value in (error.headers or {}).items():
         response.headers[name] = str(value)
     return response
-
-
-def _too_deep(_request: Request[Any, Any, Any], _error: RecursionError) -> Response[Failure]:
-    return failure(400, "the body is nested too deeply", "invalid_input", fields={"$": "nested too deeply"})
 
 
 def _database(request: Request[Any, Any, Any], error: OperationalError) -> Response[Failure]:
@@ -145,9 +108,7 @@ def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[F
 HANDLERS: dict[int | type[Exception], Any] = {
     LuxxError: _ours,
     ValidationException: _invalid,
-    ClientException: _malformed,
     HTTPException: _http,
-    RecursionError: _too_deep,
     OperationalError: _database,
     Exception: _unforeseen,
 }

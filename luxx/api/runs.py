@@ -39,14 +39,14 @@ class RunController(Controller):
         runs: NamedDependency[RunService],
         kind: FromQuery[RunKind | None] = None,
         subject_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
-        run_status: Annotated[RunStatus | None, QueryParameter(name="status")] = None,
+        status: FromQuery[RunStatus | None] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
         before: Before = None,
         limit: Limit = None,
     ) -> Success[Page[Run]]:
         """Your runs, newest first."""
-        wanted = RunFilter(kind=kind, subject_id=subject_id, status=run_status, before=before)
+        wanted = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
         size = limit or page_size
         items, total = await runs.list_page(caller, wanted, page=page, page_size=size)
         return success(Page(items=items, total=total, page=page, page_size=size))

@@ -5,7 +5,7 @@ ended, or the server closes.
 """
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any
 
 from litestar import Request
@@ -48,8 +48,8 @@ class _Stream(ASGIResponse):
         unsubscribe = self._accounts.subscribe(self._stop_when_revoked)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            async with aclosing(self._watch.frames()) as frames:
-                async for data in frames:
+            with self._watch.attached():
+                while data := await self._watch.next():
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:

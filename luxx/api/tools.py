@@ -9,10 +9,12 @@ from typing import Annotated, Any, assert_never
 
 import msgspec
 from litestar import Controller, delete, get, post
-from litestar.params import Dependency, Parameter
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter, SkipValidation
 
 from luxx.accounts.caller import Caller
 from luxx.api.envelope import Page, Success, success
+from luxx.api.parameters import GivenCaller, PageNumber, PageSize, TextId
 from luxx.clock import new_id
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.tools.core import CommandPermission, Risk, ToolCall, ToolContext, ToolDefinition
@@ -20,9 +22,8 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
-_Executor = Annotated[ToolExecutor, Dependency(skip_validation=True)]
-_WorkspaceOf = Annotated[WorkspaceOf, Dependency(skip_validation=True)]
-_Caller = Annotated[Caller, Dependency(skip_validation=True)]
+GivenExecutor = NamedDependency[ToolExecutor]
+GivenWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +60,11 @@ class ToolController(Controller):
     @get(summary="The tools the caller may run")
     async def list_tools(
         self,
-        caller: _Caller,
-        tool_executor: _Executor,
-        category: Annotated[str | None, Parameter(max_length=64)] = None,
-        page: Annotated[int, Parameter(ge=1, le=1_000_000)] = 1,
-        page_size: Annotated[int, Parameter(ge=1, le=100)] = 20,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        category: Annotated[str | None, QueryParameter(max_length=64)] = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
     ) -> Success[Page[ToolView]]:
         """In the order they were registered."""
         tools = [
@@ -76,7 +77,9 @@ class ToolController(Controller):
         return success(Page(items=items, total=len(tools), page=page, page_size=page_size))
 
     @get("/{name:str}", summary="One tool")
-    async def get_tool(self, caller: _Caller, tool_executor: _Executor, name: str) -> Success[ToolView]:
+    async def get_tool(
+        self, caller: GivenCaller, tool_executor: GivenExecutor, name: TextId
+    ) -> Success[ToolView]:
         """404 for a tool above the caller's level too."""
         tool = tool_executor.registry.get(name)
         if tool is None or tool.required_permission > caller.permission_level:
@@ -86,11 +89,11 @@ class ToolController(Controller):
     @post("/{name:str}/execute", status_code=200, summary="Run a tool")
     async def execute_tool(
         self,
-        caller: _Caller,
-        tool_executor: _Executor,
-        workspace_of: _WorkspaceOf,
-        name: str,
-        data: ExecuteTool,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        workspace_of: GivenWorkspaceOf,
+        name: TextId,
+        data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
         """`data` is the tool's own answer, a failure included. 400 for arguments that do not fit."""
         call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
@@ -106,7 +109,7 @@ class ToolController(Controller):
         return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
 
     @delete("/cache", status_code=200, summary="Forget cached answers")
-    async def clear_cache(self, caller: _Caller, tool_executor: _Executor) -> Success[ClearedCache]:
+    async def clear_cache(self, caller: GivenCaller, tool_executor: GivenExecutor) -> Success[ClearedCache]:
         """The caller's own."""
         return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
 

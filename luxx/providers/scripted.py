@@ -1,13 +1,9 @@
 """The scripted provider: a served fake of a model's server, for Luxx's tests and its users'.
 
-It speaks the three dialects (OpenAI `/chat/completions` and `/models`, Anthropic `/messages`, Gemini
-`:generateContent` and `:streamGenerateContent`), answers by the rules of a script, misbehaves as told,
-and fails on a call nobody scripted and on a rule nobody used. How a script looks: `scripted_script.py`.
-
-    async with ScriptedProvider(Script(rules=[Rule(reply=[Text(text="Hello")])])) as server:
-        ...  # point a client at server.url
-
-    python -m luxx.providers.scripted --script FILE.yaml --port 8099
+It speaks the three dialects on its serving side, answers by the rules of a script (`scripted_script.py`),
+misbehaves as told, and fails on a call nobody scripted and on a rule nobody used. In a test, point a client
+at `server.url` inside `async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line,
+`python -m luxx.providers.scripted --script FILE.yaml --port 8099`.
 """
 
 import argparse

@@ -4,8 +4,8 @@
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -27,18 +27,21 @@ class CancelSignal:
         if self._task is not None:
             self._task.cancel()
 
-    async def wait(self, awaitable: Awaitable[T]) -> T:
+    async def wait(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """The awaitable's result. Raises RunCancelled as soon as the signal fires."""
-        if self.is_fired:
-            if asyncio.iscoroutine(awaitable):
-                awaitable.close()
-            raise RunCancelled
         task = asyncio.current_task()
+        if self.is_fired or task is None:
+            awaitable.close()
+            raise RunCancelled
         self._task = task
         try:
-            return await awaitable
+            result = await awaitable
+            if task.cancelling():
+                # It fired while the last piece of work was held: take the cancellation here, not later.
+                await asyncio.sleep(0)
+            return result
         except asyncio.CancelledError:
-            if self.is_fired and task is not None and task.uncancel() == 0:
+            if self.is_fired and task.uncancel() == 0:
                 raise RunCancelled from None
             raise
         finally:

@@ -132,8 +132,7 @@ class RunLog:
             )
             for row in rows
         ]
-        if frames:
-            channel.publish(frames)
+        channel.publish(*frames)
 
 
 def _logged(seq: int, entry: Entry) -> LoggedEvent:

@@ -6,7 +6,7 @@ the log. Everything here runs on the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import msgspec
@@ -17,7 +17,7 @@ RING = 2048
 """Frames kept for watchers that lag. At some 250 bytes a frame: half a megabyte per busy run at most."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """`seq` is 0 for what is not logged; `step` and `text` are set on deltas."""
 
     data: bytes
@@ -34,7 +34,6 @@ class Channel:
         self.run_id = run_id
         self.logged = 0
         self.is_driven = False
-        self.is_over = False
         self.open_steps: dict[int, OpenStep] = {}
         self.watchers = 0
         self._frames: list[Frame] = []
@@ -46,16 +45,15 @@ class Channel:
         """The index that the next frame will have."""
         return self._base + len(self._frames)
 
-    def publish(self, frames: Sequence[Frame]) -> None:
+    def publish(self, *frames: Frame) -> None:
         """Adds frames and wakes whoever waits."""
-        self._frames.extend(frames)
-        if any(frame.is_last for frame in frames):
-            self.is_over = True
+        self._frames += frames
         if len(self._frames) > 2 * RING:
             cut = len(self._frames) - RING
             del self._frames[:cut]
             self._base += cut
-        self.wake()
+        if self._waiting:
+            self.wake()
 
     def since(self, index: int) -> list[Frame] | None:
         """The frames from `index` on; None where the ring no longer holds it."""

@@ -15,7 +15,7 @@ from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient, Retry
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
-from luxx.runs.completion import CompletionReader, Output
+from luxx.runs.completion import CompletionReader
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.job import ChatJob
@@ -95,7 +95,8 @@ class Iteration:
         """
         reader = CompletionReader(self._job.run_id, len(self._log.state.steps), self._channel.open_steps)
         try:
-            await self._read(reader, self._request(self._crew.tools if with_tools else []))
+            request = self._request(self._crew.tools if with_tools else [])
+            await self._signal.wait(self._read(reader, request))
         except ProviderError as error:
             raise Cut(closing(reader.close(StepStatus.ERROR)), error) from error
         except RunCancelled:
@@ -134,31 +135,14 @@ class Iteration:
         await self._log.append([marked(step, StepStatus.INTERRUPTED) for step in steps])
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
-        publish, wait = self._channel.publish, self._signal.wait
-        target = self._crew.target
+        publish, target = self._channel.publish, self._crew.target
         async with aclosing(self._client.stream(request, target, on_retry=self._on_retry)) as stream:
-            while True:
-                deltas = await wait(anext(stream, None))
-                if deltas is None:
-                    return
-                outputs = reader.take(deltas)
-                if len(outputs) == 1 and isinstance(outputs[0], Frame):
-                    publish((outputs[0],))
-                elif outputs:
-                    await self._tell(outputs)
-
-    async def _tell(self, outputs: list[Output]) -> None:
-        frames: list[Frame] = []
-        for output in outputs:
-            if isinstance(output, Frame):
-                frames.append(output)
-                continue
-            if frames:
-                self._channel.publish(frames)
-                frames = []
-            await self._log.append([ProcessStep(step=output)])
-        if frames:
-            self._channel.publish(frames)
+            async for deltas in stream:
+                for output in reader.take(deltas):
+                    if isinstance(output, Frame):
+                        publish(output)
+                    else:
+                        await self._log.append([ProcessStep(step=output)])
 
     async def _on_retry(self, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)

@@ -4,8 +4,8 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import assert_never
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_never
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -61,7 +61,7 @@ class ChatLoop:
         hub: Hub,
         client: ModelClient,
         executor: ToolExecutor,
-        crew_of: Callable[[ChatJob, CancelSignal], Awaitable[Crew]],
+        crew_of: Callable[[ChatJob, CancelSignal], Coroutine[Any, Any, Crew]],
         max_iterations: int,
         metrics: Metrics,
     ) -> None:

@@ -1,11 +1,12 @@
 """Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
 
-Nothing missing and nothing twice, whether the run is driven here, elsewhere, or over. Yields bytes of
+Nothing missing and nothing twice, whether the run is driven here, elsewhere, or over. Gives bytes of
 text/event-stream; `api/sse.py` sends them.
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, logged_frame, run_frame
@@ -19,7 +20,10 @@ QUIET_SECONDS = 15.0
 
 
 class Watch:
-    """One client's cursor over one run. `stop` ends it from outside (the client left, or was signed out)."""
+    """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
+
+    It catches up with the log first, then lives on the ring; falling off the ring sends it back.
+    """
 
     def __init__(
         self, hub: Hub, store: Store, run: Run, *, after: int = 0, accumulated: bool = False
@@ -29,85 +33,100 @@ class Watch:
         self._run = run
         self._sent = after
         self._texts: dict[int, str] | None = {} if accumulated else None
-        self._is_stopped = False
-        self._saw_end = False
-        self._channel: Channel | None = None
+        self._channel = Channel(run.id)
+        self._has_begun = False
+        self._is_live = False
+        self._is_over = False
+        self._index = 0
+        self._until: int | None = None
+        self._snapshots = b""
+        self._is_placed = False
+        self._last_sent = 0.0
 
-    def stop(self) -> None:
-        """Ends `frames` at once."""
-        self._is_stopped = True
-        if self._channel is not None:
-            self._channel.wake()
-
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The stream, from its `run` frame to the event that ends the run."""
+    @contextmanager
+    def attached(self) -> Generator[None]:
+        """Keeps the run's channel for as long as it is watched."""
         with self._hub.watched(self._run.id) as channel:
             self._channel = channel
-            yield run_frame(self._run)
-            is_over = False
-            while not is_over and not self._is_stopped:
-                index, snapshots = 0, b""
-                is_settled = False
-                while not is_settled and not is_over:
-                    index, until, snapshots = await self._place(channel)
-                    async for page in self._replay(until):
-                        yield b"".join(logged_frame(e.seq, e.type, e.data) for e in page)
-                        is_over = any(e.type in ENDING for e in page)
-                    is_settled = until is not None or not channel.is_driven
-                if is_over:
-                    return
-                if snapshots:
-                    yield snapshots
-                async for data in self._live(channel, index):
-                    yield data
-                is_over = self._saw_end
+            yield
 
-    async def _place(self, channel: Channel) -> tuple[int, int | None, bytes]:
-        """Where the live tail is taken up: its index, the log's place there, and what is open there."""
-        if not channel.is_driven:
-            return channel.end, None, b""
-        while channel.is_driven and channel.logged < self._sent and not self._is_stopped:
-            await channel.wait(channel.end)
-        steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
-        if self._texts is not None:
-            self._texts = {step.index: step.content() for step in steps}
-        return channel.end, channel.logged, b"".join(step.snapshot() for step in steps)
+    def stop(self) -> None:
+        """Ends the watch at once, from outside: the client left, or was signed out."""
+        self._is_over = True
+        self._channel.wake()
 
-    async def _replay(self, until: int | None) -> AsyncGenerator[list[StoredEvent], None]:
-        while until is None or self._sent < until:
-            after = self._sent
-            page = await self._store.read(lambda s, after=after: read_page(s, self._run.id, after, until))
-            if not page:
-                return
-            self._sent = page[-1].seq
-            yield page
-
-    async def _live(self, channel: Channel, index: int) -> AsyncGenerator[bytes, None]:
-        """Live frames from `index` on; returns at the end, when stopped, or when the ring moved past."""
-        last_sent = time.monotonic()
-        while not self._is_stopped:
-            frames = channel.since(index)
-            if frames is None:
-                return
+    async def next(self) -> bytes:
+        """What to send next, in one piece; empty once the run has ended or the watch was stopped."""
+        channel = self._channel
+        while not self._is_over:
+            if not self._is_live:
+                data = await self._catch_up()
+                if data:
+                    self._last_sent = time.monotonic()
+                    return data
+                continue
+            frames = channel.since(self._index)
             if frames:
-                index += len(frames)
-                yield self._join(frames)
-                last_sent = time.monotonic()
-                if self._saw_end:
-                    return
-            else:
-                await channel.wait(index)
-                if channel.end == index and time.monotonic() - last_sent >= QUIET_SECONDS:
-                    yield COMMENT
-                    last_sent = time.monotonic()
+                self._index += len(frames)
+                self._last_sent = time.monotonic()
+                return self._join(frames)
+            if frames is None:
+                self._is_live = self._is_placed = False
+                continue
+            await channel.wait(self._index)
+            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
+                self._last_sent = time.monotonic()
+                return COMMENT
+        return b""
+
+    async def _catch_up(self) -> bytes:
+        """One piece of what lies before the live tail; empty where there is none left."""
+        if not self._has_begun:
+            self._has_begun = True
+            return run_frame(self._run)
+        if not self._is_placed:
+            await self._place()
+        page = await self._read_page()
+        if page:
+            self._sent = page[-1].seq
+            self._is_over = any(event.type in ENDING for event in page)
+            return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
+        if self._until is None and self._channel.is_driven:
+            # Somebody began to drive it while the log was read: take its place, and what it has open.
+            self._is_placed = False
+            return b""
+        self._is_live = True
+        return self._snapshots
+
+    async def _place(self) -> None:
+        """Notes where the live tail is taken up, the log's place there, and what is open there."""
+        channel = self._channel
+        while channel.is_driven and channel.logged < self._sent and not self._is_over:
+            await channel.wait(channel.end)
+        self._is_placed = True
+        self._index, self._until, self._snapshots = channel.end, None, b""
+        if channel.is_driven:
+            steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
+            self._until = channel.logged
+            self._snapshots = b"".join(step.snapshot() for step in steps)
+            if self._texts is not None:
+                self._texts = {step.index: step.content() for step in steps}
+
+    async def _read_page(self) -> list[StoredEvent]:
+        run_id, after, until = self._run.id, self._sent, self._until
+        if until is not None and after >= until:
+            return []
+        return await self._store.read(lambda session: read_page(session, run_id, after, until))
 
     def _join(self, frames: list[Frame]) -> bytes:
+        if len(frames) == 1 and not frames[0].seq and self._texts is None:
+            return frames[0].data
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
         out: list[bytes] = []
         for frame in frames[known[-1] + 1 :] if known else frames:
             if frame.seq:
                 self._sent = frame.seq
-                self._saw_end = self._saw_end or frame.is_last
+                self._is_over = self._is_over or frame.is_last
             out.append(frame.data if self._texts is None else self._accumulate(frame, self._texts))
         return b"".join(out)
 

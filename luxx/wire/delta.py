@@ -21,11 +21,11 @@ class FinishReason(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True):
+class ThinkingDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str
 
 
-class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     text: str
 
 

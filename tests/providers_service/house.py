@@ -17,12 +17,14 @@ from luxx.providers.client import ModelClient
 from luxx.providers.local import LocalAddress
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
+from luxx.providers.views import NewProvider
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base
 from luxx.vault import Vault
 from luxx.wire.tool import CommandPermission
 
 KEY = "sk-a-key-that-nobody-may-see-again-7f3d"
+URL = "https://models.example/v1"
 PUBLIC_ADDRESS = "93.184.215.14"
 NAMES = {
     "models.example": [PUBLIC_ADDRESS],
@@ -57,6 +59,17 @@ BOB = caller(3, 1)
 OTHER_ADMIN = caller(4, 2, CommandPermission.ADMIN)
 EVE = caller(5, 2)
 EVERYBODY = (ADMIN, ANN, BOB, OTHER_ADMIN, EVE)
+
+
+def new(name: str = "mine", **more: Any) -> NewProvider:
+    fields: dict[str, Any] = {
+        "name": name,
+        "provider_type": "openai_compatible",
+        "base_url": URL,
+        "api_key": KEY,
+        "default_model": "one",
+    }
+    return NewProvider(**(fields | more))
 
 
 class FakeLocal:

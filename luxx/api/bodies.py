@@ -1,0 +1,108 @@
+"""JSON bodies, read strictly: text is no number, and every wrong field is named by its path.
+
+The decoder stops at the first mistake; only a body that has one is walked again to find them all.
+"""
+
+import re
+from typing import Any, cast, get_args, get_origin
+
+import msgspec
+from litestar import Request
+from msgspec.structs import FieldInfo
+
+from luxx.errors import InvalidInput
+
+BODY = "data"
+"""The handlers' parameter that takes the body."""
+
+_AT = re.compile(r" - at `\$(.*)`$")
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""No database stores it in text; the escape is the only way that JSON can carry it."""
+
+Fields = dict[str, str]
+
+
+class JsonRequest(Request[Any, Any, Any]):
+    """A request whose body becomes the handler's Struct in one strict step."""
+
+    async def json(self) -> Any:
+        """The body as the type of the handler's `data`. Raises InvalidInput."""
+        wanted = self.route_handler.parsed_fn_signature.parameters[BODY].annotation
+        return read_body(await self.body(), wanted)
+
+
+def read_body(body: bytes, wanted: Any) -> Any:
+    """`body` as `wanted`. Raises InvalidInput with each wrong field's path in `detail.fields`."""
+    if not body:
+        raise refusal({"$": "a JSON object is needed as the body"})
+    if _NUL.search(body):
+        raise refusal({"$": "text must not contain the character NUL"})
+    try:
+        return _decode(body, wanted)
+    except RecursionError as error:
+        raise refusal({"$": "nested too deeply"}) from error
+    except ValueError as error:
+        # Not JSON, or not UTF-8.
+        raise refusal({"$": f"not readable as JSON: {error}"}) from error
+
+
+def refusal(fields: Fields) -> InvalidInput:
+    """The error that names these fields."""
+    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
+    return InvalidInput(f"the request is not valid: {named}", detail={"fields": fields})
+
+
+def _decode(body: bytes, wanted: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except msgspec.ValidationError as error:
+        wrong = _wrong("$", msgspec.json.decode(body), wanted)
+        raise refusal(wrong or _named("$", error)) from error
+
+
+def _wrong(path: str, value: Any, wanted: Any) -> Fields:
+    plain = _plain(wanted)
+    if isinstance(value, dict) and _is_struct(plain):
+        return _wrong_members(path, cast("dict[str, Any]", value), plain)
+    if isinstance(value, list) and get_origin(plain) is list:
+        wrong: Fields = {}
+        for index, item in enumerate(cast("list[Any]", value)):
+            wrong |= _wrong(f"{path}[{index}]", item, get_args(plain)[0])
+        if wrong:
+            return wrong
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        return _named(path, error)
+    return {}
+
+
+def _wrong_members(path: str, value: dict[str, Any], struct: Any) -> Fields:
+    known: dict[str, FieldInfo] = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    wrong = {f"{path}.{name}": "unknown field" for name in value if name not in known}
+    for name, field in known.items():
+        if name in value:
+            wrong |= _wrong(f"{path}.{name}", value[name], field.type)
+        elif field.required:
+            wrong[f"{path}.{name}"] = "this field is required"
+    return wrong
+
+
+def _named(path: str, error: msgspec.ValidationError) -> Fields:
+    message = str(error)
+    at = _AT.search(message)
+    return {path + (at.group(1) if at else ""): _AT.sub("", message)}
+
+
+def _plain(wanted: Any) -> Any:
+    """A type without its constraints; of a choice, the one that can hold members."""
+    if hasattr(wanted, "__metadata__"):
+        return _plain(get_args(wanted)[0])
+    choices = [_plain(choice) for choice in get_args(wanted)] if get_origin(wanted) is not list else []
+    holding = [choice for choice in choices if _is_struct(choice) or get_origin(choice) is list]
+    return holding[0] if len(holding) == 1 else wanted
+
+
+def _is_struct(wanted: Any) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)

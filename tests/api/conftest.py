@@ -1,0 +1,94 @@
+"""One server, one scripted provider and some people per module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.person import KEY, Person
+from api.schema import Document
+from api.server import Server
+from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    """A model that says the same to whatever it is asked."""
+    rules = [
+        Rule(name="refuses", when=When(user="refuse this"), status=401, message=f"wrong key {KEY}"),
+        Rule(
+            name="waits",
+            when=When(user="wait here"),
+            reply=[Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Counts(completion=4), Finish()],
+        ),
+        Rule(
+            name="answers",
+            reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()],
+        ),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    # Not every module asks everything: unused rules are no failure here, unscripted calls are.
+    unscripted = list(provider.unscripted)
+    provider.__exit__(GeneratorExit, None, None)
+    assert not unscripted
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    with Server(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> Document:
+    with Person(server, None) as nobody:
+        return Document(nobody.ask("GET", "/openapi.json").json())
+
+
+@pytest.fixture(scope="module")
+def nobody(server: Server, document: Document) -> Iterator[Person]:
+    """Not signed in."""
+    with Person(server, document) as person:
+        yield person
+
+
+@pytest.fixture(scope="module")
+def admin(server: Server, document: Document, upstream: ScriptedProvider) -> Iterator[Person]:
+    """The operator, who has allowed the scripted provider's address."""
+    with Person(server, document).sign_in() as person:
+        host = upstream.url.removeprefix("http://")
+        person.good("PUT", "/admin/allowed-hosts", json={"hosts": [host]})
+        yield person
+
+
+@pytest.fixture(scope="module")
+def anna(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """A user of level 1 with a provider, which is her default."""
+    with Person(server, document).register("anna") as person:
+        connect(person, upstream)
+        yield person
+
+
+@pytest.fixture(scope="module")
+def bob(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """Another user of level 1 with a provider of his own."""
+    with Person(server, document).register("bob") as person:
+        connect(person, upstream)
+        yield person
+
+
+def connect(person: Person, upstream: ScriptedProvider) -> int:
+    """A provider that is the scripted one; its id."""
+    body = {
+        "name": "scripted",
+        "provider_type": "openai",
+        "base_url": f"{upstream.url}/v1",
+        "api_key": KEY,
+        "default_model": "scripted",
+        "is_default": True,
+    }
+    provider_id: int = person.good("POST", "/providers", json=body)["id"]
+    return provider_id

@@ -1,0 +1,122 @@
+"""The server's own OpenAPI document, and whether an answer is what it promises."""
+
+import re
+from functools import cache
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+URN = "urn:luxx"
+METHODS = ("get", "put", "post", "delete", "patch")
+
+
+class Operation:
+    """One method of one path of the document."""
+
+    def __init__(self, document: dict[str, Any], method: str, template: str) -> None:
+        self.method = method.upper()
+        self.template = template
+        self.about: dict[str, Any] = document["paths"][template][method]
+        shared = document["paths"][template].get("parameters", [])
+        self.parameters: list[dict[str, Any]] = [*shared, *self.about.get("parameters", [])]
+
+    def __repr__(self) -> str:
+        return f"{self.method} {self.template}"
+
+    def names(self, where: str) -> list[str]:
+        """The names of the parameters in the path or the query."""
+        return [each["name"] for each in self.parameters if each["in"] == where]
+
+    @property
+    def is_public(self) -> bool:
+        return self.about.get("security") == []
+
+
+class Document:
+    """`/openapi.json`, asked for what it says about a request."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content = content
+        self._registry: Registry[Any] = Registry().with_resource(
+            URN, Resource.from_contents(content, default_specification=DRAFT202012)
+        )
+        self.operations = [
+            Operation(content, method, template)
+            for template, path in content["paths"].items()
+            for method in METHODS
+            if method in path
+        ]
+        self._patterns = sorted(
+            ((_pattern(each.template), each) for each in self.operations),
+            key=lambda pair: pair[1].template.count("{"),
+        )
+        self._validator = cache(self._make_validator)
+
+    def find(self, method: str, path: str) -> Operation | None:
+        """The operation that a request is of."""
+        for pattern, operation in self._patterns:
+            if operation.method == method.upper() and pattern.fullmatch(path):
+                return operation
+        return None
+
+    def resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """A schema with its own reference followed."""
+        while "$ref" in schema:
+            part: Any = self.content
+            for name in schema["$ref"].removeprefix("#/").split("/"):
+                part = part[name]
+            schema = part
+        return schema
+
+    def body_schema(self, operation: Operation) -> dict[str, Any] | None:
+        """The JSON schema of the operation's body, if it takes one."""
+        body = operation.about.get("requestBody")
+        if body is None:
+            return None
+        return self.resolve(self.resolve(body)["content"]["application/json"]["schema"])
+
+    def check(self, response: httpx.Response) -> None:
+        """Raises AssertionError for a JSON answer that the document does not describe."""
+        request = response.request
+        operation = self.find(request.method, request.url.path)
+        if operation is None:
+            return
+        status = str(response.status_code)
+        said = operation.about["responses"]
+        assert status in said or "default" in said, f"{operation} does not document the status {status}"
+        key = status if status in said else "default"
+        content = self.resolve(said[key]).get("content", {})
+        kind = response.headers.get("content-type", "").partition(";")[0]
+        if not kind:
+            return
+        assert kind in content, f"{operation} {status} answers {kind}; documented: {list(content)}"
+        if kind == "application/json":
+            at = "responses" if "$ref" not in said[key] else None
+            schema = (
+                {"$ref": f"{URN}#/paths/{_escaped(operation)}/responses/{key}/content/application~1json/schema"}
+                if at
+                else {
+                    "$ref": f"{URN}{said[key]['$ref']}/content/application~1json/schema",
+                }
+            )
+            problems = [
+                f"{error.json_path}: {error.message[:300]}"
+                for error in self._validator(schema["$ref"]).iter_errors(response.json())
+            ]
+            assert not problems, f"{operation} {status} breaks its schema: {problems}"
+
+    def _make_validator(self, reference: str) -> Draft202012Validator:
+        return Draft202012Validator({"$ref": reference}, registry=self._registry)
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    parts = re.split(r"\{[^}]+\}", template)
+    return re.compile("[^/]+".join(re.escape(part) for part in parts))
+
+
+def _escaped(operation: Operation) -> str:
+    path = operation.template.replace("~", "~0").replace("/", "~1").replace("{", "%7B").replace("}", "%7D")
+    return f"{path}/{operation.method.lower()}"

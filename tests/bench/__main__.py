@@ -1,0 +1,71 @@
+"""`python -m tests.bench`: runs the rows, prints the table, keeps the figures; 1 where a target is missed.
+
+`--only ROW` (several times) and `--rounds N` narrow it; `profile ROW` says where Luxx's time goes instead.
+"""
+
+import argparse
+import os
+import sys
+
+import uvloop
+
+from tests.bench.figures import Figures
+from tests.bench.load import Broken
+from tests.bench.peers import install_peers
+from tests.bench.processes import ROOT, pin_tools
+from tests.bench.profiling import PROFILED, profile
+from tests.bench.rows import ROWS
+from tests.bench.upstream import Upstream
+
+RESULTS = ROOT / "bench-results"
+
+
+def main() -> int:
+    options = _options()
+    if os.environ.get("PEERS"):
+        install_peers()
+    is_pinned = pin_tools()
+    if not is_pinned:
+        print("Not pinned to cores: figures will vary more.", file=sys.stderr)
+    if options.profile is not None:
+        uvloop.run(profile(options.profile))
+        return 0
+    figures = Figures()
+    try:
+        uvloop.run(_measure(options.only or list(ROWS), options.rounds, figures))
+    except Broken as error:
+        print(f"Broken: {error}", file=sys.stderr)
+        return 1
+    print(figures.table())
+    path = figures.save(RESULTS, rounds=options.rounds, is_pinned=is_pinned)
+    print(f"kept in {path.relative_to(ROOT)}")
+    for figure in figures.missed:
+        measured = f"{figure.median:.2f} {figure.unit}"
+        print(f"missed: {figure.row}, {figure.name}: {measured}, target {figure.target}")
+    return 1 if figures.missed else 0
+
+
+async def _measure(rows: list[str], rounds: int, figures: Figures) -> None:
+    upstream = Upstream()
+    await upstream.open()
+    for name in rows:
+        done = 0
+        async for _ in ROWS[name](upstream, figures, rounds):
+            done += 1
+            print(f"{name}: round {done} of {rounds}", file=sys.stderr)
+    await upstream.close()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="What Luxx costs.")
+    parser.add_argument("--only", action="append", choices=list(ROWS), help="only this row; may be repeated")
+    parser.add_argument("--rounds", type=int, default=5)
+    commands = parser.add_subparsers()
+    profiling = commands.add_parser("profile", help="where the event loop's time goes in a row")
+    profiling.add_argument("profile", choices=list(PROFILED))
+    parser.set_defaults(profile=None)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Peers: other relays to stand beside. FastAPI with the openai SDK comes with the development extra,
+nginx and LiteLLM join where they are there; `PEERS=1` installs LiteLLM in an environment of its own.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tests.bench.processes import ROOT, free_port
+
+PEERS_FOLDER = ROOT / "bench-results" / "peers"
+
+NGINX = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log stderr crit;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  upstream model {{ server 127.0.0.1:{upstream_port}; keepalive 64; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off;
+    }}
+  }}
+}}
+"""
+
+LITELLM = """
+model_list:
+  - model_name: bench-model
+    litellm_params:
+      model: openai/bench-model
+      api_base: http://127.0.0.1:{upstream_port}/v1
+      api_key: none
+"""
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """How to start one."""
+
+    name: str
+    port: int
+    command: list[str]
+    environ: dict[str, str]
+
+
+def installed_peers(stack: contextlib.ExitStack, upstream_port: int) -> Iterator[Peer]:
+    """The peers of this machine, ready to start; their folders live as long as `stack`."""
+    if importlib.util.find_spec("fastapi") and importlib.util.find_spec("openai"):
+        yield _fastapi(upstream_port)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-peers-")))
+    if nginx := shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin"):
+        yield _nginx(nginx, folder, upstream_port)
+    if litellm := _litellm_command():
+        yield _litellm(litellm, folder, upstream_port)
+
+
+def install_peers() -> None:
+    """Installs LiteLLM apart from the project's own environment. Says so where it cannot."""
+    if _litellm_command() is not None:
+        return
+    folder = PEERS_FOLDER / "litellm"
+    venv.create(folder, with_pip=True)
+    pip = subprocess.run([folder / "bin" / "pip", "install", "--quiet", "litellm[proxy]"], check=False)
+    if pip.returncode != 0:
+        print("LiteLLM could not be installed; it is left out.", file=sys.stderr)
+
+
+def _litellm_command() -> str | None:
+    command = PEERS_FOLDER / "litellm" / "bin" / "litellm"
+    return str(command) if command.exists() else None
+
+
+def _fastapi(upstream_port: int) -> Peer:
+    port = free_port()
+    command = [
+        sys.executable, "-m", "uvicorn", "tests.bench.peer_fastapi:app", "--port", str(port),
+        "--no-access-log", "--log-level", "warning",
+    ]  # fmt: skip
+    environ = {**os.environ, "UPSTREAM": f"http://127.0.0.1:{upstream_port}/v1"}
+    return Peer(name="fastapi", port=port, command=command, environ=environ)
+
+
+def _nginx(nginx: str, folder: Path, upstream_port: int) -> Peer:
+    port = free_port()
+    config = folder / "nginx.conf"
+    config.write_text(NGINX.format(folder=folder, port=port, upstream_port=upstream_port))
+    command = [nginx, "-p", str(folder), "-c", str(config)]
+    return Peer(name="nginx", port=port, command=command, environ=dict(os.environ))
+
+
+def _litellm(litellm: str, folder: Path, upstream_port: int) -> Peer:
+    port = free_port()
+    config = folder / "litellm.yaml"
+    config.write_text(LITELLM.format(upstream_port=upstream_port))
+    command = [litellm, "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
+    return Peer(name="litellm", port=port, command=command, environ=dict(os.environ))

@@ -1,0 +1,290 @@
+"""The rows: what is measured, against which floor, and what is required of it.
+
+A row yields after each round, so that `__main__` may stop when the rounds are done; its servers live
+as long as it does, and within a round each is measured in turn.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from tests.bench.figures import Figures
+from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
+from tests.bench.peers import installed_peers
+from tests.bench.processes import ROOT, Api, Server, free_port, luxx_server, server_core, started
+from tests.bench.upstream import Upstream
+
+STREAMS = 32
+TOKENS = 250
+WARM_TOKENS = 10
+"""Tokens of each stream before the measured ones, so that how a stream starts and ends stays outside."""
+
+CHATS = 60
+CHAT_TOKENS = 5
+ITERATIONS = 20
+LOOP_RUNS = 4
+QUIET_SECONDS = 0.05
+TOOLS = "bench_one,bench_two,bench_three,bench_four"
+SETTLE_SECONDS = 2.0
+
+Row = Callable[[Upstream, Figures, int], AsyncIterator[None]]
+_stream_ids = itertools.count()
+
+
+class Relayed(msgspec.Struct, frozen=True):
+    """CPU µs per token of a round: of tokens alone, and with all that a request costs."""
+
+    token: float
+    whole: float
+    latencies: list[int]
+
+
+class _Gate:
+    """Holds all streams at a token's number until they have come to it together."""
+
+    def __init__(self, upstream: Upstream, holds: tuple[int, ...]) -> None:
+        self._upstream = upstream
+        self._holds = holds
+        self._here: list[int] = []
+        self._all_here = asyncio.Event()
+
+    def listener(self, stream: int) -> Callable[[int], None]:
+        def on_token(number: int) -> None:
+            if number in self._holds:
+                self._here.append(stream)
+                if len(self._here) == STREAMS:
+                    self._all_here.set()
+            else:
+                self._upstream.release(stream)
+
+        return on_token
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(60):
+            await self._all_here.wait()
+        await asyncio.sleep(QUIET_SECONDS)
+
+    def let_go(self) -> None:
+        self._all_here.clear()
+        here, self._here = self._here, []
+        for stream in here:
+            self._upstream.release(stream)
+
+
+async def relay(upstream: Upstream, target: Target, server: Server, conversations: list[str]) -> Relayed:
+    """One closed-loop round over STREAMS connections."""
+    clients = [await Client.connect(target) for _ in range(STREAMS)]
+    first, last = WARM_TOKENS, TOKENS - WARM_TOKENS
+    gate = _Gate(upstream, (first - 1, last - 1))
+    begin = server.cpu()
+    streams: list[asyncio.Task[Answer]] = []
+    for client, conversation in zip(clients, conversations, strict=True):
+        stream = next(_stream_ids)
+        prompt = f"[[n={TOKENS} closed={stream}]]"
+        coroutine = client.stream(conversation, prompt, TOKENS, gate.listener(stream))
+        streams.append(asyncio.create_task(coroutine))
+    try:
+        await _or_failure(gate.reached(), streams)
+        before = server.cpu()
+        gate.let_go()
+        await _or_failure(gate.reached(), streams)
+        after = server.cpu()
+        gate.let_go()
+        answers = await asyncio.gather(*streams)
+        await asyncio.sleep(QUIET_SECONDS)
+        end = server.cpu()
+    finally:
+        for client in clients:
+            client.close()
+    return Relayed(
+        (after - before) / (STREAMS * (last - first)) * 1e6,
+        (end - begin) / (STREAMS * TOKENS) * 1e6,
+        [latency for answer in answers for latency in answer.latencies[first:last]],
+    )
+
+
+async def _or_failure(waiting: "asyncio._CoroutineLike[None]", streams: list[asyncio.Task[Answer]]) -> None:
+    """Waits, unless a stream breaks first."""
+    task = asyncio.ensure_future(waiting)
+    await asyncio.wait([task, *streams], return_when=asyncio.FIRST_COMPLETED)
+    for stream in streams:
+        if stream.done():
+            task.cancel()
+            stream.result()
+            raise Broken("a stream ended before its last token")
+    await task
+
+
+async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """CPU per relayed token: Luxx against a byte pump and against relays that people write."""
+    with contextlib.ExitStack() as stack:
+        luxx, api = start_luxx(stack, upstream)
+        others = start_relays(stack, upstream)
+        target = luxx_target(luxx.port, api.token, tools=False)
+        for number in range(rounds + 1):
+            conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
+            mine = await relay(upstream, target, luxx, conversations)
+            theirs = {
+                name: await relay(upstream, openai_target(name, server.port), server, [""] * STREAMS)
+                for name, server in others.items()
+            }
+            if number > 0:  # the first round warms up
+                _tell_tokens(figures, mine, theirs)
+                yield
+
+
+def _tell_tokens(figures: Figures, mine: Relayed, theirs: dict[str, Relayed]) -> None:
+    figures.add("token", "luxx", mine.token, "µs")
+    for name, relayed in theirs.items():
+        figures.add("token", name, relayed.token, "µs")
+    pump = theirs["pump"]
+    figures.add("token", "luxx / pump", mine.token / pump.token, "×", at_most=3.5)
+    if "nginx" in theirs:
+        figures.add("token", "luxx / nginx", mine.token / theirs["nginx"].token, "×", at_most=3.5)
+    if "fastapi" in theirs:
+        figures.add("token", "fastapi / luxx", theirs["fastapi"].token / mine.token, "×", at_least=6)
+    if "litellm" in theirs:
+        figures.add("token", "litellm / luxx", theirs["litellm"].token / mine.token, "×", at_least=20)
+    figures.add("token", f"luxx, requests of {TOKENS} tokens included", mine.whole, "µs")
+    for name, relayed in theirs.items():
+        figures.add("token", f"{name}, requests of {TOKENS} tokens included", relayed.whole, "µs")
+    figures.add("token", "luxx, one-way latency p50", statistics.median(mine.latencies), "µs")
+    figures.add("token", "luxx, one-way latency p99", _percentile(mine.latencies, 99), "µs")
+
+
+async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """A short answer to one user: the time Luxx adds to its first token, and the CPU of the request."""
+    with contextlib.ExitStack() as stack:
+        luxx, api = start_luxx(stack, upstream)
+        through = await Client.connect(luxx_target(luxx.port, api.token, tools=False))
+        direct = await Client.connect(openai_target("upstream", upstream.port))
+        for number in range(rounds + 1):
+            conversations = await asyncio.to_thread(api.new_conversations, CHATS)
+            await asyncio.sleep(QUIET_SECONDS)
+            cpu, threads = luxx.cpu(), luxx.threads_cpu()
+            mine = [await chat(upstream, through, each) for each in conversations]
+            await asyncio.sleep(QUIET_SECONDS)
+            cpu, threads = luxx.cpu() - cpu, luxx.threads_cpu() - threads
+            floor = [await chat(upstream, direct, each) for each in conversations]
+            if number == 0:
+                continue
+            base = statistics.median(floor)
+            added = [(each - base) * 1e3 for each in mine]
+            figures.add("chat", "first token, straight from the model, p50", base * 1e3, "ms")
+            figures.add("chat", "first token, added by luxx, p50", statistics.median(added), "ms", at_most=15)
+            figures.add("chat", "first token, added by luxx, p95", _percentile(added, 95), "ms")
+            figures.add("chat", "CPU of a request", cpu / CHATS * 1e3, "ms", at_most=8)
+            figures.add("chat", "… of it in database threads (engine's share)", threads / CHATS * 1e3, "ms")
+            yield
+        through.close()
+        direct.close()
+
+
+async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
+    stream = next(_stream_ids)
+    prompt = f"[[n={CHAT_TOKENS} closed={stream}]]"
+    answer = await client.stream(conversation, prompt, CHAT_TOKENS, lambda _: upstream.release(stream))
+    return answer.first_token
+
+
+async def loop_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """An iteration with four parallel tools, durable, against the same with httpx and nothing kept."""
+    prompt = f"[[loop={ITERATIONS} tools={TOOLS} n=1]]"
+    with contextlib.ExitStack() as stack:
+        luxx, api = start_luxx(stack, upstream)
+        client = await Client.connect(luxx_target(luxx.port, api.token, tools=True))
+        for number in range(rounds + 1):
+            conversations = await asyncio.to_thread(api.new_conversations, LOOP_RUNS)
+            await asyncio.sleep(QUIET_SECONDS)
+            cpu, threads = luxx.cpu(), luxx.threads_cpu()
+            for conversation in conversations:
+                answer = await client.stream(conversation, prompt, 1)
+                if answer.tool_results != 4 * ITERATIONS:
+                    raise Broken(f"{answer.tool_results} tool results of {4 * ITERATIONS} came")
+            await asyncio.sleep(QUIET_SECONDS)
+            cpu, threads = luxx.cpu() - cpu, luxx.threads_cpu() - threads
+            floor = await _floor_of_loop(upstream, prompt)
+            if number == 0:
+                continue
+            mine = cpu / (LOOP_RUNS * ITERATIONS) * 1e3
+            figures.add("loop", "iteration, httpx floor", floor, "ms")
+            figures.add("loop", "iteration, luxx", mine, "ms", at_most=4.5)
+            figures.add("loop", "… of it in other threads", threads / (LOOP_RUNS * ITERATIONS) * 1e3, "ms")
+            figures.add("loop", "luxx / httpx floor", mine / floor, "×", at_most=3.8)
+            yield
+        client.close()
+
+
+async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:
+    """CPU ms per iteration of the floor, in a process of its own on the servers' core."""
+    url = f"http://127.0.0.1:{upstream.port}/v1/chat/completions"
+    core = server_core()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bench.floor_loop", url, str(LOOP_RUNS), prompt,
+        cwd=ROOT, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    if core is not None:
+        os.sched_setaffinity(process.pid, {core})
+    printed, _ = await process.communicate()
+    told = json.loads(printed)
+    if told["iterations"] != LOOP_RUNS * ITERATIONS:
+        raise Broken(f"the floor made {told['iterations']} iterations")
+    return told["cpu"] / told["iterations"] * 1e3
+
+
+async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """What it costs to be there: the import, and the memory of a server that does nothing."""
+    measure = "import resource as r, luxx.app; u = r.getrusage(r.RUSAGE_SELF); print(u.ru_utime + u.ru_stime)"
+    for number in range(rounds + 1):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", measure, cwd=ROOT, stdout=subprocess.PIPE
+        )
+        printed, _ = await process.communicate()
+        if number == 0:  # writes the compiled modules
+            continue
+        figures.add("idle", "import of luxx.app, CPU", float(printed), "s", at_most=1.2)
+        with luxx_server() as server:
+            api = await asyncio.to_thread(Api, server.port)
+            await asyncio.to_thread(api.connect_upstream, upstream.port)
+            await asyncio.sleep(SETTLE_SECONDS)
+            before, start = server.cpu(), time.monotonic()
+            await asyncio.sleep(SETTLE_SECONDS)
+            spent = (server.cpu() - before) / (time.monotonic() - start)
+            figures.add("idle", "memory of an idle server", server.memory() / 1e6, "MB", at_most=130)
+            figures.add("idle", "CPU of an idle server", spent * 1e3, "ms/s")
+        yield
+
+
+def start_luxx(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[Server, Api]:
+    """A Luxx with the fake model server connected."""
+    server = stack.enter_context(luxx_server())
+    api = Api(server.port)
+    api.connect_upstream(upstream.port)
+    return server, api
+
+
+def start_relays(stack: contextlib.ExitStack, upstream: Upstream) -> dict[str, Server]:
+    """The pump and whatever peers there are."""
+    relays: dict[str, Server] = {}
+    port = free_port()
+    command = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
+    relays["pump"] = stack.enter_context(started(command, port))
+    for peer in installed_peers(stack, upstream.port):
+        relays[peer.name] = stack.enter_context(started(peer.command, peer.port, peer.environ))
+    return relays
+
+
+def _percentile(values: list[int] | list[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+ROWS: dict[str, Row] = {"token": token_row, "chat": chat_row, "loop": loop_row, "idle": idle_row}

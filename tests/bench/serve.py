@@ -1,0 +1,17 @@
+"""`luxx` for a server under measure. With BENCH_PROFILE its event loop's thread is profiled into that file."""
+
+import cProfile
+import os
+import sys
+
+from luxx.cli import main
+
+if __name__ == "__main__":
+    profile_file = os.environ.get("BENCH_PROFILE")
+    if profile_file is None:
+        sys.exit(main())
+    profiler = cProfile.Profile()
+    try:
+        profiler.runcall(main)
+    finally:
+        profiler.dump_stats(profile_file)

@@ -1,0 +1,27 @@
+"""Tools that do next to nothing, so that what is measured is what a call costs around them."""
+
+from luxx.tools.factory import tool
+
+
+@tool()
+def bench_one(value: str) -> str:
+    """Gives back what it was given."""
+    return value
+
+
+@tool()
+def bench_two(value: str) -> int:
+    """Tells how long what it was given is."""
+    return len(value)
+
+
+@tool()
+def bench_three(value: str) -> str:
+    """Gives back what it was given in capitals."""
+    return value.upper()
+
+
+@tool()
+def bench_four(value: str) -> list[str]:
+    """Splits what it was given into words."""
+    return value.split()

@@ -1,0 +1,206 @@
+"""A model server that is never the bottleneck: OpenAI's chat completions in raw bytes, on a uvloop Protocol.
+
+What it answers is said in the last user message:
+- `[[n=250 closed=7]]` 250 chunks, each written when `release(7)` says that the one before arrived, so
+  a relay reads exactly one chunk at a time however busy the machine is;
+- `[[n=100 delay=20]]` 100 chunks, one every 20 ms;
+- `[[loop=20 tools=a,b,c,d]]` tool calls side by side, 20 times, then one word.
+Each content chunk is ` NNNNN@TTTTTTTT`: its number and when it was written (CLOCK_MONOTONIC in µs, low
+32 bits, hex), so a client proves that nothing is lost and measures one-way latency.
+"""
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import msgspec
+
+MARKER = re.compile(r"\[\[([^\]]*)\]\]")
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+    b"x-request-id: req_bench\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+MODELS = b'{"object":"list","data":[{"id":"bench-model","object":"model","created":1,"owned_by":"bench"}]}'
+CHUNK_HEAD = (
+    b'{"id":"chatcmpl-0123456789abcdefghijklmnopqrs","object":"chat.completion.chunk","created":1741570283,'
+    b'"model":"bench-model","service_tier":"default","system_fingerprint":"fp_0123456789",'
+)
+USAGE = (
+    b'"choices":[],"usage":{"prompt_tokens":42,"completion_tokens":%d,"total_tokens":%d,'
+    b'"prompt_tokens_details":{"cached_tokens":7},"completion_tokens_details":{"reasoning_tokens":0}}}'
+)
+ARGUMENT_FRAGMENTS = ('{"value"', ':"short ', 'words"}')
+
+
+def frame(data: bytes) -> bytes:
+    """A server-sent event in an HTTP chunk of its own."""
+    return b"%x\r\ndata: %s\n\n\r\n" % (len(data) + 8, data)
+
+
+def choice(delta: bytes, finish: bytes = b"null") -> bytes:
+    """A chunk of the one choice."""
+    body = b'"choices":[{"index":0,"delta":%s,"logprobs":null,"finish_reason":%s}],"usage":null}'
+    return frame(CHUNK_HEAD + body % (delta, finish))
+
+
+def tail(finish: bytes, tokens: int) -> bytes:
+    """What ends an answer: the reason, the usage, [DONE], the end of the body."""
+    usage = frame(CHUNK_HEAD + USAGE % (tokens, tokens + 42))
+    return choice(b"{}", b'"%s"' % finish) + usage + frame(b"[DONE]") + b"0\r\n\r\n"
+
+
+OPENING = choice(b'{"role":"assistant","content":"","refusal":null}')
+TOKEN_BEFORE, TOKEN_AFTER = choice(b'{"content":" 00000@00000000"}').split(b"00000@00000000")
+
+
+def token(number: int) -> bytes:
+    """The content chunk of this number, stamped with the time."""
+    stamp = (time.monotonic_ns() // 1000) & 0xFFFFFFFF
+    return b"%s%05d@%08x%s" % (TOKEN_BEFORE, number, stamp, TOKEN_AFTER)
+
+
+class Plan(msgspec.Struct):
+    """What one request is answered with. `closed` is a stream's id or -1; `delay` in seconds."""
+
+    n: int = 3
+    closed: int = -1
+    delay: float = 0.0
+    tools: tuple[str, ...] = ()
+
+
+def read_plan(messages: list[dict[str, Any]]) -> Plan:
+    """The plan that the last user message asks for, after as many rounds of tools as have been."""
+    last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
+    found = MARKER.search(_text(messages[last])) if messages else None
+    words = dict(word.split("=", 1) for word in found[1].split()) if found else {}
+    plan = Plan(
+        n=int(words.get("n", 3)),
+        closed=int(words.get("closed", -1)),
+        delay=float(words.get("delay", 0)) / 1000,
+    )
+    rounds = sum(1 for message in messages[last:] if message.get("tool_calls"))
+    if rounds < int(words.get("loop", 0)):
+        plan.tools = tuple(words["tools"].split(","))
+    return plan
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+
+
+class Upstream:
+    """The server: how many requests it had, and its closed-loop streams by id."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.port = 0
+        self.streams: dict[int, _Connection] = {}
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str = "127.0.0.1") -> None:
+        """Listens on any free port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), host, 0, backlog=4096)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def release(self, stream: int) -> None:
+        """The client has the last chunk of this stream: write the next."""
+        connection = self.streams.get(stream)
+        if connection is not None:
+            connection.emit()
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._transport: Any = None
+        self._received = b""
+        self._plan = Plan()
+        self._sent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while self._answer_one():
+            pass
+
+    def _answer_one(self) -> bool:
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if not end:
+            return False
+        lines = head.split(b"\r\n")
+        length = 0
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                length = int(value)
+        if len(rest) < length:
+            return False
+        self._received = rest[length:]
+        self._begin(lines[0].split(b" ")[1], rest[:length])
+        return bool(self._received)
+
+    def _begin(self, path: bytes, body: bytes) -> None:
+        self._upstream.requests += 1
+        if not path.endswith(b"/chat/completions"):
+            self._transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+                % (len(MODELS), MODELS)
+            )
+            return
+        self._plan = read_plan(msgspec.json.decode(body)["messages"])
+        self._sent = 0
+        if self._plan.tools:
+            self._transport.write(HEAD + OPENING + self._calls() + tail(b"tool_calls", 16))
+            return
+        if self._plan.closed >= 0:
+            self._upstream.streams[self._plan.closed] = self
+            self._transport.write(HEAD + OPENING)
+            self.emit()
+            return
+        self._transport.write(HEAD + OPENING)
+        self._tick()
+
+    def _calls(self) -> bytes:
+        out: list[bytes] = []
+        start = b'{"tool_calls":[{"index":%d,"id":"call_%08x%02d","type":"function","function":%s}]}'
+        more = b'{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}'
+        for at, name in enumerate(self._plan.tools):
+            function = b'{"name":"%s","arguments":""}' % name.encode()
+            out.append(choice(start % (at, self._upstream.requests, at, function)))
+            out += [choice(more % (at, msgspec.json.encode(part))) for part in ARGUMENT_FRAGMENTS]
+        return b"".join(out)
+
+    def _tick(self) -> None:
+        self.emit()
+        if self._sent < self._plan.n:
+            self._timer = asyncio.get_running_loop().call_later(self._plan.delay, self._tick)
+
+    def emit(self) -> None:
+        """Writes the next chunk; with the last one, the end."""
+        if self._sent >= self._plan.n:
+            return
+        piece = token(self._sent)
+        self._sent += 1
+        if self._sent == self._plan.n:
+            piece += tail(b"stop", self._plan.n)
+            self._forget()
+        self._transport.write(piece)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._upstream.streams.get(self._plan.closed) is self:
+            del self._upstream.streams[self._plan.closed]

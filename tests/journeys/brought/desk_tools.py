@@ -1,0 +1,47 @@
+"""Tools of the test's own, brought into the server by `tools.modules`: each reports to the test's desk.
+
+A call opens a socket to the desk, says what it is, and ends when the desk answers. A desk that sees the
+socket close before its answer knows that the tool was stopped.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from luxx.tools.factory import tool
+
+PARAMETERS = {
+    "port": {"type": "integer"},
+    "key": {"type": "string"},
+}
+REQUIRED = ["port", "key"]
+
+
+async def _visit(arguments: dict[str, Any], tool_name: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", arguments["port"])
+    try:
+        writer.write(f"{tool_name} {arguments['key']}\n".encode())
+        await writer.drain()
+        answer = await reader.readline()
+        if not answer:
+            raise ConnectionError("the desk hung up")
+        return answer.decode().rstrip("\n")
+    finally:
+        writer.close()
+
+
+@tool("visit_once", "Visits the desk; must not be done twice.", PARAMETERS, REQUIRED)
+async def visit_once(arguments: dict[str, Any]) -> str:
+    return await _visit(arguments, "visit_once")
+
+
+@tool("visit_again", "Visits the desk; may be done again.", PARAMETERS, REQUIRED, repeatable=True)
+async def visit_again(arguments: dict[str, Any]) -> str:
+    return await _visit(arguments, "visit_again")
+
+
+@tool("note_down", "Adds a line to a file.", {"path": {"type": "string"}, "line": {"type": "string"}})
+def note_down(arguments: dict[str, Any]) -> str:
+    with Path(arguments["path"]).open("a") as file:
+        file.write(arguments["line"] + "\n")
+    return "noted " + arguments["line"]

@@ -1,0 +1,136 @@
+"""What a client shows of a run: frames parsed from the wire, and folded into steps by a pure reducer.
+
+The reducer is strict: an id out of order, a delta for a closed step, or a closing step that differs
+from the deltas before it is an AssertionError.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    event: str
+    data: Json
+    id: int | None = None
+
+    @property
+    def step(self) -> Json:
+        return self.data["step"]
+
+
+class FrameReader:
+    """Bytes in, frames out; counts comment lines."""
+
+    def __init__(self) -> None:
+        self.comments = 0
+        self.size = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        self.size += len(data)
+        *blocks, self._rest = (self._rest + data).split(b"\n\n")
+        frames = [self._frame(block.decode()) for block in blocks]
+        return [frame for frame in frames if frame is not None]
+
+    def _frame(self, block: str) -> Frame | None:
+        fields: dict[str, str] = {}
+        for line in block.split("\n"):
+            if line.startswith(":"):
+                self.comments += 1
+            elif line:
+                name, _, value = line.partition(": ")
+                assert name in ("id", "event", "data"), f"not a field of a frame: {line!r}"
+                assert name not in fields, f"a field twice in one frame: {block!r}"
+                fields[name] = value
+        if not fields:
+            return None
+        data = json.loads(fields["data"])
+        assert fields["event"] == data["type"]
+        return Frame(event=fields["event"], data=data, id=int(fields["id"]) if "id" in fields else None)
+
+
+@dataclass(kw_only=True)
+class Screen:
+    """One client's picture of one run, over as many connections as it takes.
+
+    A client that reads too slowly `may_fall_behind`: deltas may be left out where a snapshot or the
+    closing step makes up for them.
+    """
+
+    steps: dict[int, Json] = field(default_factory=dict)
+    last_id: int = 0
+    may_fall_behind: bool = False
+    frames: list[Frame] = field(default_factory=list)
+    done: Json | None = None
+    error: Json | None = None
+    _open: dict[int, Json] = field(default_factory=dict)
+    _is_attached: bool = False
+
+    @property
+    def text(self) -> str:
+        shown = {**self.steps, **self._open}
+        return "".join(shown[at]["content"] for at in sorted(shown) if shown[at]["type"] == "text")
+
+    @property
+    def run_id(self) -> str:
+        return self.frames[0].data["run_id"]
+
+    def attach(self) -> None:
+        """A new connection: what was open comes again as a snapshot."""
+        self._open = {}
+        self._is_attached = False
+
+    def show(self, frame: Frame) -> None:
+        assert self.done is None, f"after the end came {frame}"
+        if not self._is_attached:
+            assert frame.event == "run", f"a stream begins with run, not {frame}"
+            self._is_attached = True
+        self.frames.append(frame)
+        if frame.id is not None:
+            assert frame.id == self.last_id + 1, f"after {self.last_id} came {frame}"
+            self.last_id = frame.id
+        if frame.event == "process_step":
+            self._show_step(frame)
+        elif frame.event == "done":
+            self.done = frame.data
+        elif frame.event == "error":
+            self.error = frame.data
+
+    def _show_step(self, frame: Frame) -> None:
+        step, index = frame.step, frame.step["index"]
+        assert step["id"] == f"step-{index}"
+        if frame.id is not None:
+            self._close(index, step)
+        elif "delta" in step:
+            assert index not in self.steps, f"a delta for a step that is closed: {frame}"
+            shown = self._open.setdefault(index, {**step, "content": ""})
+            shown["content"] += step["delta"]
+            if "accumulated" in step:
+                assert step["accumulated"] == shown["content"]
+        else:
+            assert index not in self.steps, f"a snapshot of a step that is closed: {frame}"
+            key = "arguments" if step["type"] == "tool_call" else "content"
+            if self.may_fall_behind and index in self._open:
+                assert step[key].startswith(self._open[index]["content"])
+            else:
+                assert index not in self._open, f"a second snapshot of a step: {frame}"
+            self._open[index] = {**step, "content": step[key]}
+
+    def _close(self, index: int, step: Json) -> None:
+        grown = self._open.pop(index, None)
+        if grown is not None:
+            whole = step["arguments"] if step["type"] == "tool_call" else step["content"]
+            same = whole.startswith(grown["content"]) if self.may_fall_behind else grown["content"] == whole
+            assert same, f"step {index} grew to {grown['content'][-80:]!r} and closed as {whole[-80:]!r}"
+            assert grown["type"] == step["type"]
+        self.steps[index] = step
+
+    def ordered(self) -> list[Json]:
+        return [self.steps[at] for at in sorted(self.steps)]
+
+    def events(self) -> list[str]:
+        return [frame.event for frame in self.frames if frame.id is not None]

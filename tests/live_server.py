@@ -1,0 +1,102 @@
+"""A real server in a process of its own, on a free port, with the scripted provider as its only model."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from typing import NamedTuple
+
+from luxx.providers.scripted import Script, ScriptedProvider
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+LISTENS = re.compile(r"Luxx listens on (http://\S+)")
+
+
+class LiveServer(NamedTuple):
+    """`home` is the directory it was started in, `environ` what it was started with."""
+
+    url: str
+    home: Path
+    environ: dict[str, str]
+
+
+def plain_environ(**more: str) -> dict[str, str]:
+    """This process's environment without keys, settings and proxies of the machine it runs on."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not re.search(r"_API_KEY$|_BASE_URL$|^LUXX_|_proxy$|_PROXY$", name)
+    }
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"} | more
+
+
+@contextmanager
+def scripted_models(script: Script) -> Iterator[ScriptedProvider]:
+    """Serves a script without asking that all of it be used: each test of a module uses its part."""
+    provider = ScriptedProvider(script)
+    provider.__enter__()
+    try:
+        yield provider
+    finally:
+        provider.__exit__(GeneratorExit, GeneratorExit(), None)
+
+
+@contextmanager
+def live_server(home: Path, model_url: str, **more: str) -> Iterator[LiveServer]:
+    """Starts in `home`; `model_url` is an OpenAI-compatible server that has the model `scripted`."""
+    environ = plain_environ(
+        LUXX_APP__PORT="0",
+        LUXX_LLM__PROVIDER="openai_compatible",
+        LUXX_LLM__API_URL=f"{model_url}/v1",
+        LUXX_LLM__MODEL="scripted",
+        LUXX_LOCAL__ENABLED="false",
+        **more,
+    )
+    with (home / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "run.py")],
+            cwd=home,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        yield LiveServer(_address(process, home), home, environ)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _address(process: subprocess.Popen[str], home: Path) -> str:
+    """The address in the line that the server prints once it accepts connections."""
+    lines: Queue[str] = Queue()
+    stdout = process.stdout
+    assert stdout is not None
+
+    def read() -> None:
+        for line in stdout:
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while line := lines.get(timeout=START_SECONDS):
+            if found := LISTENS.search(line):
+                return found[1]
+    except Empty:
+        pass
+    raise AssertionError("the server did not start:\n" + (home / "server.log").read_text("utf-8")[-3000:])

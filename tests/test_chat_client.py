@@ -1,0 +1,425 @@
+"""`luxx chat`: what it makes of frames, and against a real server, also over a line that breaks."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_server import LiveServer, live_server, plain_environ, scripted_models
+
+from luxx.chat_transcript import Heard, HeardRun, HeardStep, Piece, PieceKind, Transcript
+from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
+
+PATIENCE_SECONDS = 30.0
+LONG = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+
+# --- frames to pieces -------------------------------------------------------------------------------
+
+
+def delta(index: int, text: str, kind: str = "text") -> Heard:
+    step = HeardStep(index=index, type=kind, status="running", delta=text)
+    return Heard(type="process_step", step=step)
+
+
+def whole(index: int, text: str, kind: str = "text", seq: int = 0) -> Heard:
+    status = "done" if seq else "running"
+    step = HeardStep(index=index, type=kind, status=status, content=text)
+    return Heard(type="process_step", seq=seq, step=step)
+
+
+def begun() -> Heard:
+    return Heard(type="run", run=HeardRun(id="r"))
+
+
+def heard_text(transcript: Transcript, frames: list[Heard]) -> str:
+    pieces = [piece for frame in frames for piece in transcript.hear(frame)]
+    return "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT)
+
+
+def test_deltas_are_shown_as_they_come_and_the_closing_step_adds_nothing() -> None:
+    frames = [begun(), delta(0, "Hel"), delta(0, "lo"), whole(0, "Hello", seq=1)]
+    assert heard_text(Transcript(), frames) == "Hello"
+
+
+def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
+    frames = [
+        begun(),
+        delta(0, "Hel"),
+        begun(),
+        whole(0, "Hello wo"),
+        delta(0, "rld"),
+        whole(0, "Hello world", seq=1),
+    ]
+    assert heard_text(Transcript(), frames) == "Hello world"
+
+
+def test_a_step_that_closed_while_the_line_was_broken_shows_its_rest() -> None:
+    assert heard_text(Transcript(), [begun(), delta(0, "Hel"), begun(), whole(0, "Hello", seq=1)]) == "Hello"
+
+
+def test_events_up_to_the_last_id_are_not_taken_twice() -> None:
+    transcript = Transcript()
+    assert (
+        heard_text(transcript, [begun(), whole(0, "Hello", seq=4), begun(), whole(0, "Hello", seq=4)])
+        == "Hello"
+    )
+    assert transcript.last_seq == 4
+
+
+def test_a_step_made_again_alike_is_not_repeated_on_the_screen() -> None:
+    frames = [
+        begun(),
+        delta(0, "Hello wo"),
+        begun(),
+        delta(0, "Hel"),
+        delta(0, "lo world"),
+        whole(0, "Hello world", seq=2),
+    ]
+    assert heard_text(Transcript(), frames) == "Hello world"
+
+
+def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
+    transcript = Transcript()
+    heard_text(transcript, [begun(), delta(0, "Hello"), begun()])
+    assert transcript.hear(delta(0, "Good day")) == [
+        Piece(PieceKind.NOTE, "[the server began this again]"),
+        Piece(PieceKind.TEXT, "Good day"),
+    ]
+
+
+def test_a_tool_call_is_told_once_with_its_arguments() -> None:
+    def call(status: str, seq: int, **more: Any) -> Heard:
+        step = HeardStep(index=1, type="tool_call", name="python_eval", status=status, **more)
+        return Heard(type="process_step", seq=seq, step=step)
+
+    transcript = Transcript()
+    frames = [
+        call("pending", 0, delta='{"expr'),
+        call("pending", 1, arguments='{"expression":"6*7"}'),
+        call("running", 2, arguments='{"expression":"6*7"}'),
+        call("done", 3, arguments='{"expression":"6*7"}'),
+    ]
+    notes = [piece.text for frame in frames for piece in transcript.hear(frame)]
+    assert notes == ['→ python_eval {"expression":"6*7"}']
+
+
+def test_an_error_and_the_end_are_remembered() -> None:
+    transcript = Transcript()
+    transcript.hear(Heard(type="error", seq=1, message="no key"))
+    transcript.hear(Heard(type="done", seq=2, status="failed"))
+    assert (transcript.error, transcript.status, transcript.is_over) == ("no key", "failed", True)
+
+
+# --- against a real server --------------------------------------------------------------------------
+
+SCRIPT = Script(
+    rules=[
+        Rule(when=When(user="^count"), reply=[Thinking(text="Counting."), Text(text=LONG)], delay=0.02),
+        Rule(
+            when=When(user="^calculate", has_tool_result=False),
+            reply=[Call(name="python_eval", arguments={"expression": "6*7"})],
+        ),
+        Rule(when=When(user="^calculate", has_tool_result=True), reply=[Text(text="It is 42.")]),
+        Rule(
+            when=When(user="^wait"),
+            reply=[Text(text="Here it begins "), Gate(name="never"), Text(text="end")],
+        ),
+        Rule(when=When(user="^break"), status=401, message="the key is wrong"),
+        Rule(when=When(user="^steer"), reply=[Text(text="a\x1b[2Jb\rc")]),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    home = tmp_path_factory.mktemp("server")
+    with scripted_models(SCRIPT) as provider, live_server(home, provider.url) as running:
+        yield running
+
+
+def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["luxx", "chat", "--url", url, *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        env=plain_environ(**environ),
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def test_one_message_is_answered_on_stdout_and_the_rest_told_on_stderr(server: LiveServer) -> None:
+    done = run_chat(server.url, "count", "please")
+    assert (done.returncode, done.stdout) == (0, LONG + "\n")
+    assert "Counting." in done.stderr
+    assert "default password" in done.stderr
+
+
+def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -> None:
+    done = run_chat(server.url, "--tools", given="calculate 6 times 7")
+    assert (done.returncode, done.stdout) == (0, "It is 42.\n")
+    assert '→ python_eval {"expression":"6*7"}' in done.stderr
+    assert re.search(r"✓ python_eval \(\d+ ms\) .*42", done.stderr)
+
+
+def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: LiveServer) -> None:
+    failed = run_chat(server.url, "break")
+    assert failed.returncode == 1
+    assert "the key is wrong" in failed.stderr.splitlines()[-1]
+    refused = run_chat(server.url, "--username", "nobody", "hello", LUXX_PASSWORD="wrong-password")
+    assert (refused.returncode, refused.stderr) == (1, "luxx: wrong username or password\n")
+    missing = run_chat(server.url, "--conversation", "none", "hello")
+    assert missing.returncode == 1
+    assert len(missing.stderr.splitlines()) == 2
+
+
+def test_no_server_is_one_sentence(server: LiveServer) -> None:
+    done = run_chat("http://127.0.0.1:1", "hello")
+    assert done.returncode == 1
+    assert done.stderr.startswith("luxx: no server answers at http://127.0.0.1:1")
+    assert run_chat("nonsense", "hello").returncode == 1
+
+
+@pytest.mark.parametrize("cut", [1, 700, 1900])
+def test_nothing_is_lost_or_repeated_over_a_line_that_breaks(server: LiveServer, cut: int) -> None:
+    with breaking_line(server.url, cut) as (url, streams):
+        done = run_chat(url, "count", "again")
+    assert (done.returncode, done.stdout) == (0, LONG + "\n")
+    assert done.stderr.count("Counting.") == 1
+    assert len(streams) > 1, "the line was never broken"
+
+
+def test_ctrl_c_stops_a_single_answer_with_exit_code_130(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "wait", "here"])
+    terminal.expect("Here it begins ")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.expect("stopped")
+    assert terminal.end() == 130
+
+
+def test_ctrl_c_stops_an_answer_and_returns_to_the_prompt_and_ctrl_d_ends(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url])
+    terminal.expect("> ")
+    terminal.say("wait for me\n")
+    terminal.expect("Here it begins ")
+    terminal.say("\x03")
+    terminal.expect("stopped")
+    terminal.expect("> ")
+    terminal.say("count\n")
+    terminal.expect("fifteen")
+    terminal.expect("> ")
+    terminal.say("\x04")
+    assert terminal.end() == 0
+    assert "\x1b[2mCounting.\x1b[0m" in terminal.shown
+
+
+def test_what_a_model_says_cannot_steer_the_terminal(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "steer"])
+    terminal.expect("a[2Jbc")
+    assert terminal.end() == 0
+
+
+class Terminal:
+    """A program on a pseudo-terminal; `shown` is all it wrote."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=plain_environ(TERM="dumb"),
+            start_new_session=True,
+            preexec_fn=lambda: _take_terminal(slave),
+        )
+        os.close(slave)
+        self.shown = ""
+        self._at = 0
+
+    def say(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def expect(self, text: str) -> None:
+        """Returns once `text` was shown after what was expected before."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (found := self.shown.find(text, self._at)) < 0:
+            if time.monotonic() > deadline or not self._read(deadline):
+                raise AssertionError(f"{text!r} was not shown: {self.shown[self._at :]!r}")
+        self._at = found + len(text)
+
+    def end(self) -> int:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._read(deadline):
+            pass
+        os.close(self._master)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return False
+        try:
+            piece = os.read(self._master, 65536)
+        except OSError:
+            return False
+        self.shown += piece.decode("utf-8", "replace").replace("\r\n", "\n")
+        return bool(piece)
+
+
+def _take_terminal(slave: int) -> None:
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+# --- a line that breaks -----------------------------------------------------------------------------
+
+
+@contextmanager
+def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
+    """A way to the server on which every stream is cut after so many bytes more than the one before."""
+    streams: list[str] = []
+    host, _, port = url.removeprefix("http://").partition(":")
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        up_reader, up_writer = await asyncio.open_connection(host, int(port))
+        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+        body = await reader.readexactly(int(length[1])) if length else b""
+        up_writer.write(re.sub(rb"(?i)connection: [^\r]*", b"connection: close", head) + body)
+        left = sys.maxsize
+        if re.match(rb"POST /messages/stream|GET /runs/[^/ ]+/events", head):
+            streams.append(head.split(b"\r\n")[0].decode())
+            left = cut * len(streams) if len(streams) < 6 else left
+        while left > 0 and (piece := await up_reader.read(min(left, 65536))):
+            left -= len(piece)
+            writer.write(piece)
+            await writer.drain()
+        up_writer.close()
+        writer.close()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def in_loop(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_SECONDS)
+
+    line = in_loop(asyncio.start_server(carry, "127.0.0.1", 0))
+    try:
+        yield f"http://127.0.0.1:{line.sockets[0].getsockname()[1]}", streams
+    finally:
+        loop.call_soon_threadsafe(line.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE_SECONDS)
+        loop.close()
+
+
+# --- against a server made of paper -----------------------------------------------------------------
+
+Answers = Callable[[str, str, str], tuple[int, Any]]
+
+
+@contextmanager
+def paper_server(answers: Answers) -> Iterator[tuple[str, list[str]]]:
+    """`answers(request line, bearer, body)` gives status and JSON; a text is sent as an event stream."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            asked.append(f"{self.command} {self.path}")
+            status, answer = answers(asked[-1], self.headers.get("authorization", ""), body)
+            sent = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=served.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{served.server_port}", asked
+    finally:
+        served.shutdown()
+        served.server_close()
+        thread.join(PATIENCE_SECONDS)
+
+
+def tokens(name: str) -> dict[str, Any]:
+    return {"success": True, "data": {"access_token": name, "refresh_token": f"refresh-{name}"}}
+
+
+def test_an_expired_token_is_refreshed_and_the_request_asked_again() -> None:
+    def answers(request: str, bearer: str, body: str) -> tuple[int, Any]:
+        match request.partition("?")[0]:
+            case "POST /auth/login":
+                return 200, tokens("old")
+            case "POST /auth/refresh":
+                assert json.loads(body) == {"refresh_token": "refresh-old"}
+                return 200, tokens("new")
+            case _ if bearer != "Bearer new":
+                detail = {"kind": "token_expired"}
+                return 401, {"success": False, "error": "expired", "code": 401, "detail": detail}
+            case "POST /conversations":
+                return 201, {"success": True, "data": {"id": "c"}}
+            case "GET /runs":
+                return 200, {"success": True, "data": {"items": []}}
+            case _:
+                return 200, 'data: {"type":"run","run":{"id":"r"}}\n\nid: 1\ndata: {"type":"done"}\n\n'
+
+    with paper_server(answers) as (url, asked):
+        assert run_chat(url, "hello").returncode == 0
+    assert asked.count("POST /auth/refresh") == 1
+    assert asked.count("POST /messages/stream") == 1
+
+
+def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
+    def answers(request: str, bearer: str, body: str) -> tuple[int, Any]:
+        match request.partition("?")[0]:
+            case "POST /auth/login":
+                return 200, tokens("t")
+            case "POST /conversations":
+                return 201, {"success": True, "data": {"id": "c"}}
+            case "GET /runs":
+                return 200, {"success": True, "data": {"items": [{"id": "an older run"}]}}
+            case _:
+                return 200, ""
+
+    with paper_server(answers) as (url, asked):
+        done = run_chat(url, "hello")
+    assert done.returncode == 1
+    assert done.stderr.endswith("luxx: the connection broke before the message was taken; send it again\n")
+    assert asked.count("POST /messages/stream") == 1
+
+
+def test_an_address_that_is_not_luxx_is_said_so() -> None:
+    with paper_server(lambda request, bearer, body: (404, "<h1>Not here</h1>")) as (url, _):
+        done = run_chat(url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
+    assert done.stderr == f"luxx: {url} answered 404 and not as Luxx does; is the address right?\n"
+
+
+def test_the_password_is_never_shown(tmp_path: Path, server: LiveServer) -> None:
+    done = run_chat(server.url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
+    assert "secret-word" not in done.stdout + done.stderr

@@ -1,0 +1,169 @@
+"""/tools over HTTP: what a caller sees, runs and clears, and what it is told when it may not."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.testing import TestClient
+
+from luxx.accounts.caller import Caller
+from luxx.api.errors import HANDLERS
+from luxx.api.tools import ToolController, WorkspaceOf
+from luxx.config import ToolsConfig
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.core import CommandPermission, ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.factory import tool
+
+ClientAt = Callable[..., TestClient[Litestar]]
+
+
+@tool(name="now", description="d", parameters={}, repeatable=True, category="clock")
+def now(arguments: dict[str, Any]) -> int:
+    return 1
+
+
+@pytest.fixture
+def client_at(workspace: Path) -> Iterator[ClientAt]:
+    executor = ToolExecutor(ToolRegistry([*builtin_tools(), now]), ToolsConfig())
+
+    async def workspace_of(caller: Caller) -> Path:
+        return workspace
+
+    async def given_workspace() -> WorkspaceOf:
+        return workspace_of
+
+    async def given_executor() -> ToolExecutor:
+        return executor
+
+    with ExitStack() as stack:
+
+        def make(level: int = 4, user_id: int = 1) -> TestClient[Litestar]:
+            async def given_caller() -> Caller:
+                return Caller(
+                    user_id=user_id,
+                    tenant_id=1,
+                    username="ann",
+                    permission_level=CommandPermission(level),
+                    sign_in_id="s",
+                )
+
+            app = Litestar(
+                [ToolController],
+                dependencies={
+                    "caller": Provide(given_caller),
+                    "tool_executor": Provide(given_executor),
+                    "workspace_of": Provide(given_workspace),
+                },
+                exception_handlers=HANDLERS,
+            )
+            return stack.enter_context(TestClient(app))
+
+        yield make
+
+
+def names(answer: Any) -> list[str]:
+    return [item["name"] for item in answer.json()["data"]["items"]]
+
+
+def test_only_tools_at_the_callers_level_are_listed(client_at: ClientAt) -> None:
+    for level, hidden in ((1, {"file_write", "python_eval"}), (2, {"python_eval"}), (3, set[str]())):
+        answer = client_at(level).get("/tools")
+        assert answer.status_code == 200
+        everything = {definition.name for definition in builtin_tools()} | {"now"}
+        assert set(names(answer)) == everything - hidden
+        assert answer.json()["data"]["total"] == len(everything - hidden)
+
+
+def test_the_list_can_be_narrowed_and_paged(client_at: ClientAt) -> None:
+    client = client_at()
+    assert names(client.get("/tools?category=clock")) == ["now"]
+    assert names(client.get("/tools?category=none")) == []
+    pages = [names(client.get(f"/tools?page={page}&page_size=3")) for page in (1, 2, 3, 4)]
+    assert [len(page) for page in pages] == [3, 3, 2, 0]
+    for query in ("page=0", "page_size=101", "page=x"):
+        assert client.get(f"/tools?{query}").status_code == 400
+
+
+def test_a_tool_is_shown_with_all_of_its_fields(client_at: ClientAt) -> None:
+    assert client_at().get("/tools/now").json() == {
+        "success": True,
+        "message": "",
+        "data": {
+            "name": "now",
+            "description": "d",
+            "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+            "category": "clock",
+            "required_permission": 1,
+            "risk": "low",
+        },
+    }
+
+
+def test_a_tool_above_the_level_looks_like_no_tool(client_at: ClientAt) -> None:
+    client = client_at(1)
+    above, missing = client.get("/tools/python_eval"), client.get("/tools/missing")
+    assert (above.status_code, missing.status_code) == (404, 404)
+    assert above.json()["detail"] == missing.json()["detail"]
+
+
+def test_running_a_tool_gives_its_result(client_at: ClientAt, workspace: Path) -> None:
+    client = client_at()
+    wrote = client.post("/tools/file_write/execute", json={"arguments": {"path": "a", "content": "x"}})
+    assert wrote.status_code == 200
+    assert wrote.json()["success"] is True
+    assert wrote.json()["data"]["success"] is True
+    assert (workspace / "a").read_text() == "x"
+    failed = client.post("/tools/file_read/execute", json={"arguments": {"path": "b"}})
+    assert failed.status_code == 200
+    assert failed.json()["data"] == {"success": False, "data": None, "error": "b does not exist"}
+
+
+@pytest.mark.parametrize(
+    ("level", "name", "body", "status"),
+    [
+        (2, "python_eval", {"arguments": {"expression": "1"}}, 403),
+        (1, "file_write", {"arguments": {"path": "a", "content": ""}}, 403),
+        (4, "missing", {"arguments": {}}, 404),
+        (4, "file_read", {"arguments": {}}, 400),
+        (4, "file_read", {"arguments": {"path": 1}}, 400),
+        (4, "file_read", {"arguments": []}, 400),
+        (4, "file_read", {"argument": {}}, 400),
+        (4, "file_read", "text", 400),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_envelope(
+    level: int, name: str, body: Any, status: int, client_at: ClientAt, workspace: Path
+) -> None:
+    answer = client_at(level).post(f"/tools/{name}/execute", json=body)
+    assert (answer.status_code, answer.json()["code"], answer.json()["success"]) == (status, status, False)
+    assert answer.json()["error"]
+    assert not list(workspace.iterdir())
+
+
+def test_wrong_arguments_are_named_by_their_path(client_at: ClientAt) -> None:
+    answer = client_at().post("/tools/file_read/execute", json={"arguments": {"pth": "a"}})
+    assert answer.json()["detail"]["kind"] == "arguments_invalid"
+    assert set(answer.json()["detail"]["fields"]) == {"arguments.path", "arguments.pth"}
+
+
+def test_a_caller_clears_only_its_own_cached_answers(client_at: ClientAt) -> None:
+    one, two = client_at(user_id=1), client_at(user_id=2)
+    for client in (one, two):
+        assert client.post("/tools/now/execute", json={}).json()["data"]["data"] == 1
+    assert one.delete("/tools/cache").json()["data"] == {"cleared": 1}
+    assert one.delete("/tools/cache").json()["data"] == {"cleared": 0}
+    assert two.delete("/tools/cache").json()["data"] == {"cleared": 1}
+
+
+def test_the_routes_are_described(client_at: ClientAt) -> None:
+    schema = client_at().app.openapi_schema.to_schema()
+    assert set(schema["paths"]) == {"/tools", "/tools/{name}", "/tools/{name}/execute", "/tools/cache"}
+    for path in schema["paths"].values():
+        for operation in path.values():
+            shown = {parameter["name"] for parameter in operation.get("parameters", [])}
+            assert shown <= {"name", "category", "page", "page_size"}

@@ -170,7 +170,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew_of=CrewFinder(self.accounts, self.providers, self.registry, self.workspaces),
+            crew=CrewFinder(self.accounts, self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
             metrics=self.metrics,
         )

@@ -109,7 +109,11 @@ def load(options: argparse.Namespace) -> Config:
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens once it does."""
+    """Says where it listens once it does, and lets open streams go when it stops."""
+
+    def __init__(self, house: House, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._house = house
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
@@ -118,6 +122,10 @@ class _Server(uvicorn.Server):
             port = self.servers[0].sockets[0].getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
             print(f"Luxx listens on http://{shown}:{port}", flush=True)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self._house.hub.close()
+        await super().shutdown(sockets)
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -135,16 +143,20 @@ def _serve(options: argparse.Namespace) -> int:
         )
         return 0
     config = load(options)
+    house = House(config)
     server = _Server(
+        house,
         uvicorn.Config(
-            create_app(House(config)),
+            create_app(house),
             host=config.app.host,
             port=config.app.port,
             log_config=None,
             access_log=False,
+            # Who the peer is behind a proxy is judged in `api/guards.py`, by server.trusted_proxies.
+            proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             server_header=False,
-        )
+        ),
     )
     server.run()
     return 0 if server.started else 1

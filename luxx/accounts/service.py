@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal, NoReturn
 
 import msgspec
-from sqlalchemy import bindparam, select
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts import users
@@ -75,6 +75,25 @@ _LIVE = (
 )  # fmt: skip
 
 
+_USER = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
+    _U.id == bindparam("user_id")
+)
+
+
+def user_as_caller(connection: Connection, user_id: int) -> Caller:
+    """`AccountService.caller_of` for who is in a transaction already."""
+    user = connection.execute(_USER, {"user_id": user_id}).one_or_none()
+    if user is None or not user.is_active:
+        raise NotAllowed("the user this works for is disabled", kind="account_disabled")
+    return Caller(
+        user_id=user.id,
+        tenant_id=user.tenant_id,
+        username=user.username,
+        permission_level=CommandPermission(user.permission_level),
+        sign_in_id="",
+    )
+
+
 def check_peer(peer: Peer, *, must_change_password: bool) -> None:
     """Raises NotAllowed while the published default password stands and the peer is not this machine."""
     if must_change_password and not peer.is_local:
@@ -133,16 +152,7 @@ class AccountService:
 
     async def caller_of(self, user_id: int) -> Caller:
         """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
-        user = await self._store.read(lambda session: session.get(User, user_id))
-        if user is None or not user.is_active:
-            raise NotAllowed("the user this works for is disabled", kind="account_disabled")
-        return Caller(
-            user_id=user.id,
-            tenant_id=user.tenant_id,
-            username=user.username,
-            permission_level=CommandPermission(user.permission_level),
-            sign_in_id="",
-        )
+        return await self._store.read(lambda session: user_as_caller(session.connection(), user_id))
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""

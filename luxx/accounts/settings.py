@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -80,13 +80,16 @@ class SettingsService:
             ) from error
 
 
+_mine = select(UserSettings).where(UserSettings.user_id == bindparam("user_id"))
+
+
 def read_settings(session: Session, caller: Caller) -> SettingsView:
     """The caller's settings, for who is in a transaction already."""
     return _view(_row(session, caller))
 
 
 def _row(session: Session, caller: Caller) -> UserSettings:
-    row = session.scalar(select(UserSettings).where(UserSettings.user_id == caller.user_id))
+    row = session.scalar(_mine, {"user_id": caller.user_id})
     if row is None:
         raise NotFound("this user is gone", kind="user_not_found")
     return row

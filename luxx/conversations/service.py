@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Select, delete, func, select, update
+from sqlalchemy import Select, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from luxx.accounts.caller import Caller
@@ -168,10 +168,15 @@ class ConversationService:
             await self._check_provider(caller, changes.provider_id)
 
 
+_own = select(ConversationRow).where(
+    ConversationRow.id == bindparam("b_id"), ConversationRow.user_id == bindparam("b_user")
+)
+
+
 def own_conversation(session: Session, caller: Caller, conversation_id: str) -> ConversationRow:
     """The caller's conversation of this id. Raises NotFound."""
-    row = session.get(ConversationRow, conversation_id)
-    if row is None or row.user_id != caller.user_id:
+    row = session.scalar(_own, {"b_id": conversation_id, "b_user": caller.user_id})
+    if row is None:
         raise NotFound("no conversation with this id", kind="conversation_not_found")
     return row
 

@@ -273,6 +273,9 @@ class OpenAIParser:
         if self._finish in _FAILED:
             self._failure = ProviderFailed(f"The provider broke off its answer: {cut(self._finish)}")
             return
+        if not (self._has_delta or self._finish or self._has_closing_usage or self._calls.has_calls):
+            self._failure = Garbled("The provider's answer holds nothing that a model could have said.")
+            return
         self._calls.close(out)
         replay = self._replay()
         if replay:

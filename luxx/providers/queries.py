@@ -3,7 +3,7 @@
 from typing import Any
 
 from msgspec import UNSET
-from sqlalchemy import ColumnElement, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,15 @@ from luxx.providers.views import ProviderChanges
 LARGEST_ID = 2**31 - 1
 
 
+_visible = and_(
+    ProviderRow.tenant_id == bindparam("b_tenant"),
+    or_(ProviderRow.user_id == bindparam("b_user"), ProviderRow.is_shared),
+)
+_one = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible)
+_enabled = select(ProviderRow).where(_visible, ProviderRow.enabled).order_by(ProviderRow.id)
+"""Made once: every message that is sent asks them."""
+
+
 def visible_to(caller: Caller) -> ColumnElement[bool]:
     return and_(
         ProviderRow.tenant_id == caller.tenant_id,
@@ -26,10 +35,19 @@ def visible_to(caller: Caller) -> ColumnElement[bool]:
 def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
     row = None
     if 0 < provider_id <= LARGEST_ID:
-        row = session.scalar(select(ProviderRow).where(ProviderRow.id == provider_id, visible_to(caller)))
+        row = session.scalar(_one, {"b_id": provider_id, **_who(caller)})
     if row is None:
         raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
     return row
+
+
+def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
+    """Those that the caller may use and that are switched on, oldest first."""
+    return list(session.scalars(_enabled, _who(caller)))
+
+
+def _who(caller: Caller) -> dict[str, int]:
+    return {"b_tenant": caller.tenant_id, "b_user": caller.user_id}
 
 
 def own_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:

@@ -26,6 +26,7 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.queries import (
     allow_host,
     change_plain,
+    enabled_rows,
     is_first,
     own_row,
     set_default,
@@ -59,6 +60,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     max_tokens: int | None
     card: ModelCard
+
+
+class Picked(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice with the row it came from, whose key is still sealed."""
+
+    choice: Choice
+    row: ProviderRow
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,9 +226,27 @@ class ProviderService:
         preferred_id: int | None = None,
     ) -> Resolved:
         """As `choose`, with where to send and the key. Raises also Unavailable."""
-        row = await self._store.read(lambda session: _row(session, caller, provider_id, preferred_id))
-        choice = self._choice(row, model)
-        return Resolved(choice=choice, target=await self._target(row))
+        picked = await self._store.read(
+            lambda session: self.pick(session, caller, provider_id, model, preferred_id=preferred_id)
+        )
+        return await self.reach(picked)
+
+    def pick(
+        self,
+        session: Session,
+        caller: Caller,
+        provider_id: int | None,
+        model: str | None,
+        *,
+        preferred_id: int | None = None,
+    ) -> Picked:
+        """The first half of `resolve`, for who is in a transaction already."""
+        row = _row(session, caller, provider_id, preferred_id)
+        return Picked(choice=self._choice(row, model), row=row)
+
+    async def reach(self, picked: Picked) -> Resolved:
+        """The second half: starts the embedded model where it is the one. Raises Unavailable."""
+        return Resolved(choice=picked.choice, target=await self._target(picked.row))
 
     def _choice(self, row: ProviderRow, model: str | None) -> Choice:
         name = model or row.default_model
@@ -330,8 +356,7 @@ def _named(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
 
 
 def _chosen(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
-    statement = select(ProviderRow).where(visible_to(caller), ProviderRow.enabled).order_by(ProviderRow.id)
-    usable = [row for row in session.scalars(statement) if _has_adapter(row)]
+    usable = [row for row in enabled_rows(session, caller) if _has_adapter(row)]
     if not usable:
         raise InvalidInput(
             "connect a model: add a provider with its address and key (POST /providers), "

@@ -6,17 +6,18 @@ Limits are counted inside it, so two requests at once cannot both take the last 
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.service import UNTITLED, own_conversation
+from luxx.conversations.service import UNTITLED
 from luxx.errors import Conflict, TooMany
 from luxx.runs.job import ChatRequest
 from luxx.runs.models import RunRow
+from luxx.store.tables import table_of
 from luxx.usage.ledger import spent_since
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
@@ -27,8 +28,25 @@ SECONDS_OF_A_DAY = 86_400
 RETRY_SECONDS = 5
 """When to try again after a full house: some run will have ended."""
 
-_insert_run = insert(RunRow)
-_insert_message = insert(MessageRow)
+_runs = table_of(RunRow)
+_conversations = table_of(ConversationRow)
+_insert_run = insert(_runs)
+_insert_message = insert(table_of(MessageRow))
+_active = (
+    select(_runs.c.user_id, func.count().label("runs"))
+    .where(_runs.c.status.in_(ACTIVE))
+    .group_by(_runs.c.user_id)
+)
+_begin = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"))
+    .values(
+        run_id=bindparam("run"),
+        selected_leaf_id=bindparam("leaf"),
+        updated_at=bindparam("now"),
+        title=bindparam("text"),
+    )
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -42,15 +60,20 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     """A user's message and how it is to be answered; `parent_id` of the request is filled in here."""
 
-    conversation_id: str
     content: UserContent
     request: ChatRequest
 
 
-def admit(session: Session, caller: Caller, chat: NewChat, driver: Driver, limits: LimitsConfig) -> Run:
-    """Stores the message and the run. Raises NotFound, Conflict (one runs already) or TooMany."""
+def admit(
+    session: Session,
+    caller: Caller,
+    conversation: ConversationRow,
+    chat: NewChat,
+    driver: Driver,
+    limits: LimitsConfig,
+) -> Run:
+    """Stores the message and the run. Raises Conflict (one runs already) or TooMany."""
     now = utc_now()
-    conversation = own_conversation(session, caller, chat.conversation_id)
     if conversation.run_id is not None:
         raise Conflict(
             "an answer is being written in this conversation; wait for it or cancel it",
@@ -74,24 +97,16 @@ def admit(session: Session, caller: Caller, chat: NewChat, driver: Driver, limit
         phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
     )  # fmt: skip
     connection.execute(_insert_run, _run_row(run, caller, request, driver))
+    title = _title(conversation.title, chat.content.text)
     connection.execute(
-        update(ConversationRow)
-        .where(ConversationRow.id == conversation.id)
-        .values(
-            run_id=run_id, selected_leaf_id=message_id, updated_at=now,
-            title=_title(conversation.title, chat.content.text),
-        )
-    )  # fmt: skip
+        _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
+    )
     return run
 
 
 def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
     """Raises TooMany where the user or the server has no place for one more run, or the day is spent."""
-    active = session.connection().execute(
-        select(RunRow.user_id, func.count().label("runs"))
-        .where(RunRow.status.in_(ACTIVE))
-        .group_by(RunRow.user_id)
-    )
+    active = session.connection().execute(_active)
     counts = {row.user_id: row.runs for row in active}
     if limits.concurrent_runs_per_user and counts.get(caller.user_id, 0) >= limits.concurrent_runs_per_user:
         raise TooMany(

@@ -4,6 +4,7 @@ Thinking and text alternate, so one closes when the other begins; tool calls may
 close together at the end.
 """
 
+from collections.abc import Iterator
 from typing import Any, assert_never
 
 from luxx.runs.frames import OpenStep
@@ -20,6 +21,9 @@ from luxx.wire.delta import (
 )
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.usage import Usage
+
+REFUSAL = "refusal"
+"""The key of a replay note that holds what a model said instead of an answer."""
 
 Output = Frame | Step
 """A frame to publish, or a step that has closed and is to be logged before anything after it."""
@@ -38,30 +42,29 @@ class CompletionReader:
         self.finish = FinishReason.UNKNOWN
         self.replay: dict[str, Any] = {}
 
-    def take(self, deltas: list[Delta]) -> list[Output]:
-        """What the deltas of one network read make, in order; fragments of one step become one frame."""
-        if len(deltas) == 1 and self._speaking is not None:
-            delta = deltas[0]
-            if isinstance(delta, TextDelta) and self._speaking.type == StepType.TEXT:
-                return [self._grow(self._speaking, delta.text)]
-        outputs: list[Output] = []
+    def take(self, deltas: list[Delta]) -> Iterator[Output]:
+        """What the deltas of one network read make, in order; fragments of one step become one frame.
+
+        Lazy on purpose: a step grows only when its frame is about to be published. Whoever attaches while
+        an earlier output is being logged must not get, in a snapshot, text that it is then sent again.
+        """
         for delta in _joined(deltas):
             match delta:
                 case TextDelta(text=text):
-                    self._speak(StepType.TEXT, text, outputs)
+                    yield from self._speak(StepType.TEXT, text)
                 case ThinkingDelta(text=text):
-                    self._speak(StepType.THINKING, text, outputs)
+                    yield from self._speak(StepType.THINKING, text)
                 case ToolCallDelta():
-                    self._call(delta, outputs)
+                    yield from self._call(delta)
                 case UsageDelta(usage=usage):
                     self.usage = usage
                 case ReplayDelta(data=data):
                     self.replay.update(data)
                 case FinishDelta(reason=reason):
                     self.finish = reason
+                    yield from self._refuse()
                 case _:
                     assert_never(delta)
-        return outputs
 
     def close(self, status: StepStatus) -> list[Step]:
         """Closes all that is open, in order of index; tool calls whose arguments are whole are pending."""
@@ -76,27 +79,33 @@ class CompletionReader:
             for step in closing
         ]
 
-    def _speak(self, type_: StepType, text: str, outputs: list[Output]) -> None:
+    def _speak(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
             return
         step = self._speaking
         if step is None or step.type != type_:
             if step is not None:
-                outputs.append(step.closed(StepStatus.DONE))
+                yield step.closed(StepStatus.DONE)
             step = self._speaking = self._begin(OpenStep(self._run_id, self._next, type_))
-        outputs.append(self._grow(step, text))
+        yield self._grow(step, text)
 
-    def _call(self, delta: ToolCallDelta, outputs: list[Output]) -> None:
+    def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
         if self._speaking is not None:
-            outputs.append(self._speaking.closed(StepStatus.DONE))
-            self._speaking = None
+            speaking, self._speaking = self._speaking, None
+            yield speaking.closed(StepStatus.DONE)
         step = self._calls.get(delta.slot)
         if step is None:
             step = OpenStep(
                 self._run_id, self._next, StepType.TOOL_CALL, call_id=delta.call_id, name=delta.name
             )
             self._calls[delta.slot] = self._begin(step)
-        outputs.append(self._grow(step, delta.arguments))
+        yield self._grow(step, delta.arguments)
+
+    def _refuse(self) -> Iterator[Output]:
+        """The words of a refusal, which some providers keep apart from the text."""
+        words = self.replay.get(REFUSAL)
+        if self.finish == FinishReason.REFUSED and isinstance(words, str) and self._speaking is None:
+            yield from self._speak(StepType.TEXT, words)
 
     def _begin(self, step: OpenStep) -> OpenStep:
         self._open[step.index] = step
@@ -110,6 +119,8 @@ class CompletionReader:
 
 def _joined(deltas: list[Delta]) -> list[Delta]:
     """Neighbouring fragments of the same kind made one."""
+    if len(deltas) == 1:
+        return deltas
     joined: list[Delta] = []
     for delta in deltas:
         last = joined[-1] if joined else None

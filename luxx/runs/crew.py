@@ -1,17 +1,27 @@
 """Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
 
+import msgspec
+from sqlalchemy.orm import Session
+
 from luxx.accounts.caller import Caller
-from luxx.accounts.service import AccountService
+from luxx.accounts.service import AccountService, user_as_caller
 from luxx.accounts.workspaces import Workspaces
-from luxx.providers.service import ProviderService
+from luxx.providers.service import Picked, ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
 from luxx.runs.job import ChatJob
 from luxx.tools.core import ToolContext, ToolRegistry
 
 
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database says of a job's user and provider."""
+
+    caller: Caller
+    picked: Picked
+
+
 class CrewFinder:
-    """Callable by the loop at each drive; what the user may do is read again before tools run."""
+    """For the loop, at each drive; what the user may do is read again before tools run."""
 
     def __init__(
         self,
@@ -25,12 +35,19 @@ class CrewFinder:
         self._registry = registry
         self._workspaces = workspaces
 
-    async def __call__(self, job: ChatJob, signal: CancelSignal) -> Crew:
-        """Raises NotAllowed for a disabled user, NotFound or InvalidInput for a provider that is gone."""
-        caller = await self._accounts.caller_of(job.user_id)
+    def read(self, session: Session, job: ChatJob) -> Seen:
+        """In the transaction that reads the job. Raises NotAllowed for a disabled user, NotFound or
+        InvalidInput for a provider that is gone."""
+        caller = user_as_caller(session.connection(), job.user_id)
         asked = job.request
-        resolved = await self._providers.resolve(caller, asked.provider_id, asked.model)
-        tools = self._registry.available_to(caller.permission_level, asked.tools)
+        return Seen(
+            caller=caller, picked=self._providers.pick(session, caller, asked.provider_id, asked.model)
+        )
+
+    async def make(self, job: ChatJob, seen: Seen, signal: CancelSignal) -> Crew:
+        """Raises Unavailable where the embedded model cannot be started."""
+        resolved = await self._providers.reach(seen.picked)
+        tools = self._registry.available_to(seen.caller.permission_level, job.request.tools)
 
         async def context_of() -> ToolContext:
             return self._context(await self._accounts.caller_of(job.user_id), job, signal)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from sqlalchemy import insert, update
+from sqlalchemy import bindparam, insert, null
 from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
@@ -12,12 +12,19 @@ from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import LuxxError, ProviderError
 from luxx.runs.job import ChatJob
 from luxx.runs.state import ChatState
+from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.step import StepStatus
 
-_insert = insert(MessageRow)
+_insert = insert(table_of(MessageRow))
+_conversations = table_of(ConversationRow)
+_free = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
+    .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
+)
 _encode = msgspec.json.Encoder().encode
 
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
@@ -98,11 +105,14 @@ def store_message(job: ChatJob, state: ChatState, ending: Ending) -> Callable[[S
     def work(session: Session) -> None:
         connection = session.connection()
         connection.execute(_insert, row)
-        mine = (ConversationRow.id == job.conversation_id, ConversationRow.run_id == job.run_id)
         connection.execute(
-            update(ConversationRow)
-            .where(*mine)
-            .values(run_id=None, selected_leaf_id=job.message_id, updated_at=row["created_at"])
+            _free,
+            {
+                "b_id": job.conversation_id,
+                "b_run": job.run_id,
+                "leaf_id": job.message_id,
+                "now": row["created_at"],
+            },
         )
 
     return work

@@ -5,10 +5,11 @@ in the log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.clock import timestamp
@@ -17,17 +18,27 @@ from luxx.runs.frames import logged_frame
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.store.engine import Store
+from luxx.store.tables import table_of
 from luxx.wire.event import ENDING, CompletionNote, Event, LoggedEvent, ProcessStep
 
 PAGE = 500
 """Events read at once in a replay."""
+
+
+@lru_cache(maxsize=64)
+def _claim(columns: tuple[str, ...]) -> Update:
+    """The UPDATE that sets these columns of a run if its fence still is what it was."""
+    runs = table_of(RunRow)
+    mine = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
+    return mine.values({column: bindparam(column) for column in columns})
+
 
 Entry = Event | tuple[Event, CompletionNote]
 
 _encode = msgspec.json.Encoder().encode
 _events = msgspec.json.Decoder(Event)
 _notes = msgspec.json.Decoder(CompletionNote)
-_insert = insert(RunEventRow)
+_insert = insert(table_of(RunEventRow))
 _page = (
     select(RunEventRow.seq, RunEventRow.type, RunEventRow.data)
     .where(
@@ -80,9 +91,10 @@ class RunLog:
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
 
         def work(session: Session) -> None:
-            self._claim(session, values)
+            connection = session.connection()
+            self._claim(connection, values)
             if rows:
-                session.connection().execute(_insert, rows)
+                connection.execute(_insert, rows)
             if also is not None:
                 also(session)
 
@@ -95,10 +107,9 @@ class RunLog:
         """The entries as they would be logged next; for deciding before writing."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
 
-    def _claim(self, session: Session, values: dict[str, Any]) -> None:
-        mine = update(RunRow).where(RunRow.id == self.run_id, RunRow.fence == self._fence)
-        result = session.connection().execute(mine.values(values))
-        if result.rowcount != 1:
+    def _claim(self, connection: Connection, values: dict[str, Any]) -> None:
+        key = {"b_id": self.run_id, "b_fence": self._fence}
+        if connection.execute(_claim(tuple(values)), key | values).rowcount != 1:
             raise LostRun(self.run_id)
 
     def _stamp(self, entries: Sequence[Entry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
@@ -155,9 +166,9 @@ def read_page(
     return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in rows]
 
 
-def read_log(session: Session, run_id: str) -> list[LoggedEvent]:
+def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
     """The whole log of a run, decoded, for folding."""
-    rows = session.connection().execute(
+    rows = connection.execute(
         select(RunEventRow.seq, RunEventRow.data, RunEventRow.internal)
         .where(RunEventRow.run_id == run_id)
         .order_by(RunEventRow.seq)

@@ -82,6 +82,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._channels: dict[str, Channel] = {}
+        self.is_closed = False
 
     @contextmanager
     def watched(self, run_id: str) -> Generator[Channel]:
@@ -107,6 +108,11 @@ class Hub:
             channel.open_steps.clear()
             channel.wake()
             self._forget(channel)
+
+    def close(self) -> None:
+        """Ends every watch: the server stops, and clients attach again where they were."""
+        self.is_closed = True
+        self.wake_all()
 
     def wake_all(self) -> None:
         """Wakes every watcher; called every few seconds so that idle lines are kept open."""

@@ -1,13 +1,13 @@
 """A chat run's job: all that a drive needs to know, read in one transaction."""
 
 import msgspec
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, select
 
 from luxx.context.prompt import PastMessage
 from luxx.conversations.stored import read_path
 from luxx.runs.events import read_log
 from luxx.runs.models import RunRow
+from luxx.store.tables import table_of
 from luxx.wire.event import LoggedEvent
 
 
@@ -42,17 +42,25 @@ class ChatJob(msgspec.Struct, frozen=True, kw_only=True):
     events: list[LoggedEvent]
 
 
-def read_job(session: Session, run_id: str, fence: int) -> ChatJob | None:
+_runs = table_of(RunRow)
+_run = select(
+    _runs.c.user_id,
+    _runs.c.tenant_id,
+    _runs.c.subject_id,
+    _runs.c.message_id,
+    _runs.c.is_cancelled,
+    _runs.c.request,
+    _runs.c.last_seq,
+).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
+_request = msgspec.json.Decoder(ChatRequest)
+
+
+def read_job(connection: Connection, run_id: str, fence: int) -> ChatJob | None:
     """The job, or None if the run was deleted or taken by another process since."""
-    run = session.execute(
-        select(
-            RunRow.user_id, RunRow.tenant_id, RunRow.subject_id, RunRow.message_id, RunRow.is_cancelled,
-            RunRow.request, RunRow.last_seq,
-        ).where(RunRow.id == run_id, RunRow.fence == fence)
-    ).one_or_none()  # fmt: skip
+    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None or run.message_id is None:
         return None
-    request = msgspec.json.decode(run.request, type=ChatRequest)
+    request = _request.decode(run.request)
     return ChatJob(
         run_id=run_id,
         user_id=run.user_id,
@@ -62,6 +70,6 @@ def read_job(session: Session, run_id: str, fence: int) -> ChatJob | None:
         fence=fence,
         is_cancelled=run.is_cancelled,
         request=request,
-        past=read_path(session, request.parent_id),
-        events=read_log(session, run_id) if run.last_seq else [],
+        past=read_path(connection, request.parent_id),
+        events=read_log(connection, run_id) if run.last_seq else [],
     )

@@ -4,8 +4,7 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any, assert_never
+from typing import assert_never
 
 import structlog
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +15,7 @@ from luxx.observe import Metrics
 from luxx.providers.client import ModelClient
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
+from luxx.runs.crew import CrewFinder, Seen
 from luxx.runs.ending import (
     CANCELLED,
     FINISHED,
@@ -28,7 +28,7 @@ from luxx.runs.ending import (
 )
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Crew, Cut, Iteration, closing, marked
+from luxx.runs.iteration import Completed, Cut, Iteration, closing, marked
 from luxx.runs.job import ChatJob, read_job
 from luxx.runs.state import Next, decide, fold, open_calls
 from luxx.store.engine import Store
@@ -52,7 +52,7 @@ logger = structlog.get_logger()
 
 
 class ChatLoop:
-    """Drives chat runs. `crew_of` finds the provider, the tools and the user's rights for a job."""
+    """Drives chat runs."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ChatLoop:
         hub: Hub,
         client: ModelClient,
         executor: ToolExecutor,
-        crew_of: Callable[[ChatJob, CancelSignal], Coroutine[Any, Any, Crew]],
+        crew: CrewFinder,
         max_iterations: int,
         metrics: Metrics,
     ) -> None:
@@ -69,7 +69,7 @@ class ChatLoop:
         self._hub = hub
         self._client = client
         self._executor = executor
-        self._crew_of = crew_of
+        self._crew = crew
         self._max_iterations = max_iterations
         self._metrics = metrics
 
@@ -78,9 +78,10 @@ class ChatLoop:
 
         Raises LostRun if another process takes it on the way.
         """
-        job = await self._store.read(lambda session: read_job(session, run_id, fence))
-        if job is None:
+        found = await self._store.read(lambda session: self._find(session, run_id, fence))
+        if found is None:
             return
+        job, seen = found
         if job.is_cancelled:
             signal.fire()
         state = fold(job.events)
@@ -88,7 +89,7 @@ class ChatLoop:
             run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
             turn = Turn(job, ChatLog(run_log, state), channel, self._max_iterations)
             try:
-                await self._work(turn, signal)
+                await self._work(turn, seen, signal)
             except RunCancelled:
                 await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
             except LuxxError as error:
@@ -101,8 +102,19 @@ class ChatLoop:
                 await turn.end(turn.cut_short(StepStatus.ERROR), failed(broke))
             ended(turn.status, turn.log.state.usage)
 
-    async def _work(self, turn: "Turn", signal: CancelSignal) -> None:
+    def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatJob, Seen | LuxxError] | None:
+        job = read_job(session.connection(), run_id, fence)
+        if job is None:
+            return None
+        try:
+            return job, self._crew.read(session, job)
+        except LuxxError as error:
+            return job, error
+
+    async def _work(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         job = turn.job
+        if isinstance(seen, LuxxError):
+            raise seen
         if job.fence > MAX_DRIVES:
             raise LuxxError(GIVEN_UP, kind="given_up")
         iteration = Iteration(
@@ -112,7 +124,7 @@ class ChatLoop:
             signal=signal,
             client=self._client,
             executor=self._executor,
-            crew=await signal.wait(self._crew_of(job, signal)),
+            crew=await signal.wait(self._crew.make(job, seen, signal)),
         )
         while await turn.go_on(iteration):
             pass

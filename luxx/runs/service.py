@@ -87,9 +87,14 @@ class RunService:
         The watch is attached before the run begins, so it sees all of it. Raises NotFound, InvalidInput,
         Conflict (one runs already) or TooMany; then nothing has changed.
         """
-        chat = await self._store.read(lambda session: self._settle(session, caller, sending))
         driver = self._engine.driver()
-        run = await self._store.write(lambda session: admit(session, caller, chat, driver, self._limits))
+
+        def work(session: Session) -> Run:
+            conversation = own_conversation(session, caller, sending.conversation_id)
+            chat = self._settle(session, caller, conversation, sending)
+            return admit(session, caller, conversation, chat, driver, self._limits)
+
+        run = await self._store.write(work)
         watch = Watch(self._hub, self._store, run, accumulated=accumulated)
         await self._engine.start(run.id, 1)
         return run, watch
@@ -155,9 +160,10 @@ class RunService:
             await self.cancel(caller, run_id)
             await self._engine.wait(run_id, None)
 
-    def _settle(self, session: Session, caller: Caller, sending: Sending) -> NewChat:
+    def _settle(
+        self, session: Session, caller: Caller, conversation: ConversationRow, sending: Sending
+    ) -> NewChat:
         """What was asked, with every default settled: the message's, the conversation's, the user's."""
-        conversation = own_conversation(session, caller, sending.conversation_id)
         settings = read_settings(session, caller)
         choice = self._providers.choose(
             session,
@@ -178,7 +184,7 @@ class RunService:
             system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
         )
         content = UserContent(text=sending.text, attachments=sending.attachments)
-        return NewChat(conversation_id=conversation.id, content=content, request=request)
+        return NewChat(content=content, request=request)
 
     def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
         known = [tool.name for tool in self._registry.available_to(caller.permission_level)]

@@ -13,7 +13,7 @@ from luxx.runs.frames import COMMENT, logged_frame, run_frame
 from luxx.runs.hub import Channel, Frame, Hub
 from luxx.store.engine import Store
 from luxx.wire.event import ENDING
-from luxx.wire.run import Run
+from luxx.wire.run import ENDED, Run
 
 QUIET_SECONDS = 15.0
 """A comment line is sent after this long without a frame."""
@@ -56,9 +56,9 @@ class Watch:
         self._channel.wake()
 
     async def next(self) -> bytes:
-        """What to send next, in one piece; empty once the run has ended or the watch was stopped."""
+        """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
         channel = self._channel
-        while not self._is_over:
+        while not (self._is_over or self._hub.is_closed):
             if not self._is_live:
                 data = await self._catch_up()
                 if data:
@@ -95,6 +95,8 @@ class Watch:
             # Somebody began to drive it while the log was read: take its place, and what it has open.
             self._is_placed = False
             return b""
+        # A run that had ended when the watch was made has nothing more to tell.
+        self._is_over = self._run.status in ENDED
         self._is_live = True
         return self._snapshots
 

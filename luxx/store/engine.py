@@ -85,6 +85,7 @@ class Store:
         self.engine = engine
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._reading = engine.execution_options(luxx_read=True)
+        self._kept = _KeptConnections(self._reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
         self._writer = _GroupWriter(engine) if self.is_sqlite else None
 
@@ -104,7 +105,11 @@ class Store:
 
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""
-        with Session(self._reading, expire_on_commit=False) as session:
+        if self._kept is None:
+            with Session(self._reading, expire_on_commit=False) as session:
+                return work(session)
+        connection = self._kept.mine()
+        with connection.begin(), _session_in(connection) as session:
             return work(session)
 
     def write_now(self, work: Work[T]) -> T:
@@ -120,7 +125,36 @@ class Store:
         if self._writer is not None:
             self._writer.close()
         self._threads.shutdown(wait=True)
+        if self._kept is not None:
+            self._kept.close()
         self.engine.dispose()
+
+
+class _KeptConnections:
+    """One SQLite connection per thread that reads, kept: taking one from the pool costs more than a query."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._local = threading.local()
+        self._all: list[Connection] = []
+
+    def mine(self) -> Connection:
+        """The calling thread's connection."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._engine.connect()
+            self._all.append(connection)
+        return connection
+
+    def close(self) -> None:
+        """Closes all of them; no thread may be reading."""
+        for connection in self._all:
+            connection.close()
+
+
+def _session_in(connection: Connection) -> Session:
+    """A Session in a transaction that somebody else begins and ends."""
+    return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
 
 
 class _GroupWriter:
@@ -147,10 +181,11 @@ class _GroupWriter:
 
     def _run(self) -> None:
         ends = False
-        while not ends:
-            group, ends = self._take()
-            if group:
-                self._commit(group)
+        with self._engine.connect() as connection:
+            while not ends:
+                group, ends = self._take()
+                if group:
+                    self._commit(connection, group)
 
     def _take(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
         group: list[tuple[Work[Any], Future[Any]]] = []
@@ -166,10 +201,10 @@ class _GroupWriter:
             except queue.Empty:
                 return group, False
 
-    def _commit(self, group: list[tuple[Work[Any], Future[Any]]]) -> None:
+    def _commit(self, connection: Connection, group: list[tuple[Work[Any], Future[Any]]]) -> None:
         answers: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
-            with self._engine.connect() as connection, connection.begin():
+            with connection.begin():
                 for work, future in group:
                     answers.append((future, *_one(connection, work, alone=len(group) == 1)))
         except BaseException as error:

@@ -4,9 +4,9 @@ The tables themselves live with their features.
 """
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import DateTime, MetaData
+from sqlalchemy import DateTime, MetaData, Table
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
@@ -23,6 +23,11 @@ class Base(DeclarativeBase):
     """Base of all rows. Foreign keys are named by string; no `relationship()` across features."""
 
     metadata = MetaData(naming_convention=NAMING)
+
+
+def table_of(row: type[Base]) -> Table:
+    """The table of a row's class, for statements on hot paths, which bypass the ORM."""
+    return cast("Table", row.__table__)
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -7,10 +7,11 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
+from luxx.store.tables import table_of
 from luxx.usage.models import UsageRow
 from luxx.wire.usage import Usage
 
-_insert = insert(UsageRow)
+_insert = insert(table_of(UsageRow))
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):

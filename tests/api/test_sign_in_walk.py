@@ -64,7 +64,6 @@ def bad_headers(server: Server, document: Document, admin: Person) -> dict[str, 
             body = {"current_password": PASSWORD, "new_password": PASSWORD + "2"}
             again.good("POST", "/auth/password", json=body)
         tokens = {
-            "an empty one": "",
             "garbage": "garbage",
             "three parts of garbage": "a.b.c",
             "a refresh token": good.refresh_token,
@@ -81,6 +80,7 @@ def bad_headers(server: Server, document: Document, admin: Person) -> dict[str, 
         basic = base64.b64encode(f"good:{PASSWORD}".encode()).decode()
         return {
             "none": {},
+            "an empty one": {"authorization": "Bearer"},
             "another scheme": {"authorization": f"Basic {basic}"},
             "a good token without a scheme": {"authorization": good.token},
             "a good token in a cookie": {"cookie": f"access_token={good.token}; token={good.token}"},

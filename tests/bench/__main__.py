@@ -33,7 +33,7 @@ def main() -> int:
     figures = Figures()
     try:
         uvloop.run(_measure(options.only or list(ROWS), options.rounds, figures))
-    except Broken as error:
+    except (Broken, RuntimeError) as error:
         print(f"Broken: {error}", file=sys.stderr)
         return 1
     print(figures.table())

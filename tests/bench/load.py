@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 OPENAI_TEXT = re.compile(rb'"delta":\{[^{}]*?"content":"( [^"]+)"')
-LUXX_TEXT = re.compile(rb'"delta":"( [^"]+)"')
+LUXX_TEXT = re.compile(rb'(?:^|\r\n|\n\n)event: process_step\n[^\n]*"(?:delta|content)":"( [^"]+)"')
+"""Deltas, and the snapshot that a client begins with; logged events carry an id and are no news."""
+
 TOKEN = re.compile(rb" (\d{5})@([0-9a-f]{8})")
 TOOL_RESULT = re.compile(rb'"type":"tool_result"')
 STREAM_END = b"0\r\n\r\n"
@@ -90,6 +92,7 @@ class Client(asyncio.Protocol):
         self._target = target
         self._transport: Any = None
         self._buffer = b""
+        self._last = b""
         self._is_begun = False
         self._answer = Answer(0.0)
         self._done: asyncio.Future[Answer] | None = None
@@ -113,7 +116,7 @@ class Client(asyncio.Protocol):
         self._transport.write(request)
         answer = await asyncio.wait_for(self._done, WAIT_SECONDS)
         if answer.tokens != expect:
-            raise Broken(f"{self._target.name}: {answer.tokens} tokens of {expect} came")
+            raise Broken(f"{self._target.name}: {answer.tokens} tokens of {expect}; last: {self._last!r}")
         return answer
 
     def close(self) -> None:
@@ -140,6 +143,7 @@ class Client(asyncio.Protocol):
         cut = buffer.rfind(b"\n\n") + 2
         whole, self._buffer = (buffer[:cut], buffer[cut:]) if cut > 1 else (b"", buffer)
         if whole:
+            self._last = whole[-2000:]
             self._read(whole)
         if self._buffer.endswith(STREAM_END) and self._done is not None and not self._done.done():
             self._answer.ended_at = time.perf_counter()

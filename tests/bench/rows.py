@@ -30,6 +30,8 @@ WARM_TOKENS = 10
 
 CHATS = 60
 CHAT_TOKENS = 5
+USERS = 16
+CHATS_EACH = 10
 ITERATIONS = 20
 LOOP_RUNS = 4
 QUIET_SECONDS = 0.05
@@ -165,28 +167,58 @@ async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
     """A short answer to one user: the time Luxx adds to its first token, and the CPU of the request."""
     with contextlib.ExitStack() as stack:
         luxx, api = start_luxx(stack, upstream)
-        through = await Client.connect(luxx_target(luxx.port, api.token, tools=False))
-        direct = await Client.connect(openai_target("upstream", upstream.port))
+        peer = start_relays(stack, upstream).get("fastapi")
+        through = luxx_target(luxx.port, api.token, tools=False)
+        direct = openai_target("upstream", upstream.port)
         for number in range(rounds + 1):
             conversations = await asyncio.to_thread(api.new_conversations, CHATS)
-            await asyncio.sleep(QUIET_SECONDS)
-            cpu, threads = luxx.cpu(), luxx.threads_cpu()
-            mine = [await chat(upstream, through, each) for each in conversations]
-            await asyncio.sleep(QUIET_SECONDS)
-            cpu, threads = luxx.cpu() - cpu, luxx.threads_cpu() - threads
-            floor = [await chat(upstream, direct, each) for each in conversations]
-            if number == 0:
-                continue
-            base = statistics.median(floor)
-            added = [(each - base) * 1e3 for each in mine]
-            figures.add("chat", "first token, straight from the model, p50", base * 1e3, "ms")
-            figures.add("chat", "first token, added by luxx, p50", statistics.median(added), "ms", at_most=15)
-            figures.add("chat", "first token, added by luxx, p95", _percentile(added, 95), "ms")
-            figures.add("chat", "CPU of a request", cpu / CHATS * 1e3, "ms", at_most=8)
-            figures.add("chat", "… of it in database threads (engine's share)", threads / CHATS * 1e3, "ms")
-            yield
-        through.close()
-        direct.close()
+            mine = await chats(upstream, through, conversations, luxx)
+            floor = await chats(upstream, direct, conversations, None)
+            busy = await _chats_at_once(upstream, luxx, api)
+            relayed = None
+            if peer is not None:
+                relayed = await chats(upstream, openai_target("fastapi", peer.port), conversations, peer)
+            if number > 0:
+                _tell_chats(figures, mine, floor, busy, relayed)
+                yield
+
+
+class Chats(msgspec.Struct, frozen=True):
+    """One user's chats in turn: seconds to each first token, CPU ms per chat, of it in other threads."""
+
+    first_tokens: list[float]
+    cpu: float = 0.0
+    threads: float = 0.0
+
+
+async def chats(upstream: Upstream, target: Target, conversations: list[str], server: Server | None) -> Chats:
+    """A chat in each conversation, one after the other."""
+    client = await Client.connect(target)
+    await asyncio.sleep(QUIET_SECONDS)
+    cpu, threads = (server.cpu(), server.threads_cpu()) if server is not None else (0.0, 0.0)
+    first_tokens = [await chat(upstream, client, each) for each in conversations]
+    await asyncio.sleep(QUIET_SECONDS)
+    client.close()
+    if server is None:
+        return Chats(first_tokens)
+    share = 1e3 / len(conversations)
+    return Chats(first_tokens, (server.cpu() - cpu) * share, (server.threads_cpu() - threads) * share)
+
+
+def _tell_chats(figures: Figures, mine: Chats, floor: Chats, busy: float, relayed: Chats | None) -> None:
+    base = statistics.median(floor.first_tokens)
+    added = [(each - base) * 1e3 for each in mine.first_tokens]
+    figures.add("chat", "first token, straight from the model, p50", base * 1e3, "ms")
+    figures.add("chat", "first token, added by luxx, p50", statistics.median(added), "ms", at_most=15)
+    figures.add("chat", "first token, added by luxx, p95", _percentile(added, 95), "ms")
+    if relayed is not None:
+        slower = statistics.median(relayed.first_tokens) - base
+        figures.add("chat", "first token, added by fastapi relay, p50", slower * 1e3, "ms")
+    figures.add("chat", "CPU of a request, one user", mine.cpu, "ms", at_most=8)
+    figures.add("chat", "… of it in database threads (engine's share)", mine.threads, "ms")
+    figures.add("chat", f"CPU of a request, {USERS} users at once", busy, "ms", at_most=8)
+    if relayed is not None:
+        figures.add("chat", "CPU of a request, fastapi relay, nothing kept", relayed.cpu, "ms")
 
 
 async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
@@ -196,14 +228,33 @@ async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
     return answer.first_token
 
 
+async def _chats_at_once(upstream: Upstream, luxx: Server, api: Api) -> float:
+    """CPU ms of a request when several are always in the making: caches are warm, commits shared."""
+    target = luxx_target(luxx.port, api.token, tools=False)
+    conversations = iter(await asyncio.to_thread(api.new_conversations, USERS * CHATS_EACH))
+    clients = [await Client.connect(target) for _ in range(USERS)]
+
+    async def one(client: Client) -> None:
+        for _ in range(CHATS_EACH):
+            await chat(upstream, client, next(conversations))
+        client.close()
+
+    await asyncio.sleep(QUIET_SECONDS)
+    cpu = luxx.cpu()
+    await asyncio.gather(*(one(client) for client in clients))
+    await asyncio.sleep(QUIET_SECONDS)
+    return (luxx.cpu() - cpu) / (USERS * CHATS_EACH) * 1e3
+
+
 async def loop_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
     """An iteration with four parallel tools, durable, against the same with httpx and nothing kept."""
     prompt = f"[[loop={ITERATIONS} tools={TOOLS} n=1]]"
     with contextlib.ExitStack() as stack:
         luxx, api = start_luxx(stack, upstream)
-        client = await Client.connect(luxx_target(luxx.port, api.token, tools=True))
+        target = luxx_target(luxx.port, api.token, tools=True)
         for number in range(rounds + 1):
             conversations = await asyncio.to_thread(api.new_conversations, LOOP_RUNS)
+            client = await Client.connect(target)
             await asyncio.sleep(QUIET_SECONDS)
             cpu, threads = luxx.cpu(), luxx.threads_cpu()
             for conversation in conversations:
@@ -212,6 +263,7 @@ async def loop_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
                     raise Broken(f"{answer.tool_results} tool results of {4 * ITERATIONS} came")
             await asyncio.sleep(QUIET_SECONDS)
             cpu, threads = luxx.cpu() - cpu, luxx.threads_cpu() - threads
+            client.close()
             floor = await _floor_of_loop(upstream, prompt)
             if number == 0:
                 continue
@@ -221,7 +273,6 @@ async def loop_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             figures.add("loop", "… of it in other threads", threads / (LOOP_RUNS * ITERATIONS) * 1e3, "ms")
             figures.add("loop", "luxx / httpx floor", mine / floor, "×", at_most=3.8)
             yield
-        client.close()
 
 
 async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:

@@ -1,4 +1,4 @@
-"""`luxx` for a server under measure. With BENCH_PROFILE its event loop's thread is profiled into that file."""
+"""`luxx` for a server under measure. With BENCH_PROFILE its event loop's thread is profiled into it."""
 
 import cProfile
 import os

@@ -8,7 +8,9 @@ from typing import Self
 class Visit:
     """One execution of a tool, from its side of the socket."""
 
-    def __init__(self, tool: str, key: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, tool: str, key: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.tool = tool
         self.key = key
         self._reader = reader
@@ -56,7 +58,7 @@ class Desk:
                 await self._came.wait()
         return self.visits[count - 1]
 
-    def keys(self) -> list[str]:
+    def keys_seen(self) -> list[str]:
         return [visit.key for visit in self.visits]
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -58,7 +58,7 @@ class Person:
         self.token = token
         self._client = self._make(url)
 
-    async def __aenter__(self) -> "Person":
+    async def __aenter__(self) -> Self:
         if not self.token:
             signed_in = await self.post("/auth/login", {"username": USERNAME, "password": PASSWORD})
             self.token = signed_in["access_token"]
@@ -159,8 +159,13 @@ class Person:
 
     async def messages(self, conversation_id: str) -> list[Json]:
         """Oldest first."""
-        page = await self.get("/messages", conversation_id=conversation_id, page_size=100)
-        return page["items"][::-1]
+        items: list[Json] = []
+        total, number = 1, 1
+        while len(items) < total:
+            page = await self.get("/messages", conversation_id=conversation_id, page=number, page_size=100)
+            assert page["items"] or not page["total"], f"page {number} of {page['total']} messages is empty"
+            items, total, number = [*items, *page["items"]], page["total"], number + 1
+        return items[::-1]
 
     async def message(self, conversation_id: str, message_id: str) -> Json:
         found = [one for one in await self.messages(conversation_id) if one["id"] == message_id]

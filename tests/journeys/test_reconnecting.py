@@ -262,7 +262,9 @@ def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxServer,
 
 def test_nobody_elses_run_can_be_followed(server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
-        rules = [Rule(when=When(user="mine"), reply=[Text(text="Hi"), Gate(name="middle"), Text(text=" you")])]
+        rules = [
+            Rule(when=When(user="mine"), reply=[Text(text="Hi"), Gate(name="middle"), Text(text=" you")])
+        ]
         async with (
             ScriptedProvider(Script(rules=rules)) as model,
             Person(server.url) as ann,

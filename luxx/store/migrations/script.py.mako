@@ -1,5 +1,6 @@
 """${message}."""
 
+# pyright: basic
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,5 +1,6 @@
 """The first tables: people, providers, conversations, runs and their events, the ledger."""
 
+# pyright: basic
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -1,0 +1,238 @@
+"""Every operation of the document that takes an id, with the ids of somebody else: 404, as for no id at all."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from api.conftest import connect
+from api.person import KEY, Person
+from api.schema import Document, Operation
+from api.server import Server
+from luxx.providers.scripted import ScriptedProvider
+
+UNKNOWN = {"conversation_id": "01890a5d-ac96-774b-bcce-b302099a8057", "provider_id": 987_654}
+UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["conversation_id"]}
+UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
+NO_ID_OF_THEIRS = {
+    "user_id": "an administrator's, see test_levels",
+    "last_event_id": "a place in a log, not a thing",
+    "project_id": "projects are not there yet; no id can be right",
+}
+SECRET = "only-anna-may-read-this"
+MINIMAL: dict[str, dict[str, Any]] = {
+    "POST /messages": {"content": "hello"},
+    "POST /messages/stream": {"content": "hello"},
+    "PUT /conversations/{conversation_id}": {"title": "changed"},
+    "PUT /providers/{provider_id}": {"name": "changed"},
+}
+LISTS = {"GET /runs": "subject_id"}
+"""Where an id filters a list of one's own: an empty list, not 404."""
+
+users = itertools.count()
+
+
+class Belongings(msgspec.Struct, frozen=True):
+    """What one person has: ids by the names under which requests take them."""
+
+    ids: dict[str, Any]
+    owner: Person
+
+
+def furnish(person: Person) -> Belongings:
+    """A conversation with a message, its run, and the provider that answered."""
+    provider_id = person.good("GET", "/providers")["items"][0]["id"]
+    conversation = person.good("POST", "/conversations", json={"title": SECRET, "system_prompt": SECRET})
+    body = {"conversation_id": conversation["id"], "content": SECRET}
+    message = person.good("POST", "/messages", json=body)
+    run = person.good("GET", f"/runs?subject_id={conversation['id']}")["items"][0]
+    ids = {
+        "conversation_id": conversation["id"],
+        "message_id": message["id"],
+        "run_id": run["id"],
+        "provider_id": provider_id,
+        "default_provider_id": provider_id,
+        "subject_id": conversation["id"],
+    }
+    return Belongings(ids, person)
+
+
+def id_fields(document: Document, operation: Operation) -> list[str]:
+    schema = document.body_schema(operation)
+    return [name for name in (schema or {}).get("properties", {}) if name.endswith("_id")]
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One place of one operation that takes an id."""
+
+    operation: Any
+    where: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.where}:{self.name}"
+
+
+def slots(document: Document) -> list[Slot]:
+    found: list[Slot] = []
+    for operation in document.operations:
+        for where in ("path", "query"):
+            found += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
+        found += [Slot(operation, "body", name) for name in id_fields(document, operation)]
+    return [slot for slot in found if slot.name not in NO_ID_OF_THEIRS]
+
+
+def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> httpx.Response:
+    """The operation with `wanted` in its slot; ids that it needs besides are the asker's own."""
+    operation: Operation = slot.operation
+    path = operation.template
+    for name in operation.names("path"):
+        value = wanted if (slot.where, slot.name) == ("path", name) else others[name]
+        path = path.replace("{" + name + "}", str(value))
+    query = {slot.name: wanted} if slot.where == "query" else {}
+    body = dict(MINIMAL.get(f"{operation.method} {operation.template}", {}))
+    if slot.where == "body":
+        body[slot.name] = wanted
+    if operation.template.startswith("/messages") and operation.method == "POST":
+        body.setdefault("conversation_id", others["conversation_id"])
+    is_bodied = operation.about.get("requestBody") is not None
+    headers = {"accept": "application/json"}
+    return person.ask(operation.method, path, params=query, json=body if is_bodied else None, headers=headers)
+
+
+@pytest.fixture
+def annas(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Belongings]:
+    """A new owner for every test, because the controls delete what they ask for."""
+    with Person(server, document).register(f"anna{next(users)}") as person:
+        connect(person, upstream)
+        yield furnish(person)
+
+
+@pytest.fixture(scope="module")
+def bobs(bob: Person) -> Belongings:
+    return furnish(bob)
+
+
+def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
+    walked = {slot.name for slot in slots(document)}
+    assert walked == set(UNKNOWN), "a new kind of id needs its place in this walk"
+    assert len(slots(document)) >= 15
+
+
+def test_the_ids_of_another_get_404_as_unknown_ones_do_and_the_owner_is_let_in(
+    document: Document, annas: Belongings, bobs: Belongings
+) -> None:
+    before = annas.owner.state()
+    for slot in slots(document):
+        name = f"{slot.operation.method} {slot.operation.template}"
+        foreign = ask(bobs.owner, slot, annas.ids[slot.name], bobs.ids)
+        unknown = ask(bobs.owner, slot, UNKNOWN[slot.name], bobs.ids)
+        if LISTS.get(name) == slot.name:
+            assert foreign.json()["data"]["items"] == [], slot
+            assert foreign.json()["data"]["total"] == 0, slot
+        else:
+            assert foreign.status_code == 404, f"{slot}: {foreign.status_code} {foreign.text}"
+        assert foreign.status_code == unknown.status_code, slot
+        told = foreign.text.replace(str(annas.ids[slot.name]), str(UNKNOWN[slot.name]))
+        assert json.loads(told) == unknown.json(), f"{slot} tells the foreign from the unknown"
+        assert {*foreign.headers} == {*unknown.headers}, slot
+        assert annas.owner.state() == before, f"{slot} changed something of the owner's"
+
+
+def order(slot: Slot) -> tuple[bool, bool]:
+    """What deletes comes last, and what it deletes with it before what that is in."""
+    return slot.operation.method == "DELETE", "conversation" in slot.operation.template
+
+
+def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belongings) -> None:
+    for slot in sorted(slots(document), key=order):
+        response = ask(annas.owner, slot, annas.ids[slot.name], annas.ids)
+        is_ended = response.status_code == 409 and slot.operation.template.endswith("/cancel")
+        assert response.is_success or is_ended, f"{slot}: {response.status_code} {response.text}"
+        if response.status_code == 202:
+            run = response.json()["data"]
+            with annas.owner.http.stream("GET", f"/runs/{run['id']}/events") as stream:
+                stream.read()
+
+
+def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongings, admin: Person) -> None:
+    for other in (bobs.owner, admin):
+        seen = json.dumps(other.state())
+        for name in ("conversation_id", "message_id", "run_id"):
+            assert annas.ids[name] not in seen
+    listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
+    assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}
+    assert KEY not in json.dumps(listed)
+
+
+def test_cursors_of_another_open_nothing(annas: Belongings, bobs: Belongings) -> None:
+    mine = bobs.ids["conversation_id"]
+    path = f"/messages?conversation_id={mine}&before={annas.ids['message_id']}"
+    response = bobs.owner.ask("GET", path)
+    assert annas.ids["message_id"] not in response.text
+    if response.is_success:
+        assert all(item["conversation_id"] == mine for item in response.json()["data"]["items"])
+    runs = bobs.owner.ask("GET", f"/runs?before={annas.ids['run_id']}")
+    assert annas.ids["run_id"] not in runs.text
+
+
+def test_a_busy_conversation_of_another_is_404_and_no_conflict(
+    annas: Belongings, bobs: Belongings
+) -> None:
+    body = {"conversation_id": annas.ids["conversation_id"], "content": "wait here"}
+    headers = {"accept": "application/json"}
+    run = annas.owner.good("POST", "/messages/stream", json=body, headers=headers)
+    busy = annas.owner.bad("POST", "/messages", 409, json=body)
+    assert busy["detail"]["run_id"] == run["id"]
+    assert bobs.owner.bad("POST", "/messages", 404, json=body)["detail"].keys() == {"kind"}
+    assert bobs.owner.bad("POST", f"/runs/{run['id']}/cancel", 404)
+    assert bobs.owner.bad("GET", f"/runs/{run['id']}/events", 404)
+    assert annas.owner.good("GET", f"/runs/{run['id']}")["status"] in ("queued", "running")
+    assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
+
+
+def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(annas: Belongings, bobs: Belongings) -> None:
+    body = {"name": "the same name", "provider_type": "openai", "api_key": KEY}
+    annas.owner.good("POST", "/providers", json=body)
+    bobs.owner.good("POST", "/providers", json=body)
+
+
+def test_workspaces_are_apart(annas: Belongings, bobs: Belongings, admin: Person) -> None:
+    write = {"arguments": {"path": "private.txt", "content": SECRET}}
+    admin.good("POST", "/tools/file_write/execute", json=write)
+    own = admin.user["workspace_path"]
+    for path in ("private.txt", f"{own}/private.txt", "../" + own.rsplit("/", 1)[-1] + "/private.txt"):
+        answer = bobs.owner.good("POST", "/tools/file_read/execute", json={"arguments": {"path": path}})
+        assert answer["success"] is False, path
+        assert SECRET not in json.dumps(answer)
+    assert own.rsplit("/", 1)[-1] != bobs.owner.user["workspace_path"].rsplit("/", 1)[-1]
+
+
+def test_a_shared_provider_may_be_used_by_all_and_its_key_seen_by_none(
+    admin: Person, bobs: Belongings, upstream: ScriptedProvider
+) -> None:
+    body = {
+        "name": "for everybody", "provider_type": "openai", "base_url": f"{upstream.url}/v1", "api_key": KEY,
+        "default_model": "scripted", "is_shared": True,
+    }  # fmt: skip
+    shared = admin.good("POST", "/providers", json=body)["id"]
+    private = admin.good("POST", "/providers", json=body | {"name": "mine", "is_shared": False})["id"]
+    bob = bobs.owner
+    listed = {provider["id"]: provider for provider in bob.good("GET", "/providers?page_size=100")["items"]}
+    assert private not in listed
+    assert listed[shared]["is_own"] is False
+    assert listed[shared]["is_shared"] is True
+    for seen in (listed[shared], bob.good("GET", f"/providers/{shared}")):
+        assert KEY[-4:] not in seen["api_key"]
+    conversation = bob.good("POST", "/conversations", json={"provider_id": shared, "model": "scripted"})
+    answer = bob.good("POST", "/messages", json={"conversation_id": conversation["id"], "content": "hi"})
+    assert answer["text"] == "Hello there."
+    assert bob.ask("PUT", f"/providers/{shared}", json={"name": "mine now"}).status_code in (403, 404)
+    assert bob.ask("PUT", f"/providers/{shared}", json={"base_url": "http://a.b/"}).status_code in (403, 404)
+    assert bob.ask("DELETE", f"/providers/{shared}").status_code in (403, 404)
+    assert admin.good("GET", f"/providers/{shared}")["name"] == "for everybody"
+    bob.bad("GET", f"/providers/{private}", 404)

@@ -1,0 +1,154 @@
+"""A server that is killed again and again at random moments, under people who go on talking."""
+
+import asyncio
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from journeys.desk import Desk
+from journeys.screen import Screen
+from journeys.scripts import FIRST_THOUGHT, PREFACE, SECOND_THOUGHT, calls
+from journeys.server import LuxxServer
+from journeys.survivor import Survivor
+from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
+
+PEOPLE = 3
+MESSAGES_AT_MOST = 400
+PACE_SECONDS = 0.004
+KILL_BETWEEN_SECONDS = (0.05, 1.2)
+ANSWER = " ".join(f"answer{n}" for n in range(40))
+
+
+class Talk(msgspec.Struct, kw_only=True):
+    """One message and what became of it. `deaths` counts the kills that fell into its run."""
+
+    number: int
+    conversation: str
+    screen: Screen
+    deaths: int
+
+
+def script(port: int) -> Script:
+    """For each message two calls of its own, so that its requests and visits can be told from others'."""
+    rules: list[Rule] = []
+    for number in range(MESSAGES_AT_MOST):
+        asked = rf"^message {number}$"
+        first: list[Any] = [
+            Thinking(text=FIRST_THOUGHT),
+            Text(text=PREFACE, pieces=0),
+            *calls("visit_once", port, f"{number}-a", f"{number}-b"),
+            Counts(prompt=10, completion=20),
+        ]
+        second: list[Any] = [Thinking(text=SECOND_THOUGHT), Text(text=f"{ANSWER} {number}"), Counts(prompt=1)]
+        for has_result, reply in ((False, first), (True, second)):
+            when = When(user=asked, has_tool_result=has_result)
+            rules.append(Rule(name=f"{number}", when=when, reply=reply, delay=PACE_SECONDS))
+    return Script(rules=rules)
+
+
+class Company:
+    """People who talk until told to stop, each in a conversation of their own."""
+
+    def __init__(self, ann: Survivor, model: ScriptedProvider) -> None:
+        self.talks: list[Talk] = []
+        self.conversations: list[str] = []
+        self._ann = ann
+        self._model = model
+        self._numbers = iter(range(MESSAGES_AT_MOST))
+        self._is_over = False
+
+    def end(self) -> None:
+        self._is_over = True
+
+    async def talk(self) -> None:
+        conversation = await self._ann.conversation(self._model.url)
+        self.conversations.append(conversation)
+        while not self._is_over:
+            number, before = next(self._numbers), self._ann.deaths
+            run_id = await self._ann.send_surely(conversation, f"message {number}", tools=["visit_once"])
+            screen = await self._ann.see_through(run_id)
+            deaths = self._ann.deaths - before
+            self.talks.append(Talk(number=number, conversation=conversation, screen=screen, deaths=deaths))
+
+
+async def kill_at_random(ann: Survivor, kills: int, chance: random.Random) -> None:
+    for _ in range(kills):
+        # Not to wait for something: the kill shall come at any point of what is going on.
+        await asyncio.sleep(chance.uniform(*KILL_BETWEEN_SECONDS))
+        await ann.kill_and_start()
+
+
+def all_is_well(talk: Talk, model: ScriptedProvider, desk: Desk) -> None:
+    screen = talk.screen
+    assert screen.done is not None
+    assert screen.done["status"] == "completed"
+    finished = [s["content"] for s in screen.ordered() if s["type"] == "text" and s["status"] == "done"]
+    assert "".join(finished) == f"{PREFACE}{ANSWER} {talk.number}"
+    asked = sum(request.rule == str(talk.number) for request in model.requests)
+    whole = screen.events().count("cost_update")
+    assert whole == 2
+    assert asked - whole <= talk.deaths, f"{asked} calls for {whole}, {talk.deaths} kills"
+    visits = [key for key in desk.keys_seen() if key.startswith(f"{talk.number}-")]
+    assert len(set(visits)) == len(visits) <= 2, f"a tool was run twice: {visits}"
+    results = [s for s in screen.ordered() if s["type"] == "tool_result"]
+    assert sorted(s["id_ref"] for s in results) == [f"call-{talk.number}-a", f"call-{talk.number}-b"]
+    for step in results:
+        is_told = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
+        assert is_told == step["success"]
+        assert step["success"] or talk.deaths > 0
+
+
+def database_is_whole(folder: Path) -> None:
+    for file in folder.glob("*.db"):
+        connection = sqlite3.connect(file)
+        try:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        finally:
+            connection.close()
+
+
+async def survive(server: LuxxServer, kills: int) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    async with Desk(answers=True) as desk, Survivor(server) as ann:
+        model = ScriptedProvider(script(desk.port))
+        await model.start()
+        try:
+            company = Company(ann, model)
+            talking = [asyncio.create_task(company.talk()) for _ in range(PEOPLE)]
+            await kill_at_random(ann, kills, random.Random(seed))
+            company.end()
+            await asyncio.gather(*talking)
+            assert model.unscripted == []
+            assert sum(talk.deaths for talk in company.talks) >= kills // 2
+            for talk in company.talks:
+                all_is_well(talk, model, desk)
+                await ann.answer_shown_by(talk.conversation, talk.screen)
+            for conversation in company.conversations:
+                messages = await ann.messages(conversation)
+                said = [message["text"] for message in messages if message["role"] == "user"]
+                assert len(said) == len(set(said))
+                assert [m["role"] for m in messages] == ["user", "assistant"] * len(said)
+            assert (await ann.get("/runs", status="running"))["total"] == 0
+        finally:
+            await model.stop()
+    await asyncio.to_thread(server.stop)
+    database_is_whole(server.data_dir)
+
+
+def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(own_server: LuxxServer) -> None:
+    asyncio.run(asyncio.wait_for(survive(own_server, 20), 110))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [pytest.param(60, id="short"), pytest.param(200, id="whole")])
+def test_many_kills_at_random_moments_lose_nothing_and_repeat_nothing(
+    own_server: LuxxServer, kills: int
+) -> None:
+    asyncio.run(asyncio.wait_for(survive(own_server, kills), 880))

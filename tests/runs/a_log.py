@@ -1,0 +1,148 @@
+"""Realistic logs of chat runs: a model that says and asks anything, tools that end as they like, crashes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from luxx.runs.state import ChatState, Next, decide, fold, open_calls, unsettled
+from luxx.wire.event import (
+    CompletionNote,
+    CostUpdate,
+    Done,
+    DoneStatus,
+    Event,
+    LoggedEvent,
+    ProcessStep,
+    Retrying,
+    Warning,
+)
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.usage import Usage
+
+Entry = Event | tuple[Event, CompletionNote]
+Batch = list[LoggedEvent]
+"""What one transaction wrote: after a crash it is there whole or not at all."""
+
+WORDS = st.text(alphabet="abc äß🙂\n", min_size=1, max_size=6)
+MAX_ITERATIONS = 4
+
+
+class Log:
+    """A log as its driver writes it, transaction by transaction."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.state = ChatState()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        batch = [numbered(self.state.seq + at, entry) for at, entry in enumerate(entries, 1)]
+        self.batches.append(batch)
+        self.state = fold(batch, self.state)
+
+    @property
+    def events(self) -> list[LoggedEvent]:
+        return [event for batch in self.batches for event in batch]
+
+
+def numbered(seq: int, entry: Entry) -> LoggedEvent:
+    if isinstance(entry, tuple):
+        return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
+    return LoggedEvent(seq=seq, event=entry)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """A log up to its end, or up to a crash that nobody has taken up yet."""
+    log = Log()
+    for _ in range(draw(st.integers(1, 25))):
+        match decide(log.state):
+            case Next.NOTHING:
+                return log
+            case Next.MEND:
+                log.append([marked(step, StepStatus.INTERRUPTED) for step in unsettled(log.state)])
+            case Next.CALL_MODEL:
+                call_model(draw, log)
+            case Next.RUN_TOOLS:
+                run_tools(draw, log)
+            case Next.FINISH:
+                done = Done(message_id="m", token_count=0, usage=log.state.usage, status=DoneStatus.COMPLETED)
+                log.append([done])
+    return log
+
+
+def call_model(draw: st.DrawFn, log: Log) -> None:
+    """A completion: it may be tried again, and it may be cut before its end is in the log."""
+    if draw(st.booleans()):
+        log.append([draw(st.sampled_from([Warning(message="w"), Retrying(attempt=1, delay_ms=5, reason="r")]))])
+    first = len(log.state.steps)
+    steps: list[Step] = []
+    types = draw(st.lists(st.sampled_from([StepType.THINKING, StepType.TEXT]), max_size=3))
+    for type_ in types:
+        at = first + len(steps)
+        steps.append(Step(id=step_id(at), index=at, type=type_, content=draw(WORDS)))
+    for _ in range(draw(st.integers(0, 3)) if log.state.iterations < MAX_ITERATIONS else 0):
+        steps.append(a_call(draw, first + len(steps), first))
+    early = draw(st.integers(0, len(types)))
+    for step in steps[:early]:
+        log.append([ProcessStep(step=step)])
+    if draw(st.integers(0, 3)) == 0:
+        return  # The process died here.
+    usage = Usage(prompt_tokens=1, completion_tokens=draw(st.integers(0, 9)))
+    note = CompletionNote(finish="stop", usage=usage, replay=draw(replays()))
+    end = (CostUpdate(usage=log.state.usage + usage), note)
+    entries: list[Entry] = [*(ProcessStep(step=step) for step in steps[early:]), end]
+    after = fold([numbered(0, entry) for entry in entries], log.state)
+    if open_calls(after) and draw(st.booleans()):
+        entries += [marked(call, StepStatus.RUNNING) for call in open_calls(after)]
+    log.append(entries)
+
+
+def a_call(draw: st.DrawFn, at: int, first: int) -> Step:
+    """Its id is unique in its completion; some models number calls anew in every completion."""
+    call_id = f"call_{at - first}" if draw(st.booleans()) else f"call_{at}_of_all"
+    return Step(
+        id=step_id(at),
+        index=at,
+        type=StepType.TOOL_CALL,
+        name=draw(st.sampled_from(["file_read", "web_fetch"])),
+        arguments=draw(st.sampled_from(["{}", '{"path": "a"}', "{broken"])),
+        id_ref=call_id,
+        status=StepStatus.PENDING,
+    )
+
+
+def run_tools(draw: st.DrawFn, log: Log) -> None:
+    """Some of the open calls get their results, in whatever order they end."""
+    calls = open_calls(log.state)
+    if any(call.status == StepStatus.PENDING for call in calls):
+        log.append([marked(call, StepStatus.RUNNING) for call in calls])
+        if draw(st.integers(0, 4)) == 0:
+            return  # The process died here.
+    calls = draw(st.permutations(open_calls(log.state)))[: draw(st.integers(1, len(calls)))]
+    entries: list[Entry] = []
+    for at, call in enumerate(calls, len(log.state.steps)):
+        status = draw(st.sampled_from([StepStatus.DONE, StepStatus.ERROR, StepStatus.INTERRUPTED]))
+        is_good = status == StepStatus.DONE
+        result = Step(
+            id=step_id(at),
+            index=at,
+            type=StepType.TOOL_RESULT,
+            content=f"result of {call.id}",
+            name=call.name,
+            id_ref=call.id_ref,
+            success=is_good,
+            status=StepStatus.DONE if is_good else StepStatus.ERROR,
+        )
+        entries += [marked(call, status), ProcessStep(step=result)]
+    log.append(entries)
+
+
+def marked(step: Step, status: StepStatus) -> ProcessStep:
+    return ProcessStep(step=replace(step, status=status, duration_ms=UNSET))
+
+
+def replays() -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(st.just("signature"), st.text(max_size=3), max_size=1)

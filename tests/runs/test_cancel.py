@@ -1,0 +1,165 @@
+"""The cancel signal: it ends waits at once, never an append, and leaves nothing behind in the task."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from luxx.runs.cancel import CancelSignal, RunCancelled
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(20):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def settle() -> None:
+    """A few turns of the loop; a cancellation that was left behind would surface in one of them."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_firing_ends_the_wait_in_progress_however_often_it_is_fired(times: int) -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+        loop = asyncio.get_running_loop()
+
+        def fire() -> None:
+            for _ in range(times):
+                signal.fire()
+
+        loop.call_soon(fire)
+        with pytest.raises(RunCancelled):
+            await signal.wait(forever())
+        await settle()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run(work())
+
+
+def test_a_fired_signal_refuses_the_next_wait_and_closes_what_it_was_given() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+        signal.fire()
+        signal.fire()
+        given = forever()
+        with pytest.raises(RunCancelled):
+            await signal.wait(given)
+        with pytest.raises(RuntimeError):
+            await given
+        await settle()
+
+    run(work())
+
+
+def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        done: list[str] = []
+
+        async def append() -> None:
+            begun.set()
+            await may_end.wait()
+            done.append("appended")
+
+        async def completion() -> None:
+            await signal.hold(append())
+            done.append("went on")
+            await forever()
+
+        waiting = asyncio.create_task(signal.wait(completion()))
+        await begun.wait()
+        signal.fire()
+        await settle()
+        assert not waiting.done()
+        may_end.set()
+        with pytest.raises(RunCancelled):
+            await waiting
+        assert done[0] == "appended"
+
+    run(work())
+
+
+def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_later() -> None:
+    """What comes after the wait is an append too: a stray cancellation would tear it."""
+
+    async def work() -> None:
+        signal = CancelSignal()
+        appended: list[int] = []
+
+        async def append(number: int) -> int:
+            if number == 1:
+                signal.fire()
+            await asyncio.sleep(0)
+            appended.append(number)
+            return number
+
+        async def completion() -> int:
+            return await signal.hold(append(1))
+
+        try:
+            assert await signal.wait(completion()) == 1
+        except RunCancelled:
+            pass
+        await signal.hold(append(2))
+        await settle()
+        assert appended == [1, 2]
+        with pytest.raises(RunCancelled):
+            await signal.wait(forever())
+
+    run(work())
+
+
+def test_an_append_outside_of_a_wait_is_not_touched() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+
+        async def append() -> str:
+            signal.fire()
+            await settle()
+            return "appended"
+
+        assert await signal.hold(append()) == "appended"
+        await settle()
+
+    run(work())
+
+
+def test_a_cancellation_that_is_not_the_signals_passes_as_it_is() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+        waiting = asyncio.create_task(signal.wait(forever()))
+        await settle()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    run(work())
+
+
+def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+
+        async def fails() -> None:
+            raise ValueError("as it is")
+
+        assert await signal.wait(asyncio.sleep(0, "result")) == "result"
+        with pytest.raises(ValueError, match="as it is"):
+            await signal.wait(fails())
+        signal.fire()
+        await settle()
+
+    run(work())

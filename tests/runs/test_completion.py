@@ -1,0 +1,196 @@
+"""A completion as it arrives: however its deltas are grouped, the same steps close."""
+
+import json
+from collections.abc import Sequence
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from luxx.runs.completion import CompletionReader
+from luxx.runs.frames import OpenStep
+from luxx.runs.hub import Frame
+from luxx.runs.state import fold
+from luxx.wire.delta import (
+    Delta,
+    FinishDelta,
+    FinishReason,
+    ReplayDelta,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    UsageDelta,
+)
+from luxx.wire.event import LoggedEvent, ProcessStep
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.usage import Usage
+
+FIRST = 3
+PIECE = st.text(alphabet='ab"\\ ä🙂\n\u2028', max_size=4)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Delta]:
+    """Deltas as a parser gives them: slots count from 0 in the order in which their calls began."""
+    deltas: list[Delta] = []
+    began = 0
+    for _ in range(draw(st.integers(0, 12))):
+        kind = draw(st.sampled_from(["text", "thinking", "new call", "call", "usage", "replay"]))
+        if kind == "text":
+            deltas.append(TextDelta(text=draw(PIECE)))
+        elif kind == "thinking":
+            deltas.append(ThinkingDelta(text=draw(PIECE)))
+        elif kind == "usage":
+            deltas.append(UsageDelta(usage=Usage(completion_tokens=draw(st.integers(0, 9)))))
+        elif kind == "replay":
+            deltas.append(ReplayDelta(data={draw(st.sampled_from("ab")): draw(PIECE)}))
+        elif kind == "new call" or began:
+            slot = began if kind == "new call" else draw(st.integers(0, began - 1))
+            began = max(began, slot + 1)
+            deltas.append(call(slot, draw(PIECE)))
+    deltas.append(FinishDelta(reason=draw(st.sampled_from(FinishReason))))
+    return deltas
+
+
+def call(slot: int, arguments: str) -> ToolCallDelta:
+    return ToolCallDelta(slot=slot, call_id=f"call_{slot}", name=f"tool_{slot}", arguments=arguments)
+
+
+@st.composite
+def groupings(draw: st.DrawFn, size: int) -> list[int]:
+    """Lengths of network reads that make up `size` deltas."""
+    lengths: list[int] = []
+    while sum(lengths) < size:
+        lengths.append(draw(st.integers(1, size - sum(lengths))))
+    return lengths
+
+
+class Told:
+    """What a reader told of a stream: frames, and steps in the order in which they are logged."""
+
+    def __init__(self, deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus) -> None:
+        self.frames: list[Frame] = []
+        self.logged: list[Step] = []
+        self.open_steps: dict[int, OpenStep] = {}
+        self.reader = CompletionReader("run", FIRST, self.open_steps)
+        at = 0
+        for length in lengths:
+            for output in self.reader.take(list(deltas[at : at + length])):
+                if isinstance(output, Frame):
+                    self.frames.append(output)
+                else:
+                    # The log takes a step that it has out of the open ones.
+                    self.logged.append(output)
+                    self.open_steps.pop(output.index, None)
+            at += length
+        self.logged += self.reader.close(status)
+
+    @property
+    def steps(self) -> list[Step]:
+        """In order of index, without how long each took."""
+        return sorted(
+            (replace(step, duration_ms=UNSET) for step in self.logged), key=lambda step: step.index
+        )
+
+
+def told(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE) -> Told:
+    return Told(deltas, lengths, status)
+
+
+@given(deltas=streams(), data=st.data())
+def test_the_same_steps_close_however_the_deltas_are_grouped(
+    deltas: list[Delta], data: st.DataObject
+) -> None:
+    one = told(deltas, [1] * len(deltas))
+    other = told(deltas, data.draw(groupings(len(deltas))))
+    whole = told(deltas, [len(deltas)])
+    assert one.steps == other.steps == whole.steps
+    assert one.reader.usage == other.reader.usage == whole.reader.usage
+    assert one.reader.replay == other.reader.replay == whole.reader.replay
+    assert one.reader.finish == other.reader.finish == whole.reader.finish
+
+
+@given(deltas=streams(), data=st.data())
+def test_indexes_are_dense_and_every_step_closes_once(deltas: list[Delta], data: st.DataObject) -> None:
+    steps = told(deltas, data.draw(groupings(len(deltas)))).steps
+    assert [step.index for step in steps] == list(range(FIRST, FIRST + len(steps)))
+    assert [step.id for step in steps] == [f"step-{step.index}" for step in steps]
+
+
+@given(deltas=streams(), data=st.data())
+def test_nothing_that_was_said_is_lost_or_said_twice(deltas: list[Delta], data: st.DataObject) -> None:
+    steps = told(deltas, data.draw(groupings(len(deltas)))).steps
+
+    def said(type_: StepType) -> str:
+        return "".join(step.content for step in steps if step.type == type_)
+
+    assert said(StepType.TEXT) == "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+    assert said(StepType.THINKING) == "".join(
+        delta.text for delta in deltas if isinstance(delta, ThinkingDelta)
+    )
+    calls = [step for step in steps if step.type == StepType.TOOL_CALL]
+    slots = sorted({delta.slot for delta in deltas if isinstance(delta, ToolCallDelta)})
+    assert [step.id_ref for step in calls] == [f"call_{slot}" for slot in slots]
+    for slot, step in zip(slots, calls, strict=True):
+        parts = [d.arguments for d in deltas if isinstance(d, ToolCallDelta) and d.slot == slot]
+        assert step.arguments == "".join(parts)
+        assert step.name == f"tool_{slot}"
+
+
+@given(deltas=streams(), data=st.data())
+def test_the_frames_deltas_join_to_what_closes(deltas: list[Delta], data: st.DataObject) -> None:
+    result = told(deltas, data.draw(groupings(len(deltas))))
+    texts: dict[int, str] = {}
+    for frame in result.frames:
+        assert frame.seq == 0
+        assert frame.data.startswith(b"event: process_step\ndata: ")
+        assert frame.data.endswith(b"\n\n")
+        assert frame.data.count(b"\n") == 3, "a line break inside of the data would end it"
+        event = json.loads(frame.data.split(b"data: ", 1)[1])
+        step = event["step"]
+        assert event["type"] == "process_step"
+        assert step["delta"] == frame.text
+        assert step["status"] in ("running", "pending")
+        texts[step["index"]] = texts.get(step["index"], "") + step["delta"]
+    for step in result.steps:
+        closed = step.arguments if step.type == StepType.TOOL_CALL else step.content
+        assert texts.get(step.index, "") == closed
+
+
+@given(deltas=streams(), data=st.data())
+@example(deltas=[call(0, "{}"), TextDelta(text="between"), call(1, "{}")], data=None)
+@example(deltas=[call(0, "{"), TextDelta(text="a"), call(0, "}")], data=None)
+@example(deltas=[call(0, "{}"), TextDelta(text="a"), ThinkingDelta(text="b")], data=None)
+def test_steps_logged_in_the_order_told_fold_into_the_message(
+    deltas: list[Delta], data: st.DataObject | None
+) -> None:
+    lengths = [1] * len(deltas) if data is None else data.draw(groupings(len(deltas)))
+    result = told(deltas, lengths)
+    before = [
+        Step(id=f"step-{at}", index=at, type=StepType.TEXT, content="earlier") for at in range(FIRST)
+    ]
+    events = [
+        LoggedEvent(seq=seq, event=ProcessStep(step=replace(step, duration_ms=UNSET)))
+        for seq, step in enumerate([*before, *result.logged], 1)
+    ]
+    assert list(fold(events).steps) == [*before, *result.steps]
+
+
+@given(deltas=streams(), status=st.sampled_from([StepStatus.ERROR, StepStatus.CANCELLED]))
+def test_a_completion_that_is_cut_keeps_what_was_said_and_says_how_it_ended(
+    deltas: list[Delta], status: StepStatus
+) -> None:
+    cut = told(deltas, [1] * len(deltas), status)
+    whole = told(deltas, [1] * len(deltas))
+    assert [step.content for step in cut.steps] == [step.content for step in whole.steps]
+    spoken = [step for step in cut.logged if step.status != StepStatus.DONE]
+    assert all(step.status == status for step in spoken)
+    assert not [step for step in cut.steps if step.status in (StepStatus.PENDING, StepStatus.RUNNING)]
+
+
+@given(deltas=streams())
+def test_a_call_whose_completion_ended_is_pending_and_all_else_is_done(deltas: list[Delta]) -> None:
+    for step in told(deltas, [1] * len(deltas)).steps:
+        wanted = StepStatus.PENDING if step.type == StepType.TOOL_CALL else StepStatus.DONE
+        assert step.status == wanted

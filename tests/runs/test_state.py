@@ -1,0 +1,140 @@
+"""The fold: the same log gives the same state wherever it is cut, and the state always knows what is next."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from luxx.runs.state import ChatState, Next, decide, fold, open_calls, unsettled
+from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.usage import Usage
+from runs.a_log import Log, logs
+
+
+@given(log=logs(), data=st.data())
+def test_a_log_cut_anywhere_and_folded_on_gives_the_same_state(log: Log, data: st.DataObject) -> None:
+    events = log.events
+    cut = data.draw(st.integers(0, len(events)))
+    assert fold(events[cut:], fold(events[:cut])) == fold(events)
+
+
+@given(log=logs())
+def test_folding_one_by_one_is_folding_at_once(log: Log) -> None:
+    state = ChatState()
+    for event in log.events:
+        state = fold([event], state)
+    assert state == fold(log.events) == log.state
+
+
+@given(log=logs())
+def test_after_every_transaction_the_state_is_whole(log: Log) -> None:
+    state = ChatState()
+    for batch in log.batches:
+        state = fold(batch, state)
+        assert state.seq == batch[-1].seq
+        assert [step.index for step in state.steps] == list(range(len(state.steps)))
+        assert 0 <= state.settled <= len(state.steps)
+        assert state.iterations == len(state.notes)
+        sums = sum((note.usage for note in state.notes), Usage())
+        assert state.usage == sums
+
+
+@given(log=logs())
+def test_what_is_next_always_fits_the_state(log: Log) -> None:
+    state = ChatState()
+    for batch in [[], *log.batches]:
+        state = fold(batch, state)
+        todo = decide(state)
+        assert (todo == Next.NOTHING) is state.is_done
+        match todo:
+            case Next.MEND:
+                assert unsettled(state)
+            case Next.RUN_TOOLS:
+                assert open_calls(state)
+                assert not unsettled(state)
+            case Next.CALL_MODEL:
+                assert not unsettled(state)
+                assert not open_calls(state)
+                assert not state.is_answered
+            case Next.FINISH:
+                assert not unsettled(state)
+                assert not open_calls(state)
+                assert state.is_answered
+                assert state.iterations > 0
+            case Next.NOTHING:
+                pass
+
+
+@given(log=logs())
+def test_a_call_with_a_result_in_the_log_is_never_run_again(log: Log) -> None:
+    state = ChatState()
+    closed: set[int] = set()
+    for event in log.events:
+        state = fold([event], state)
+        step = event.event.step if isinstance(event.event, ProcessStep) else None
+        if step is not None and step.type == StepType.TOOL_CALL and step.status in (
+            StepStatus.DONE,
+            StepStatus.ERROR,
+            StepStatus.INTERRUPTED,
+        ):
+            closed.add(step.index)
+        assert not closed & {call.index for call in open_calls(state)}
+
+
+@given(log=logs())
+def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> None:
+    """From any log, a model that now only answers and tools that now work bring it to its end."""
+    state = log.state
+    for _ in range(6):
+        match decide(state):
+            case Next.MEND:
+                entries = [_with(step, StepStatus.INTERRUPTED) for step in unsettled(state)]
+            case Next.RUN_TOOLS:
+                entries = []
+                for at, call in enumerate(open_calls(state), len(state.steps)):
+                    result = replace(call, index=at, id=step_id(at), type=StepType.TOOL_RESULT)
+                    entries += [_with(call, StepStatus.DONE), _with(result, StepStatus.DONE)]
+            case Next.CALL_MODEL:
+                at = len(state.steps)
+                text = Step(id=step_id(at), index=at, type=StepType.TEXT, content="the end")
+                note = CompletionNote(finish="stop", usage=Usage())
+                entries = [
+                    _with(text, StepStatus.DONE),
+                    LoggedEvent(seq=0, event=CostUpdate(usage=state.usage), note=note),
+                ]
+            case Next.FINISH | Next.NOTHING:
+                return
+        state = fold([replace(entry, seq=state.seq + at) for at, entry in enumerate(entries, 1)], state)
+    raise AssertionError(f"still {decide(state)}")
+
+
+ANY_STEP = st.builds(
+    lambda index, type_, status: Step(id=step_id(index), index=index, type=type_, status=status, id_ref="c"),
+    st.integers(0, 4),
+    st.sampled_from(StepType),
+    st.sampled_from(StepStatus),
+)
+ANY_ENTRY = st.one_of(
+    ANY_STEP.map(lambda step: (ProcessStep(step=step), None)),
+    st.just((Warning(message="w"), None)),
+    st.just((CostUpdate(usage=Usage()), CompletionNote(finish="stop", usage=Usage()))),
+    st.just((CostUpdate(usage=Usage()), None)),
+)
+
+
+@settings(max_examples=300)
+@given(entries=st.lists(ANY_ENTRY, max_size=12), data=st.data())
+def test_even_a_log_nobody_would_write_folds_the_same_in_parts(entries: list, data: st.DataObject) -> None:
+    events = [LoggedEvent(seq=at, event=event, note=note) for at, (event, note) in enumerate(entries, 1)]
+    cut = data.draw(st.integers(0, len(events)))
+    state = fold(events)
+    assert fold(events[cut:], fold(events[:cut])) == state
+    todo = decide(state)
+    if todo == Next.RUN_TOOLS:
+        assert open_calls(state)
+    if todo == Next.MEND:
+        assert unsettled(state)
+
+
+def _with(step: Step, status: StepStatus) -> LoggedEvent:
+    return LoggedEvent(seq=0, event=ProcessStep(step=replace(step, status=status)))

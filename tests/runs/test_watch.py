@@ -1,0 +1,323 @@
+"""The live tail: whenever a watcher attaches and however slow it is, it gets the log once and in order."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert
+
+from luxx.accounts.models import Tenant, User
+from luxx.clock import new_id, utc_now
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.events import RunLog
+from luxx.runs.frames import OpenStep
+from luxx.runs.hub import Channel, Frame, Hub
+from luxx.runs.models import RunRow
+from luxx.runs.watch import Watch
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
+from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.wire.step import StepStatus, StepType
+from luxx.wire.usage import Usage
+
+PAST_THE_RING = 5000
+"""So many frames at once that a watcher that did not look in between has fallen off the ring."""
+
+
+class Grow(msgspec.Struct, frozen=True):
+    """The step of this type grows by so many fragments; another that was open closes first."""
+
+    type: StepType
+    fragments: int
+
+
+class Note(msgspec.Struct, frozen=True):
+    """An event that is logged between steps."""
+
+
+class Attach(msgspec.Struct, frozen=True):
+    """A watcher comes, having seen this share of the log; `permits` is how much it reads at once."""
+
+    share: float
+    permits: int
+
+
+class Pull(msgspec.Struct, frozen=True):
+    """Every watcher may read so many more chunks."""
+
+    permits: int
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """The driver lets others work."""
+
+    turns: int
+
+
+OPERATIONS = st.one_of(
+    st.builds(Grow, st.sampled_from([StepType.TEXT, StepType.THINKING]), st.integers(1, 4)),
+    st.just(Note()),
+    st.builds(Attach, st.floats(0, 1), st.sampled_from([0, 1, 1_000_000])),
+    st.builds(Pull, st.integers(1, 3)),
+    st.builds(Wait, st.integers(0, 5)),
+)
+BURST = st.builds(Grow, st.just(StepType.TEXT), st.just(PAST_THE_RING))
+
+
+class Watcher:
+    """One client: reads chunk by chunk as it is permitted, and checks what it reads."""
+
+    def __init__(self, watch: Watch, after: int, permits: int) -> None:
+        self.after = after
+        self.ids: list[int] = []
+        self.texts: dict[int, str] = {}
+        self.closed: dict[int, str] = {}
+        self.types: list[str] = []
+        self.permits = asyncio.Semaphore(permits)
+        self._watch = watch
+
+    async def read(self) -> None:
+        async with aclosing(self._watch.frames()) as frames:
+            while True:
+                await self.permits.acquire()
+                chunk = await anext(frames, None)
+                if chunk is None:
+                    return
+                for block in chunk.decode().split("\n\n")[:-1]:
+                    self._take(block)
+
+    def _take(self, block: str) -> None:
+        if block.startswith(":"):
+            return
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        event: dict[str, Any] = json.loads(fields["data"])
+        assert event["type"] == fields["event"]
+        self.types.append(event["type"])
+        if "id" in fields:
+            self.ids.append(int(fields["id"]))
+        if event["type"] == "process_step":
+            self._take_step(event["step"], is_logged="id" in fields)
+
+    def _take_step(self, step: dict[str, Any], *, is_logged: bool) -> None:
+        index, known = step["index"], self.texts.get(step["index"], "")
+        assert index not in self.closed, "a closed step speaks again"
+        if is_logged:
+            assert step["content"].startswith(known), "more was shown than was said"
+            self.closed[index] = step["content"]
+        elif "delta" in step:
+            self.texts[index] = known + step["delta"]
+        else:
+            assert step["content"].startswith(known), "a snapshot that forgets what was shown"
+            self.texts[index] = step["content"]
+
+
+class Driver:
+    """Drives one run as the loop does: deltas to the channel, closed steps to the log."""
+
+    def __init__(self, store: Store, hub: Hub, run: Run, channel: Channel) -> None:
+        self.run = run
+        self.said: dict[int, str] = {}
+        self.watchers: list[Watcher] = []
+        self.reading: list[asyncio.Task[None]] = []
+        self.log = RunLog(store, channel, CancelSignal(), run_id=run.id, fence=1, seq=0)
+        self._store = store
+        self._hub = hub
+        self._channel = channel
+        self._step: OpenStep | None = None
+        self._next = 0
+
+    async def do(self, operation: Grow | Note | Attach | Pull | Wait) -> None:
+        match operation:
+            case Grow():
+                await self._grow(operation.type, operation.fragments)
+            case Note():
+                await self._close()
+                await self.log.append([Warning(message="w")])
+            case Attach():
+                self.attach(int(operation.share * self.log.seq), operation.permits)
+            case Pull():
+                for watcher in self.watchers:
+                    for _ in range(operation.permits):
+                        watcher.permits.release()
+            case Wait():
+                for _ in range(operation.turns):
+                    await asyncio.sleep(0)
+
+    def attach(self, after: int, permits: int = 1_000_000) -> Watcher:
+        watcher = Watcher(Watch(self._hub, self._store, self.run, after=after), after, permits)
+        self.watchers.append(watcher)
+        self.reading.append(asyncio.create_task(watcher.read()))
+        return watcher
+
+    async def end(self) -> None:
+        await self._close()
+        done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+        await self.log.append([done])
+
+    async def _grow(self, type_: StepType, fragments: int) -> None:
+        if self._step is None or self._step.type != type_:
+            await self._close()
+            self._step = OpenStep(self.run.id, self._next, type_)
+            self._channel.open_steps[self._next] = self._step
+            self._next += 1
+        step = self._step
+        frames: list[Frame] = []
+        for number in range(fragments):
+            text = f"{number % 10}ä"
+            self.said[step.index] = self.said.get(step.index, "") + text
+            frames.append(Frame(step.grow(text), 0, step, text))
+        self._channel.publish(frames)
+
+    async def _close(self) -> None:
+        if self._step is not None:
+            step, self._step = self._step.closed(StepStatus.DONE), None
+            await self.log.append([ProcessStep(step=step)])
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
+        migrate(engine)
+        made = Store(engine)
+        now = utc_now()
+
+        def fill(session: Any) -> None:
+            session.execute(insert(Tenant).values(id=1, name="t", is_default=True, created_at=now))
+            session.execute(
+                insert(User).values(
+                    id=1, tenant_id=1, username="u", username_key="u", password_hash="x", role="user",
+                    must_change_password=False, permission_level=1, workspace_path="", is_active=True,
+                    created_at=now,
+                )
+            )  # fmt: skip
+
+        made.write_now(fill)
+        yield made
+        made.close()
+
+
+def new_run(store: Store) -> Run:
+    run = Run(
+        id=new_id(), kind=RunKind.CHAT, subject_id=new_id(), status=RunStatus.RUNNING, created_at=utc_now()
+    )
+
+    def keep(session: Any) -> None:
+        session.execute(
+            insert(RunRow).values(
+                id=run.id, user_id=1, tenant_id=1, kind="chat", subject_id=run.subject_id, status="running",
+                usage="{}", last_seq=0, request="{}", fence=1, is_cancelled=False, created_at=run.created_at,
+            )
+        )  # fmt: skip
+
+    store.write_now(keep)
+    return run
+
+
+def play(store: Store, operations: list[Any]) -> Driver:
+    """Drives a run through the operations, lets every watcher read to the end, and returns it all."""
+
+    async def work() -> Driver:
+        hub = Hub()
+        run = new_run(store)
+        async with asyncio.timeout(60):
+            with hub.driven(run.id, 0) as channel:
+                driver = Driver(store, hub, run, channel)
+                for operation in operations:
+                    await driver.do(operation)
+                await driver.end()
+            driver.attach(0)
+            driver.attach(driver.log.seq)
+            for watcher in driver.watchers:
+                for _ in range(1000):
+                    watcher.permits.release()
+            await asyncio.gather(*driver.reading)
+        return driver
+
+    return asyncio.run(work())
+
+
+def check(driver: Driver) -> None:
+    for watcher in driver.watchers:
+        assert watcher.types[0] == "run"
+        assert watcher.types.count("run") == 1
+        assert watcher.ids == list(range(watcher.after + 1, driver.log.seq + 1))
+        assert watcher.types[-1] == ("done" if watcher.ids else "run")
+        for index, content in watcher.closed.items():
+            assert content == driver.said[index]
+
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(operations=st.lists(OPERATIONS, max_size=15))
+def test_every_watcher_gets_every_logged_event_once_in_order(store: Store, operations: list[Any]) -> None:
+    check(play(store, operations))
+
+
+@FEW
+@given(before=st.lists(OPERATIONS, max_size=6), burst=BURST, after=st.lists(OPERATIONS, max_size=6))
+def test_one_that_fell_off_the_ring_is_sent_back_to_the_log_and_misses_nothing(
+    store: Store, before: list[Any], burst: Grow, after: list[Any]
+) -> None:
+    slow = [Attach(0.0, 1), Wait(3)]
+    check(play(store, [*slow, *before, burst, *after, burst, Note()]))
+
+
+@QUICK
+@given(operations=st.lists(OPERATIONS, max_size=12))
+def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
+    store: Store, operations: list[Any]
+) -> None:
+    # It gets a turn after every operation, so nothing runs ahead of it.
+    watched: list[Any] = [Attach(0.0, 1_000_000), Wait(3)]
+    for operation in operations:
+        watched += [operation, Wait(3)]
+    driver = play(store, watched)
+    check(driver)
+    first = driver.watchers[0]
+    assert first.closed == driver.said
+
+
+def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:
+    async def work() -> None:
+        hub = Hub()
+        run = new_run(store)
+        async with asyncio.timeout(20):
+            with hub.driven(run.id, 0) as channel:
+                driver = Driver(store, hub, run, channel)
+                stopped = Watch(hub, store, run)
+                frames = stopped.frames()
+                assert b"event: run" in await anext(frames)
+                await driver.do(Grow(StepType.TEXT, 2))
+                stopped.stop()
+                rest = [chunk async for chunk in frames]
+                assert b"done" not in b"".join(rest)
+                other = driver.attach(0)
+                await driver.end()
+                await driver.reading[0]
+                assert other.types[-1] == "done"
+
+    asyncio.run(work())
+
+
+def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:
+    hub = Hub()
+    with hub.driven("r", 0) as driven:
+        with hub.watched("r") as watched:
+            assert watched is driven
+        with hub.watched("r") as again:
+            assert again is driven
+    with hub.watched("r") as later:
+        assert later is not driven

@@ -1,0 +1,183 @@
+"""`/openapi.json` and `/docs`: complete, consistent with the routes, and a page without a script."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from luxx.api.docs import PAGE_POLICY, STYLE, render
+from luxx.api.guards import PUBLIC
+from luxx.api.schema import STREAMS, TAGS, build_document
+from luxx.app import House, create_app
+from luxx.config import Config
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Litestar]:
+    house = House(Config(data_dir=str(tmp_path_factory.mktemp("data"))), {})
+    yield create_app(house)
+    house.release()
+
+
+@pytest.fixture(scope="module")
+def document(app: Litestar) -> dict[str, Any]:
+    made = build_document(app, title="Luxx", version="1")
+    # What is served is JSON: nothing in it may be anything else.
+    return msgspec.json.decode(msgspec.json.encode(made))
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def test_every_route_is_described_and_nothing_else(app: Litestar, document: dict[str, Any]) -> None:
+    real = {
+        (str(method), route.path_format or "/")
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if handler.resolve_include_in_schema()
+        for method in handler.http_methods
+        if method != "OPTIONS"
+    }
+    assert {(method, path) for method, path, _ in operations(document)} == real
+
+
+def test_litestar_serves_no_pages_of_its_own(app: Litestar) -> None:
+    assert [route.path for route in app.routes if route.path.startswith(("/openapi/", "/schema"))] == []
+
+
+def test_every_reference_leads_somewhere_and_every_shape_is_a_schema(document: dict[str, Any]) -> None:
+    for reference in references(document):
+        found: Any = document
+        for key in reference.removeprefix("#/").split("/"):
+            found = found[key]
+        assert found
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_names_are_short_and_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
+    assert [name for name in document["components"]["schemas"] if not re.fullmatch(r"\w+", name)] == []
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(names) == len(set(names))
+
+
+def test_every_failure_is_the_envelope(document: dict[str, Any]) -> None:
+    for method, path, operation in operations(document):
+        failures = {status for status in operation["responses"] if not status.startswith(("2", "3"))}
+        assert {"400", "default"} <= failures, (method, path)
+        assert all("$ref" in operation["responses"][status] for status in failures)
+    for response in document["components"]["responses"].values():
+        assert response["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Failure"}
+    assert "Retry-After" in document["components"]["responses"]["TooMany"]["headers"]
+
+
+def test_only_public_routes_need_no_token(app: Litestar, document: dict[str, Any]) -> None:
+    public = {
+        (str(method), route.path_format or "/")
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if handler.opt.get(PUBLIC)
+        for method in handler.http_methods
+    }
+    for method, path, operation in operations(document):
+        assert (operation.get("security") == []) == ((method, path) in public)
+        assert ("401" in operation["responses"]) or ((method, path) in public)
+    assert document["security"] == [{"bearer": []}]
+
+
+def test_every_answer_has_a_type(document: dict[str, Any]) -> None:
+    for method, path, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            for body in answer.get("content", {}).values():
+                assert body["schema"], (method, path, status)
+
+
+def test_streams_are_event_streams_with_the_table_of_events(document: dict[str, Any]) -> None:
+    streaming = {
+        (method, path): operation
+        for method, path, operation in operations(document)
+        if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+    }
+    assert set(streaming) == set(STREAMS)
+    for operation in streaming.values():
+        assert all(f"| `{kind}` |" in operation["description"] for kind in ("run", "process_step", "done"))
+
+
+def test_bodies_refuse_unknown_fields_and_keep_their_bounds(document: dict[str, Any]) -> None:
+    body = document["components"]["schemas"]["MessageBody"]
+    assert body["additionalProperties"] is False
+    jsonschema.validate(
+        {"conversation_id": "a", "content": "b", "tools": ["file_read"]}, _with(document, body)
+    )
+    for wrong in ({"content": "b"}, {"conversation_id": "a", "content": "b", "tools": 3}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, _with(document, body))
+
+
+def _with(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    return {**schema, "components": document["components"]}
+
+
+def test_times_are_dates_and_queries_have_bounds_and_no_null(document: dict[str, Any]) -> None:
+    run = document["components"]["schemas"]["Run"]["properties"]
+    assert run["created_at"] == {"type": "string", "format": "date-time"}
+    assert {"type": "string", "format": "date-time"} in run["finished_at"]["anyOf"]
+    parameters = {one["name"]: one for one in document["paths"]["/runs"]["get"]["parameters"]}
+    assert parameters["status"]["schema"] == {"$ref": "#/components/schemas/RunStatus"}
+    assert parameters["page_size"]["schema"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 100,
+        "default": 20,
+    }
+
+
+def test_every_tag_is_described(document: dict[str, Any]) -> None:
+    assert [tag["name"] for tag in document["tags"] if not TAGS.get(tag["name"])] == []
+
+
+def test_the_page_names_every_operation_and_shape_and_holds_no_script(document: dict[str, Any]) -> None:
+    page = render(document)
+    for _, _, operation in operations(document):
+        assert f'<details id="{operation["operationId"]}">' in page
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= anchors
+    assert "<script" not in page
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+    assert not re.search(r"\son\w+=|style=", page)
+    assert f"<style>{STYLE}</style>" in page
+    assert "script-src" not in PAGE_POLICY
+    assert "default-src 'none'" in PAGE_POLICY
+
+
+def test_what_a_description_says_is_text_and_no_markup(document: dict[str, Any]) -> None:
+    spoiled = {**document, "info": {"title": "<img src=x onerror=alert(1)>", "version": "1"}}
+    assert "<img" not in render(spoiled)
+
+
+def test_what_takes_a_body_says_so(document: dict[str, Any]) -> None:
+    with_body = {path for method, path, operation in operations(document) if "requestBody" in operation}
+    assert {"/auth/login", "/conversations", "/messages", "/messages/stream", "/providers"} <= with_body

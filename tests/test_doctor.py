@@ -1,0 +1,174 @@
+"""`luxx doctor`: sees what is bad, says how to mend it, changes nothing and tells no secret."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from luxx.app import House
+from luxx.config import AppConfig, Config, DatabaseConfig, LlmConfig, LocalConfig, WorkspaceConfig
+from luxx.doctor import Finding, examine
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
+from luxx.store.lock import DataDirLock
+
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+def config_in(home: Path, **sections: object) -> Config:
+    given = {
+        "app": AppConfig(port=0),
+        "workspace": WorkspaceConfig(root=str(home / "workspaces")),
+        "local": LocalConfig(enabled=False),
+        **sections,
+    }
+    return Config(data_dir=str(home / "data"), **given)  # type: ignore[arg-type]
+
+
+def look(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
+    return {finding.part: finding for finding in asyncio.run(examine(config, environ or {}))}
+
+
+async def start_once(config: Config) -> None:
+    house = House(config, {})
+    await house.open()
+    await house.close()
+
+
+def with_model(home: Path, url: str, **sections: object) -> Config:
+    llm = LlmConfig(provider="openai_compatible", api_url=f"{url}/v1", api_key=KEY, model="scripted")
+    return config_in(home, llm=llm, **sections)
+
+
+def unused_script() -> ScriptedProvider:
+    return ScriptedProvider(Script(rules=[Rule(name="never asked", reply=[Text(text="x")])]))
+
+
+def test_a_fresh_place_is_fine_and_stays_untouched(tmp_path: Path) -> None:
+    found = look(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
+    assert [str(one) for one in found.values() if one.is_bad] == []
+    assert "deepseek" in found["providers"].text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_any_model_it_says_so(tmp_path: Path) -> None:
+    found = look(config_in(tmp_path))["providers"]
+    assert found.is_bad
+    assert "DEEPSEEK_API_KEY" in found.mend
+
+
+def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> None:
+    async def run() -> list[Finding]:
+        provider = unused_script()
+        await provider.start()
+        try:
+            config = with_model(tmp_path, provider.url)
+            await start_once(config)
+            return await examine(config, {})
+        finally:
+            await provider.stop()
+
+    findings = asyncio.run(run())
+    assert [str(one) for one in findings if one.is_bad] == []
+    told = "\n".join(map(str, findings))
+    assert "provider openai_compatible answers and offers 1 models" in told
+    assert KEY not in told
+
+
+def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_told(tmp_path: Path) -> None:
+    async def run() -> list[Finding]:
+        provider = unused_script()
+        await provider.start()
+        config = with_model(tmp_path, provider.url)
+        await start_once(config)
+        await provider.stop()
+        return await examine(config, {})
+
+    found = {finding.part: finding for finding in asyncio.run(run())}["provider openai_compatible"]
+    assert found.is_bad
+    assert found.mend
+    assert KEY not in str(found)
+
+
+def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
+    config = with_model(tmp_path, "http://127.0.0.1:9")
+    asyncio.run(start_once(config))
+    (tmp_path / "data" / "secret_key").unlink()
+    assert "secret key is gone" in look(config)["provider openai_compatible"].text
+    assert not (tmp_path / "data" / "secret_key").exists()
+
+
+def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    asyncio.run(start_once(config))
+    (tmp_path / "data" / "secret_key").chmod(0o644)
+    found = look(config)["secret"]
+    assert found.is_bad
+    assert found.mend.startswith("chmod 600 ")
+
+
+@pytest.mark.parametrize("secret", ["short", ""])
+def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, secret: str) -> None:
+    database = DatabaseConfig(type="postgresql", url="postgresql://luxx:pass-word@127.0.0.1:9/luxx")
+    config = config_in(tmp_path, app=AppConfig(secret_key=secret), database=database)
+    found = look(config)
+    assert found["secret"].is_bad
+    assert found["database"].is_bad
+    assert "pass-word" not in "\n".join(map(str, found.values()))
+
+
+def test_the_default_password_is_bad_only_where_others_can_reach_the_server(tmp_path: Path) -> None:
+    here = config_in(tmp_path)
+    asyncio.run(start_once(here))
+    assert not look(here)["password"].is_bad
+    assert look(here)["password"].mend == "luxx user passwd admin"
+    assert look(config_in(tmp_path, app=AppConfig(host="0.0.0.0")))["password"].is_bad
+
+
+def test_a_running_server_is_told_and_not_bad(tmp_path: Path) -> None:
+    lock = DataDirLock(tmp_path / "data")
+    assert "no server" in look(config_in(tmp_path))["server"].text
+    lock.take()
+    try:
+        found = look(config_in(tmp_path))["server"]
+        assert not found.is_bad
+        assert "is running" in found.text
+    finally:
+        lock.release()
+    assert "no server" in look(config_in(tmp_path))["server"].text
+
+
+def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    asyncio.run(start_once(config))
+    house = House(config, {})
+    try:
+        with house.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        assert look(config)["database"].is_bad
+        with house.engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM alembic_version")
+        older = look(config)["database"]
+        assert not older.is_bad
+        assert "luxx migrate" in older.mend
+    finally:
+        house.release()
+
+
+def test_a_file_in_the_place_of_a_directory_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "workspaces").write_text("")
+    found = look(config_in(tmp_path))["workspaces"]
+    assert found.is_bad
+    assert found.mend
+
+
+def test_missing_workspaces_are_bad_where_they_are_not_made(tmp_path: Path) -> None:
+    config = config_in(tmp_path, workspace=WorkspaceConfig(root=str(tmp_path / "w"), auto_create=False))
+    assert look(config)["workspaces"].mend == f"mkdir -p {tmp_path / 'w'}"
+
+
+def test_a_finding_is_one_line() -> None:
+    assert (
+        str(Finding(part="disk", text="full", is_bad=True, mend="make room"))
+        == "BAD  disk         full → make room"
+    )
+    assert str(Finding(part="disk", text="fine")) == "ok   disk         fine"

@@ -1,0 +1,277 @@
+"""The documentation is true: commands run, links lead somewhere, and nothing there is goes unmentioned.
+
+The blocks marked `sh` of a page are run as one script against a real server whose model is scripted; blocks
+marked `python` are run too. `console` marks what is only shown: its commands must exist.
+"""
+
+import ast
+import asyncio
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from live_server import ROOT, live_server, scripted_models
+
+from luxx.cli import main
+from luxx.config import Config
+from luxx.providers.registry import ProviderType
+from luxx.providers.scripted import Rule, Script, Text, Thinking, When
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.loading import load_modules
+from luxx.wire.event import Event, RunState
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+SCRIPT_SECONDS = 90.0
+MODEL = Script(
+    models=["gpt-4.1-mini", "scripted"],
+    rules=[
+        Rule(when=When(user="story"), reply=[Text(text="and then " * 400)], delay=0.05),
+        Rule(reply=[Thinking(text="A greeting."), Text(text="Hello there, from the model.")]),
+    ],
+)
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    return [body for found, body in FENCE.findall(page.read_text("utf-8")) if found == kind]
+
+
+WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+
+
+# --- what is shown works ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
+        script = "\n".join(["set -euo pipefail", *blocks(page, "sh")])
+        for shown, real in {
+            "http://127.0.0.1:8000": server.url,
+            "https://api.openai.com/v1": f"{model.url}/v1",
+            "$OPENAI_API_KEY": "sk-a-key-for-the-documentation",
+            "luxx chat": f"luxx chat --url {server.url}",
+            "8099": str(free_port()),
+        }.items():
+            script = script.replace(shown, real)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=server.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SCRIPT_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "/stream" not in script or '"delta":"Hello ' in done.stdout
+    assert '"success":false' not in done.stdout.replace('"success":false,"data"', "")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_readme_gets_a_streamed_answer_with_three_commands() -> None:
+    first = blocks(ROOT / "README.md", "sh")[0]
+    assert first.count("curl") == 3
+    assert "/messages/stream" in first.splitlines()[-1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_shown_commands_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    shown = [*blocks(page, "console"), *re.findall(r"`((?:make|luxx) [^`]+)`", page.read_text("utf-8"))]
+    for line in "\n".join(shown).splitlines():
+        words = [word for word in shlex.split(line.removeprefix("$ "), comments=True) if "=" not in word]
+        if words[:1] == ["make"]:
+            assert words[1] in targets, line
+        if words[:1] == ["luxx"] and not words[1].startswith(("-", "…")):
+            with pytest.raises(SystemExit) as ended:
+                main([*command_words(words), "--help"])
+            assert ended.value.code == 0, line
+    capsys.readouterr()
+
+
+def command_words(words: list[str]) -> list[str]:
+    return words[1:3] if words[1] in ("user", "model") and len(words) > 2 else words[1:2]
+
+
+def test_the_program_with_the_scripted_provider_runs() -> None:
+    (program,) = blocks(ROOT / "docs/testing-with-the-scripted-provider.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (module,) = blocks(ROOT / "docs/tools.md", "python")
+    (tmp_path / "my_documented_tools.py").write_text(module, "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = ToolRegistry()
+    assert load_modules(registry, ["my_documented_tools"]) == ["count_words", "leave_note"]
+    context = ToolContext(
+        user_id=1, username="carol", user_permission_level=CommandPermission.WRITE, workspace=tmp_path
+    )
+
+    async def run(name: str, arguments: str) -> object:
+        executor = ToolExecutor(registry, Config().tools)
+        call = ToolCall(call_id="1", name=name, arguments=arguments)
+        try:
+            return (await executor.execute(call, context)).result.data
+        finally:
+            executor.close()
+
+    assert asyncio.run(run("count_words", '{"text": "a bee sees", "minimum": 2}')) == {"words": 2}
+    assert asyncio.run(run("leave_note", '{"note": "milk"}')) == "written for carol"
+    assert (tmp_path / "note.txt").read_text("utf-8") == "milk"
+
+
+# --- links ------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(text_of("README.md"))}
+    assert {page for page in PAGES if page.name != "README.md"} <= linked
+
+
+# --- nothing goes unmentioned -----------------------------------------------------------------------
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+\.\w+)` \| `(.*?)` \|", text_of("docs/configuration.md"), re.MULTILINE))
+    config = Config()
+    real = {
+        f"{section.name}.{key.name}": getattr(getattr(config, section.name), key.name)
+        for section in msgspec.structs.fields(Config)
+        if section.name != "data_dir"
+        for key in msgspec.structs.fields(type(getattr(config, section.name)))
+    }
+    assert {key: msgspec.json.decode(default) for key, default in rows.items()} == real
+
+
+def test_every_built_in_tool_is_documented_with_its_level() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
+    assert {(tool.name, str(int(tool.required_permission))) for tool in builtin_tools()} == set(rows)
+
+
+def test_every_type_of_provider_is_documented() -> None:
+    page = text_of("docs/providers.md")
+    assert [kind for kind in ProviderType if f"`{kind}`" not in page] == []
+
+
+def test_every_event_is_documented_with_an_example_that_is_one() -> None:
+    page = ROOT / "docs/events.md"
+    kinds = {str(kind.__struct_config__.tag): kind for kind in (RunState, *Event.__args__)}
+    assert anchors(page) == {"events", *kinds}
+    shown = set[str]()
+    for example in blocks(page, "json"):
+        kind = msgspec.json.decode(example)["type"]
+        msgspec.json.decode(example, type=kinds[kind])
+        shown.add(kind)
+    assert shown == set(kinds)
+
+
+def test_every_kind_of_failure_is_documented() -> None:
+    page = text_of("docs/api.md")
+    undocumented = sorted(kind for kind in kinds_of_failure() if f"`{kind}`" not in page)
+    assert undocumented == []
+
+
+def kinds_of_failure() -> set[str]:
+    """Kinds as classes of the error tree carry them and as places that raise name them."""
+    kinds: set[str] = set()
+    for file in (ROOT / "luxx").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and file.name == "errors.py" and file.parent.name == "luxx":
+                kinds |= {kind for part in node.body if (kind := assigned_kind(part))}
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(ERRORS):
+                kinds |= {
+                    word.value.value
+                    for word in node.keywords
+                    if word.arg == "kind" and isinstance(word.value, ast.Constant)
+                }
+    return kinds
+
+
+ERRORS = (
+    *(
+        "InvalidInput",
+        "TooLarge",
+        "NotSignedIn",
+        "NotAllowed",
+        "NotFound",
+        "Conflict",
+        "TooMany",
+        "LuxxError",
+    ),
+    *(
+        "Unavailable",
+        "ToolFailed",
+        "ProviderError",
+        "ProviderRefused",
+        "ProviderFailed",
+        "Unreachable",
+        "_Refusal",
+    ),
+)
+
+
+def assigned_kind(node: ast.stmt) -> str:
+    if (
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "kind"
+        and isinstance(node.value, ast.Constant)
+    ):
+        return str(node.value.value)
+    return ""
+
+
+def test_the_changelog_has_a_place_for_what_comes() -> None:
+    assert "## [Unreleased]" in text_of("CHANGELOG.md")
+
+
+def test_every_folder_of_the_house_stands_on_a_floor_of_the_architecture() -> None:
+    page = text_of("ARCHITECTURE.md")
+    rooms = [
+        path for path in (ROOT / "luxx").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    names = [f"`{path.name}`" if path.is_file() else f"`{path.name}/`" for path in rooms]
+    assert [name for name in names if name not in page and name != "`__init__.py`"] == []

@@ -13,7 +13,6 @@ from pathlib import Path
 import structlog
 from litestar import Litestar
 from litestar.di import Provide
-from litestar.openapi.config import OpenAPIConfig
 from sqlalchemy import text
 
 from luxx import __version__
@@ -170,7 +169,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.accounts, self.providers, self.registry, self.workspaces),
+            crew=CrewFinder(self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
             metrics=self.metrics,
         )
@@ -256,7 +255,7 @@ def create_app(house: House) -> Litestar:
         exception_handlers=HANDLERS,
         on_startup=[house.open],
         on_shutdown=[house.close],
-        openapi_config=OpenAPIConfig(title="Luxx", version=__version__, path="/openapi", render_plugins=[]),
+        openapi_config=None,
         request_class=JsonRequest,
         request_max_body_size=None,
         logging_config=None,

@@ -22,7 +22,16 @@ from luxx.errors import ConfigError
 
 DEFAULT_FILE = Path("config.yaml")
 PREFIX = "LUXX_"
-OTHER_VARIABLES = frozenset({"LUXX_ADMIN_PASSWORD", "LUXX_WIRE_FIXTURES", "LUXX_FORBID_SKIPS"})
+OTHER_VARIABLES = frozenset(
+    {
+        "LUXX_ADMIN_PASSWORD",
+        "LUXX_FORBID_SKIPS",
+        "LUXX_PASSWORD",
+        "LUXX_RELOAD_ARGUMENTS",
+        "LUXX_URL",
+        "LUXX_WIRE_FIXTURES",
+    }
+)
 """Variables with our prefix that are not configuration keys."""
 
 VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")

@@ -81,7 +81,7 @@ _USER = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_acti
 
 
 def user_as_caller(connection: Connection, user_id: int) -> Caller:
-    """`AccountService.caller_of` for who is in a transaction already."""
+    """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
     user = connection.execute(_USER, {"user_id": user_id}).one_or_none()
     if user is None or not user.is_active:
         raise NotAllowed("the user this works for is disabled", kind="account_disabled")
@@ -149,10 +149,6 @@ class AccountService:
     async def recheck(self, caller: Caller) -> Caller:
         """The caller as of now; for streams, which outlive the request. Raises NotSignedIn once revoked."""
         return await self._caller(caller.sign_in_id)
-
-    async def caller_of(self, user_id: int) -> Caller:
-        """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
-        return await self._store.read(lambda session: user_as_caller(session.connection(), user_id))
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""

@@ -4,6 +4,7 @@ The decoder stops at the first mistake; only a body that has one is walked again
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, cast, get_args, get_origin
 
 import msgspec
@@ -19,6 +20,8 @@ _AT = re.compile(r" - at `\$(.*)`$")
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """No database stores it in text; the escape is the only way that JSON can carry it."""
+
+NO_NUL = "text must not contain the character NUL"
 
 Fields = dict[str, str]
 
@@ -36,9 +39,9 @@ def read_body(body: bytes, wanted: Any) -> Any:
     """`body` as `wanted`. Raises InvalidInput with each wrong field's path in `detail.fields`."""
     if not body:
         raise refusal({"$": "a JSON object is needed as the body"})
-    if _NUL.search(body):
-        raise refusal({"$": "text must not contain the character NUL"})
     try:
+        if _NUL.search(body):
+            raise refusal(dict.fromkeys(_with_nul("$", msgspec.json.decode(body)), NO_NUL))
         return _decode(body, wanted)
     except RecursionError as error:
         raise refusal({"$": "nested too deeply"}) from error
@@ -87,6 +90,18 @@ def _wrong_members(path: str, value: dict[str, Any], struct: Any) -> Fields:
         elif field.required:
             wrong[f"{path}.{name}"] = "this field is required"
     return wrong
+
+
+def _with_nul(path: str, value: Any) -> Iterator[str]:
+    """The paths of the texts that hold a NUL; a member's name counts as its object's."""
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _with_nul(f"{path}[{index}]", item)
+    elif isinstance(value, dict):
+        for name, item in cast("dict[str, Any]", value).items():
+            yield from [path] if "\0" in name else _with_nul(f"{path}.{name}", item)
 
 
 def _named(path: str, error: msgspec.ValidationError) -> Fields:

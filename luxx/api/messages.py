@@ -70,7 +70,7 @@ class MessageController(Controller):
         self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
         """Send a message and wait for the finished answer."""
-        run, _watch = await runs.send(caller, _sending(data))
+        run = await runs.send(caller, _sending(data))
         answer = await runs.wait(caller, run)
         ended = await runs.get(caller, run.id)
         if isinstance(answer, Run) or ended.error is not None:
@@ -91,9 +91,10 @@ class MessageController(Controller):
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
-        run, watch = await runs.send(caller, _sending(data), accumulated=accumulated)
         if wants_json(request):
+            run = await runs.send(caller, _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
+        watch = await runs.send_and_watch(caller, _sending(data), accumulated=accumulated)
         return EventStream(watch, caller, accounts)
 
     @delete("/{message_id:str}", status_code=200)

@@ -8,6 +8,7 @@ Sending is `transport.py`'s; fetching web pages for tools has a stricter guard o
 import asyncio
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -25,6 +26,8 @@ OPERATOR_TENANT_ID = 1
 """The default tenant; its administrators run the server."""
 
 RESOLVE_SECONDS = 5.0
+REMEMBERED_SECONDS = 5.0
+"""How long another process's change of the allowed hosts may go unseen here."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _METADATA_NAMES = frozenset(
@@ -268,6 +271,8 @@ class AddressGuard:
         self.configured = frozenset(join_host_port(*parse_host_port(entry)) for entry in allow_private)
         self._internal = internal
         self._resolve = resolve
+        self._remembered: dict[str, tuple[bool, float]] = {}
+        self._generation = 0
 
     async def vet(self, caller: Caller, base_url: str) -> Vetted:
         """The canonical URL to save. Raises InvalidInput, or NotAllowed for what the caller may not use.
@@ -333,10 +338,26 @@ class AddressGuard:
             await self.check_connect(host, port)
 
     async def is_allowed(self, host_port: str) -> bool:
-        """Whether this exact, canonical `host:port` is allowed although private."""
+        """Whether this exact, canonical `host:port` is allowed although private.
+
+        Asked before every model call, so an answer is kept for REMEMBERED_SECONDS, or until `forget`.
+        """
         if host_port in self.configured or host_port in self._internal():
             return True
-        return await self._store.read(lambda session: session.get(AllowedHostRow, host_port) is not None)
+        now = time.monotonic()
+        known = self._remembered.get(host_port)
+        if known is not None and now - known[1] < REMEMBERED_SECONDS:
+            return known[0]
+        generation = self._generation
+        found = await self._store.read(lambda session: session.get(AllowedHostRow, host_port) is not None)
+        if generation == self._generation:
+            self._remembered[host_port] = (found, now)
+        return found
+
+    def forget(self) -> None:
+        """The allowed hosts have changed."""
+        self._generation += 1
+        self._remembered.clear()
 
 
 def is_operator(caller: Caller) -> bool:

@@ -20,13 +20,13 @@ from luxx.providers.addresses import AddressGuard
 from luxx.providers.allowed_hosts import list_allowed_hosts, replace_allowed_hosts
 from luxx.providers.catalog import EMBEDDED_CONTEXT, Catalog, ModelCard
 from luxx.providers.check import ProviderCheck, check_provider
+from luxx.providers.choosing import chosen_row
 from luxx.providers.client import ModelClient
 from luxx.providers.local import LOCAL, LocalAddress
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import (
     allow_host,
     change_plain,
-    enabled_rows,
     is_first,
     own_row,
     set_default,
@@ -147,7 +147,14 @@ class ProviderService:
             allow_host(session, caller, allowed)
             return self._view(row, caller)
 
-        return await self._store.write(work)
+        return await self._saved(work)
+
+    async def _saved(self, work: Callable[[Session], ProviderView]) -> ProviderView:
+        """Saving may have allowed a host."""
+        try:
+            return await self._store.write(work)
+        finally:
+            self._guard.forget()
 
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
         """A new base_url (or type) drops the stored key unless a new key comes with it."""
@@ -174,7 +181,7 @@ class ProviderService:
             session.flush()
             return self._view(row, caller)
 
-        return await self._store.write(work)
+        return await self._saved(work)
 
     async def delete(self, caller: Caller, provider_id: int) -> None:
         """Conversations that used it stay, without a provider."""
@@ -215,7 +222,7 @@ class ProviderService:
 
         Raises NotFound or InvalidInput with what to do about it.
         """
-        return self._choice(_row(session, caller, provider_id, preferred_id), model)
+        return self._choice(chosen_row(session, caller, provider_id, preferred_id), model)
 
     async def resolve(
         self,
@@ -241,7 +248,7 @@ class ProviderService:
         preferred_id: int | None = None,
     ) -> Picked:
         """The first half of `resolve`, for who is in a transaction already."""
-        row = _row(session, caller, provider_id, preferred_id)
+        row = chosen_row(session, caller, provider_id, preferred_id)
         return Picked(choice=self._choice(row, model), row=row)
 
     async def reach(self, picked: Picked) -> Resolved:
@@ -266,7 +273,10 @@ class ProviderService:
 
     async def set_allowed_hosts(self, caller: Caller, hosts: Collection[str]) -> list[AllowedHostView]:
         """Replaces what administrators allowed; what the configuration allows stays. Operators only."""
-        await replace_allowed_hosts(self._store, caller, hosts)
+        try:
+            await replace_allowed_hosts(self._store, caller, hosts)
+        finally:
+            self._guard.forget()
         return await self.allowed_hosts(caller)
 
     async def _target(self, row: ProviderRow) -> Target:
@@ -338,56 +348,10 @@ def key_identity(provider_id: int) -> str:
     return f"llm_providers:{provider_id}:api_key"
 
 
-def _row(session: Session, caller: Caller, provider_id: int | None, preferred_id: int | None) -> ProviderRow:
-    if provider_id is not None:
-        return _named(session, caller, provider_id)
-    return _chosen(session, caller, preferred_id)
-
-
-def _named(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
-    row = visible_row(session, caller, provider_id)
-    if not row.enabled:
-        raise InvalidInput(
-            f"provider '{row.name}' is switched off; enable it or choose another",
-            kind="provider_disabled",
-        )
-    adapter_for(row.provider_type)
-    return row
-
-
-def _chosen(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
-    usable = [row for row in enabled_rows(session, caller) if _has_adapter(row)]
-    if not usable:
-        raise InvalidInput(
-            "connect a model: add a provider with its address and key (POST /providers), "
-            "or ask an administrator to share one",
-            kind="no_provider",
-        )
-    preferences: tuple[Callable[[ProviderRow], bool], ...] = (
-        lambda row: row.id == preferred_id,
-        lambda row: row.user_id == caller.user_id and row.is_default,
-        lambda row: row.is_shared and row.is_default,
-        lambda row: row.user_id == caller.user_id,
-    )
-    for is_preferred in preferences:
-        found = next(filter(is_preferred, usable), None)
-        if found is not None:
-            return found
-    return usable[0]
-
-
 def _check_type(caller: Caller, provider_type: str) -> None:
     adapter_for(provider_type)
     if provider_type == LOCAL and not caller.is_admin:
         raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")
-
-
-def _has_adapter(row: ProviderRow) -> bool:
-    try:
-        adapter_for(row.provider_type)
-    except InvalidInput:
-        return False
-    return True
 
 
 def _check_sharing(caller: Caller, is_shared: bool) -> None:

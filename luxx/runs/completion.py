@@ -84,15 +84,12 @@ class CompletionReader:
             return
         step = self._speaking
         if step is None or step.type != type_:
-            if step is not None:
-                yield step.closed(StepStatus.DONE)
+            yield from self._close_speech()
             step = self._speaking = self._begin(OpenStep(self._run_id, self._next, type_))
         yield self._grow(step, text)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
-        if self._speaking is not None:
-            speaking, self._speaking = self._speaking, None
-            yield speaking.closed(StepStatus.DONE)
+        yield from self._close_speech()
         step = self._calls.get(delta.slot)
         if step is None:
             step = OpenStep(
@@ -100,6 +97,12 @@ class CompletionReader:
             )
             self._calls[delta.slot] = self._begin(step)
         yield self._grow(step, delta.arguments)
+
+    def _close_speech(self) -> Iterator[Output]:
+        """Steps are logged in order of index: speech between open calls stays open until they close."""
+        step, self._speaking = self._speaking, None
+        if step is not None and not self._calls:
+            yield step.closed(StepStatus.DONE)
 
     def _refuse(self) -> Iterator[Output]:
         """The words of a refusal, which some providers keep apart from the text."""

@@ -1,11 +1,13 @@
 """Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
 
 import msgspec
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.service import AccountService, user_as_caller
+from luxx.accounts.service import user_as_caller
 from luxx.accounts.workspaces import Workspaces
+from luxx.errors import LuxxError
 from luxx.providers.service import Picked, ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
@@ -25,12 +27,10 @@ class CrewFinder:
 
     def __init__(
         self,
-        accounts: AccountService,
         providers: ProviderService,
         registry: ToolRegistry,
         workspaces: Workspaces,
     ) -> None:
-        self._accounts = accounts
         self._providers = providers
         self._registry = registry
         self._workspaces = workspaces
@@ -49,14 +49,17 @@ class CrewFinder:
         resolved = await self._providers.reach(seen.picked)
         tools = self._registry.available_to(seen.caller.permission_level, job.request.tools)
 
-        async def context_of() -> ToolContext:
-            return self._context(await self._accounts.caller_of(job.user_id), job, signal)
+        def context_in(connection: Connection) -> ToolContext | LuxxError:
+            try:
+                return self._context(user_as_caller(connection, job.user_id), job, signal)
+            except LuxxError as error:
+                return error
 
         return Crew(
             target=resolved.target,
             card=resolved.choice.card,
             tools=[tool.to_spec() for tool in tools],
-            context_of=context_of,
+            context_in=context_in,
         )
 
     def _context(self, caller: Caller, job: ChatJob, signal: CancelSignal) -> ToolContext:

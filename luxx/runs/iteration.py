@@ -1,15 +1,16 @@
 """One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 
 import msgspec
 from msgspec import UNSET
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.context.prompt import prompt_messages
-from luxx.errors import ProviderError
+from luxx.errors import LuxxError, ProviderError
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient, Retry
@@ -24,7 +25,7 @@ from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
-from luxx.usage.ledger import UsageEntry
+from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType, step_id
@@ -57,12 +58,12 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Crew(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a run works with. `context_of` reads the user's rights anew, so that a demotion counts at once."""
+    """Who a run works with. `context_in` reads the user's rights anew, so that a demotion counts at once."""
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
-    context_of: Callable[[], Awaitable[ToolContext]]
+    context_in: Callable[[Connection], ToolContext | LuxxError]
 
 
 class Iteration:
@@ -86,7 +87,8 @@ class Iteration:
         self._client = client
         self._executor = executor
         self._crew = crew
-        self._started: set[str] = set()
+        self._context: ToolContext | LuxxError | None = None
+        """For the calls that this drive has started; what the user may do was read as they were."""
 
     async def complete(self, *, with_tools: bool) -> Completed:
         """Calls the model and publishes what it says. Steps that close on the way are logged.
@@ -103,23 +105,33 @@ class Iteration:
             raise Cut(closing(reader.close(StepStatus.CANCELLED)), None) from None
         return self._completed(reader)
 
-    def starting(self, state: ChatState) -> list[Entry]:
-        """The entries that start the open calls; log them before `act` runs them."""
-        calls = open_calls(state)
-        self._started.update(str(call.id_ref) for call in calls)
-        return [marked(call, StepStatus.RUNNING) for call in calls]
+    async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
+        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now."""
+        running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
+
+        def also(session: Session) -> None:
+            connection = session.connection()
+            self._context = self._crew.context_in(connection)
+            if usage is not None:
+                record(session, usage)
+
+        await self._log.append([*before, *running], phase=RunPhase.ACTING, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
 
         On cancel the tools are stopped, results that were ready are logged, and RunCancelled passes on.
+        Raises NotAllowed where the user was disabled meanwhile.
         """
-        await self._interrupt_lost()
-        calls = open_calls(self._log.state)
-        if any(call.status != StepStatus.RUNNING for call in calls):
-            await self._log.append(self.starting(self._log.state), phase=RunPhase.ACTING)
-        context = await self._crew.context_of()
-        tasks: Tasks = {asyncio.create_task(self._execute(call, context)): call for call in calls}
+        if self._context is None:
+            await self._interrupt_lost()
+            await self.start_calls(self._log.state, [], None)
+        context, self._context = self._context, None
+        if not isinstance(context, ToolContext):
+            raise context or LuxxError("the calls were not started")
+        tasks: Tasks = {
+            asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
+        }
         try:
             await self._gather(tasks)
         except RunCancelled:
@@ -185,9 +197,7 @@ class Iteration:
         lost = [
             call
             for call in open_calls(state)
-            if call.status == StepStatus.RUNNING
-            and call.id_ref not in self._started
-            and not self._is_repeatable(call)
+            if call.status == StepStatus.RUNNING and not self._is_repeatable(call)
         ]
         entries: list[Entry] = []
         for index, call in enumerate(lost, len(state.steps)):

@@ -35,7 +35,7 @@ from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
 from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import Warning
-from luxx.wire.run import RunKind, RunPhase
+from luxx.wire.run import RunKind
 from luxx.wire.step import StepStatus
 
 MAX_DRIVES = 100
@@ -198,11 +198,7 @@ class Turn:
         if decide(after) == Next.FINISH:
             await self.end(entries, self._outcome(after.iterations), completed.usage)
             return
-        await self.log.append(
-            [*entries, *iteration.starting(after)],
-            phase=RunPhase.ACTING,
-            also=lambda session: record(session, completed.usage),
-        )
+        await iteration.start_calls(after, entries, completed.usage)
 
     def _outcome(self, iterations: int) -> Ending:
         return OUT_OF_ITERATIONS if iterations > self._max_iterations else FINISHED

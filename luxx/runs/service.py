@@ -81,12 +81,24 @@ class RunService:
         self._registry = registry
         self._limits = limits
 
-    async def send(self, caller: Caller, sending: Sending, *, accumulated: bool = False) -> tuple[Run, Watch]:
+    async def send(self, caller: Caller, sending: Sending) -> Run:
         """Stores the message, makes the run that answers it and starts it.
 
-        The watch is attached before the run begins, so it sees all of it. Raises NotFound, InvalidInput,
-        Conflict (one runs already) or TooMany; then nothing has changed.
+        Raises NotFound, InvalidInput, Conflict (one runs already) or TooMany; then nothing has changed.
         """
+        run = await self._admit(caller, sending)
+        await self._engine.start(run.id, 1)
+        return run
+
+    async def send_and_watch(self, caller: Caller, sending: Sending, *, accumulated: bool = False) -> Watch:
+        """`send`, with a watch that is attached before the run begins. Whoever takes it must attach to it."""
+        run = await self._admit(caller, sending)
+        watch = Watch(self._hub, self._store, run, accumulated=accumulated)
+        watch.attach_first()
+        await self._engine.start(run.id, 1)
+        return watch
+
+    async def _admit(self, caller: Caller, sending: Sending) -> Run:
         driver = self._engine.driver()
 
         def work(session: Session) -> Run:
@@ -94,10 +106,7 @@ class RunService:
             chat = self._settle(session, caller, conversation, sending)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
-        run = await self._store.write(work)
-        watch = Watch(self._hub, self._store, run, accumulated=accumulated)
-        await self._engine.start(run.id, 1)
-        return run, watch
+        return await self._store.write(work)
 
     async def wait(self, caller: Caller, run: Run) -> MessageView | Run:
         """The stored answer once the run has ended, or the run where there is none (it was deleted)."""

@@ -6,7 +6,7 @@ text/event-stream; `api/sse.py` sends them.
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, logged_frame, run_frame
@@ -34,6 +34,7 @@ class Watch:
         self._sent = after
         self._texts: dict[int, str] | None = {} if accumulated else None
         self._channel = Channel(run.id)
+        self._hold = ExitStack()
         self._has_begun = False
         self._is_live = False
         self._is_over = False
@@ -43,10 +44,17 @@ class Watch:
         self._is_placed = False
         self._last_sent = 0.0
 
+    def attach_first(self) -> None:
+        """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
+        self._hold = ExitStack()
+        self._channel = self._hold.enter_context(self._hub.watched(self._run.id))
+        self._is_placed = self._is_live = True
+        self._index = self._channel.end
+
     @contextmanager
     def attached(self) -> Generator[None]:
         """Keeps the run's channel for as long as it is watched."""
-        with self._hub.watched(self._run.id) as channel:
+        with self._hold, self._hub.watched(self._run.id) as channel:
             self._channel = channel
             yield
 
@@ -59,6 +67,9 @@ class Watch:
         """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
         channel = self._channel
         while not (self._is_over or self._hub.is_closed):
+            if not self._has_begun:
+                self._has_begun = True
+                return run_frame(self._run)
             if not self._is_live:
                 data = await self._catch_up()
                 if data:
@@ -81,9 +92,6 @@ class Watch:
 
     async def _catch_up(self) -> bytes:
         """One piece of what lies before the live tail; empty where there is none left."""
-        if not self._has_begun:
-            self._has_begun = True
-            return run_frame(self._run)
         if not self._is_placed:
             await self._place()
         page = await self._read_page()

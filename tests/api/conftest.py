@@ -19,7 +19,13 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(
             name="waits",
             when=When(user="wait here"),
-            reply=[Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Counts(completion=4), Finish()],
+            reply=[
+                Text(text="I am"),
+                Gate(name="waiting"),
+                Text(text=" back."),
+                Counts(completion=4),
+                Finish(),
+            ],
         ),
         Rule(
             name="answers",
@@ -45,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def document(server: Server) -> Document:
     with Person(server, None) as nobody:
-        return Document(nobody.ask("GET", "/openapi.json").json())
+        return Document(nobody.good_document())
 
 
 @pytest.fixture(scope="module")

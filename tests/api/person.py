@@ -70,6 +70,11 @@ class Person:
         failure: dict[str, Any] = response.json()
         return failure
 
+    def good_document(self) -> dict[str, Any]:
+        """The server's own description of its API."""
+        content: dict[str, Any] = self.ask("GET", "/openapi.json").json()
+        return content
+
     def register(self, username: str) -> Self:
         signed_in = self.good(
             "POST", "/auth/register", json={"username": username, "password": PASSWORD, "email": None}
@@ -77,9 +82,7 @@ class Person:
         return self._take(signed_in)
 
     def sign_in(self, username: str = "admin", password: str = ADMIN_PASSWORD) -> Self:
-        return self._take(
-            self.good("POST", "/auth/login", json={"username": username, "password": password})
-        )
+        return self._take(self.good("POST", "/auth/login", json={"username": username, "password": password}))
 
     def state(self) -> dict[str, Any]:
         """All that this person can see, for comparing before and after."""

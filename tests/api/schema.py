@@ -90,13 +90,15 @@ class Document:
         key = status if status in said else "default"
         content = self.resolve(said[key]).get("content", {})
         kind = response.headers.get("content-type", "").partition(";")[0]
-        if not kind:
+        if not kind or not response.content:
             return
         assert kind in content, f"{operation} {status} answers {kind}; documented: {list(content)}"
         if kind == "application/json":
             at = "responses" if "$ref" not in said[key] else None
             schema = (
-                {"$ref": f"{URN}#/paths/{_escaped(operation)}/responses/{key}/content/application~1json/schema"}
+                {
+                    "$ref": f"{URN}#/paths/{_escaped(operation)}/responses/{key}/content/application~1json/schema"
+                }
                 if at
                 else {
                     "$ref": f"{URN}{said[key]['$ref']}/content/application~1json/schema",

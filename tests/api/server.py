@@ -74,6 +74,10 @@ class Server:
     def start(self) -> None:
         """Returns once it accepts connections."""
         self.launch()
+        self.await_start()
+
+    def await_start(self) -> None:
+        """Returns once a launched server accepts connections."""
         self._listens.wait(START_SECONDS)
         assert self.url, f"the server did not start:\n{self.output}"
 

@@ -77,7 +77,9 @@ def test_a_tool_at_the_level_runs_in_ones_own_workspace(people: dict[int, Person
         result = people[level].good("POST", "/tools/file_write/execute", json={"arguments": arguments})
         assert result["success"] is True, result
     for level in (2, 3, 4):
-        result = people[level].good("POST", "/tools/file_read/execute", json={"arguments": {"path": "note.txt"}})
+        result = people[level].good(
+            "POST", "/tools/file_read/execute", json={"arguments": {"path": "note.txt"}}
+        )
         assert set(result) == {"success", "data", "error"}
         assert f"level {level}" in str(result["data"])
     missing = people[1].good("POST", "/tools/file_read/execute", json={"arguments": {"path": "note.txt"}})

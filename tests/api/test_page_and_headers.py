@@ -11,7 +11,7 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 
-METRICS = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|')
+METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
 
 
 def test_the_document_is_valid_openapi_3_1(document: Document) -> None:
@@ -48,7 +48,14 @@ def test_operation_ids_and_bodies_are_good_for_generated_clients(document: Docum
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "evil.example:80", "[::2]"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "evil.example:80",
+        "[::2]",
+    ],
 )
 def test_a_foreign_host_is_refused_on_every_path(nobody: Person, host: str) -> None:
     for path in ("/", "/health", "/auth/login", "/docs", "/ui/", "/nothing", "/metrics", "/openapi.json"):
@@ -76,7 +83,9 @@ def test_a_foreign_origin_changes_nothing(anna: Person, origin: str) -> None:
     assert anna.state() == before
 
 
-def test_the_own_origin_is_let_in_and_no_answer_opens_the_door_to_others(anna: Person, server: Server) -> None:
+def test_the_own_origin_is_let_in_and_no_answer_opens_the_door_to_others(
+    anna: Person, server: Server
+) -> None:
     made = anna.ask("POST", "/conversations", json={"title": "own"}, headers={"origin": server.url})
     assert made.status_code == 201
     for method in ("GET", "OPTIONS"):

@@ -105,7 +105,9 @@ def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> http
 
 
 @pytest.fixture
-def annas(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Belongings]:
+def annas(
+    server: Server, document: Document, admin: Person, upstream: ScriptedProvider
+) -> Iterator[Belongings]:
     """A new owner for every test, because the controls delete what they ask for."""
     with Person(server, document).register(f"anna{next(users)}") as person:
         connect(person, upstream)
@@ -180,9 +182,7 @@ def test_cursors_of_another_open_nothing(annas: Belongings, bobs: Belongings) ->
     assert annas.ids["run_id"] not in runs.text
 
 
-def test_a_busy_conversation_of_another_is_404_and_no_conflict(
-    annas: Belongings, bobs: Belongings
-) -> None:
+def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: Belongings, bobs: Belongings) -> None:
     body = {"conversation_id": annas.ids["conversation_id"], "content": "wait here"}
     headers = {"accept": "application/json"}
     run = annas.owner.good("POST", "/messages/stream", json=body, headers=headers)
@@ -195,7 +195,9 @@ def test_a_busy_conversation_of_another_is_404_and_no_conflict(
     assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
 
 
-def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(annas: Belongings, bobs: Belongings) -> None:
+def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(
+    annas: Belongings, bobs: Belongings
+) -> None:
     body = {"name": "the same name", "provider_type": "openai", "api_key": KEY}
     annas.owner.good("POST", "/providers", json=body)
     bobs.owner.good("POST", "/providers", json=body)

@@ -18,6 +18,8 @@ from tests.bench.rows import ROWS
 from tests.bench.upstream import Upstream
 
 RESULTS = ROOT / "bench-results"
+BUSY_LOAD = 2.5
+"""Above it something else than the bench runs here."""
 
 
 def main() -> int:
@@ -37,12 +39,20 @@ def main() -> int:
         print(f"Broken: {error}", file=sys.stderr)
         return 1
     print(figures.table())
-    path = figures.save(RESULTS, rounds=options.rounds, is_pinned=is_pinned)
+    load = _load()
+    if load > BUSY_LOAD:
+        print(f"The machine is busy (load {load}): times are too high, ratios hold.", file=sys.stderr)
+    path = figures.save(RESULTS, rounds=options.rounds, is_pinned=is_pinned, load=load)
     print(f"kept in {path.relative_to(ROOT)}")
     for figure in figures.missed:
         measured = f"{figure.median:.2f} {figure.unit}"
         print(f"missed: {figure.row}, {figure.name}: {measured}, target {figure.target}")
     return 1 if figures.missed else 0
+
+
+def _load() -> float:
+    """How many processes want a core; the rows keep about one busy. 0 where the system does not tell."""
+    return round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0
 
 
 async def _measure(rows: list[str], rounds: int, figures: Figures) -> None:

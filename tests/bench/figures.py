@@ -94,7 +94,7 @@ class Figures:
             )
         return "\n".join(lines)
 
-    def save(self, folder: Path, *, rounds: int, is_pinned: bool) -> Path:
+    def save(self, folder: Path, *, rounds: int, is_pinned: bool, load: float) -> Path:
         """For machines: with the commit and the versions, so that runs can be set side by side."""
         commit, is_changed = _commit()
         now = datetime.now(UTC)
@@ -106,6 +106,7 @@ class Figures:
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
             "cores": os.cpu_count(),
             "is_pinned": is_pinned,
+            "load": load,
             "rounds": rounds,
             "versions": {name: version for name in PACKAGES if (version := _version(name))},
             "figures": [

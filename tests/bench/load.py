@@ -39,7 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return head + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def openai_target(name: str, port: int) -> Target:
+def openai_target(name: str, port: int, headers: bytes = b"") -> Target:
     """A server that speaks the upstream's own dialect: a relay, or the upstream itself."""
 
     def body_of(_conversation: str, prompt: str) -> bytes:
@@ -50,7 +50,7 @@ def openai_target(name: str, port: int) -> Target:
         )
 
     return Target(
-        name=name, port=port, path="/v1/chat/completions", headers=b"", text=OPENAI_TEXT, body_of=body_of
+        name=name, port=port, path="/v1/chat/completions", headers=headers, text=OPENAI_TEXT, body_of=body_of
     )
 
 

@@ -5,6 +5,7 @@ nginx and LiteLLM join where they are there; `PEERS=1` installs LiteLLM in an en
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     command: list[str]
     environ: dict[str, str]
+    headers: bytes = b""
 
 
 def installed_peers(stack: contextlib.ExitStack, upstream_port: int) -> Iterator[Peer]:
@@ -105,4 +107,8 @@ def _litellm(litellm: str, folder: Path, upstream_port: int) -> Peer:
     config = folder / "litellm.yaml"
     config.write_text(LITELLM.format(upstream_port=upstream_port))
     command = [litellm, "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
-    return Peer(name="litellm", port=port, command=command, environ=dict(os.environ))
+    # It does not start without a key of its own; its list of prices would be fetched from the network.
+    key = f"sk-{secrets.token_hex(16)}"
+    environ = {**os.environ, "LITELLM_MASTER_KEY": key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    headers = f"authorization: Bearer {key}\r\n".encode()
+    return Peer(name="litellm", port=port, command=command, environ=environ, headers=headers)

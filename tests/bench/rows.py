@@ -136,8 +136,8 @@ async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
             conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
             mine = await relay(upstream, target, luxx, conversations)
             theirs = {
-                name: await relay(upstream, openai_target(name, server.port), server, [""] * STREAMS)
-                for name, server in others.items()
+                name: await relay(upstream, other.target, other.server, [""] * STREAMS)
+                for name, other in others.items()
             }
             if number > 0:  # the first round warms up
                 _tell_tokens(figures, mine, theirs)
@@ -177,7 +177,7 @@ async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             busy = await _chats_at_once(upstream, luxx, api)
             relayed = None
             if peer is not None:
-                relayed = await chats(upstream, openai_target("fastapi", peer.port), conversations, peer)
+                relayed = await chats(upstream, peer.target, conversations, peer.server)
             if number > 0:
                 _tell_chats(figures, mine, floor, busy, relayed)
                 yield
@@ -323,14 +323,26 @@ def start_luxx(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[Server,
     return server, api
 
 
-def start_relays(stack: contextlib.ExitStack, upstream: Upstream) -> dict[str, Server]:
-    """The pump and whatever peers there are."""
-    relays: dict[str, Server] = {}
+class Relay(msgspec.Struct, frozen=True):
+    """A server that passes completions on, and how to call it."""
+
+    server: Server
+    target: Target
+
+
+def start_relays(stack: contextlib.ExitStack, upstream: Upstream) -> dict[str, Relay]:
+    """The pump and whatever peers there are; a peer that does not start is left out."""
     port = free_port()
     command = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
-    relays["pump"] = stack.enter_context(started(command, port))
+    pump = stack.enter_context(started(command, port))
+    relays = {"pump": Relay(pump, openai_target("pump", port))}
     for peer in installed_peers(stack, upstream.port):
-        relays[peer.name] = stack.enter_context(started(peer.command, peer.port, peer.environ))
+        try:
+            server = stack.enter_context(started(peer.command, peer.port, peer.environ))
+        except RuntimeError as error:
+            print(f"{peer.name} is left out: {error}", file=sys.stderr)
+        else:
+            relays[peer.name] = Relay(server, openai_target(peer.name, peer.port, peer.headers))
     return relays
 
 

@@ -174,7 +174,7 @@ async def killed_after(ann: Survivor, seen: int) -> bool:
         assert firsts <= (1 if completions >= 1 else 2)
         assert seconds <= (1 if completions >= 2 else 2)
         assert firsts + seconds <= 2 + 1
-        assert len(set(desk.keys_seen())) == len(desk.keys()) <= 2, "a tool was run twice"
+        assert len(set(desk.keys_seen())) == len(desk.keys_seen()) <= 2, "a tool was run twice"
         assert screen.events().count("cost_update") == 2
         last = made(model, "second call")[-1].json["messages"]
         assert sorted(m["tool_call_id"] for m in last if m["role"] == "tool") == ["call-a", "call-b"]

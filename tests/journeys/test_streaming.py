@@ -360,7 +360,7 @@ def test_the_next_message_carries_what_was_said_before(server: LuxxServer, trave
 
 
 @pytest.mark.long
-def test_a_silent_stream_is_kept_open_by_a_comment_and_stays_whole(
+def test_a_stream_that_is_silent_for_a_short_while_is_kept_open_by_a_comment_and_stays_whole(
     server: LuxxServer, travel: Traveller
 ) -> None:
     async def journey() -> None:

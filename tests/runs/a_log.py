@@ -76,7 +76,9 @@ def logs(draw: st.DrawFn) -> Log:
 def call_model(draw: st.DrawFn, log: Log) -> None:
     """A completion: it may be tried again, and it may be cut before its end is in the log."""
     if draw(st.booleans()):
-        log.append([draw(st.sampled_from([Warning(message="w"), Retrying(attempt=1, delay_ms=5, reason="r")]))])
+        log.append(
+            [draw(st.sampled_from([Warning(message="w"), Retrying(attempt=1, delay_ms=5, reason="r")]))]
+        )
     first = len(log.state.steps)
     steps: list[Step] = []
     types = draw(st.lists(st.sampled_from([StepType.THINKING, StepType.TEXT]), max_size=3))

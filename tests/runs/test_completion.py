@@ -89,9 +89,7 @@ class Told:
     @property
     def steps(self) -> list[Step]:
         """In order of index, without how long each took."""
-        return sorted(
-            (replace(step, duration_ms=UNSET) for step in self.logged), key=lambda step: step.index
-        )
+        return sorted((replace(step, duration_ms=UNSET) for step in self.logged), key=lambda step: step.index)
 
 
 def told(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE) -> Told:
@@ -167,9 +165,7 @@ def test_steps_logged_in_the_order_told_fold_into_the_message(
 ) -> None:
     lengths = [1] * len(deltas) if data is None else data.draw(groupings(len(deltas)))
     result = told(deltas, lengths)
-    before = [
-        Step(id=f"step-{at}", index=at, type=StepType.TEXT, content="earlier") for at in range(FIRST)
-    ]
+    before = [Step(id=f"step-{at}", index=at, type=StepType.TEXT, content="earlier") for at in range(FIRST)]
     events = [
         LoggedEvent(seq=seq, event=ProcessStep(step=replace(step, duration_ms=UNSET)))
         for seq, step in enumerate([*before, *result.logged], 1)

@@ -46,7 +46,9 @@ def test_all_results_are_there_and_no_call_that_has_none(log: Log) -> None:
     assert sorted(step.content for step in results) == sorted(
         message.content for message in messages if isinstance(message, ToolPrompt)
     )
-    asked = [call for message in messages if isinstance(message, AssistantPrompt) for call in message.tool_calls]
+    asked = [
+        call for message in messages if isinstance(message, AssistantPrompt) for call in message.tool_calls
+    ]
     assert len(asked) == len(results)
 
 
@@ -124,5 +126,9 @@ def test_messages_keep_their_order_and_do_not_run_into_each_other(earlier: Log, 
         PastMessage(user=UserContent(text="two")),
     ]
     messages = prompt_messages("be brief", past, later.state.steps)
-    alone = [SystemPrompt(text="be brief"), UserPrompt(text="one"), *assistant_messages(earlier.state.steps, [])]
+    alone = [
+        SystemPrompt(text="be brief"),
+        UserPrompt(text="one"),
+        *assistant_messages(earlier.state.steps, []),
+    ]
     assert messages == [*alone, UserPrompt(text="two"), *assistant_messages(later.state.steps, [])]

@@ -72,10 +72,15 @@ def test_a_call_with_a_result_in_the_log_is_never_run_again(log: Log) -> None:
     for event in log.events:
         state = fold([event], state)
         step = event.event.step if isinstance(event.event, ProcessStep) else None
-        if step is not None and step.type == StepType.TOOL_CALL and step.status in (
-            StepStatus.DONE,
-            StepStatus.ERROR,
-            StepStatus.INTERRUPTED,
+        if (
+            step is not None
+            and step.type == StepType.TOOL_CALL
+            and step.status
+            in (
+                StepStatus.DONE,
+                StepStatus.ERROR,
+                StepStatus.INTERRUPTED,
+            )
         ):
             closed.add(step.index)
         assert not closed & {call.index for call in open_calls(state)}

@@ -4,7 +4,6 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +85,11 @@ class Watcher:
         self._watch = watch
 
     async def read(self) -> None:
-        async with aclosing(self._watch.frames()) as frames:
+        with self._watch.attached():
             while True:
                 await self.permits.acquire()
-                chunk = await anext(frames, None)
-                if chunk is None:
+                chunk = await self._watch.next()
+                if not chunk:
                     return
                 for block in chunk.decode().split("\n\n")[:-1]:
                     self._take(block)
@@ -175,7 +174,7 @@ class Driver:
             text = f"{number % 10}ä"
             self.said[step.index] = self.said.get(step.index, "") + text
             frames.append(Frame(step.grow(text), 0, step, text))
-        self._channel.publish(frames)
+        self._channel.publish(*frames)
 
     async def _close(self) -> None:
         if self._step is not None:
@@ -235,6 +234,8 @@ def play(store: Store, operations: list[Any]) -> Driver:
                 for operation in operations:
                     await driver.do(operation)
                 await driver.end()
+            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED)
+            driver.run = ended
             driver.attach(0)
             driver.attach(driver.log.seq)
             for watcher in driver.watchers:
@@ -287,7 +288,7 @@ def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
     driver = play(store, watched)
     check(driver)
     first = driver.watchers[0]
-    assert first.closed == driver.said
+    assert first.texts == first.closed == driver.said
 
 
 def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:
@@ -298,12 +299,11 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
             with hub.driven(run.id, 0) as channel:
                 driver = Driver(store, hub, run, channel)
                 stopped = Watch(hub, store, run)
-                frames = stopped.frames()
-                assert b"event: run" in await anext(frames)
-                await driver.do(Grow(StepType.TEXT, 2))
-                stopped.stop()
-                rest = [chunk async for chunk in frames]
-                assert b"done" not in b"".join(rest)
+                with stopped.attached():
+                    assert b"event: run" in await stopped.next()
+                    await driver.do(Grow(StepType.TEXT, 2))
+                    stopped.stop()
+                    assert await stopped.next() == b""
                 other = driver.attach(0)
                 await driver.end()
                 await driver.reading[0]

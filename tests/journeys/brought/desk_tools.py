@@ -5,7 +5,6 @@ socket close before its answer knows that the tool was stopped.
 """
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 from luxx.tools.factory import tool
@@ -38,10 +37,3 @@ async def visit_once(arguments: dict[str, Any]) -> str:
 @tool("visit_again", "Visits the desk; may be done again.", PARAMETERS, REQUIRED, repeatable=True)
 async def visit_again(arguments: dict[str, Any]) -> str:
     return await _visit(arguments, "visit_again")
-
-
-@tool("note_down", "Adds a line to a file.", {"path": {"type": "string"}, "line": {"type": "string"}})
-def note_down(arguments: dict[str, Any]) -> str:
-    with Path(arguments["path"]).open("a") as file:
-        file.write(arguments["line"] + "\n")
-    return "noted " + arguments["line"]

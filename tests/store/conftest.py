@@ -1,0 +1,36 @@
+"""Every test of a store runs on SQLite and on PostgreSQL."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from luxx.store.engine import Store, open_engine, resolve_url
+from store.databases import metadata, new_database, postgresql_server
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with postgresql_server(tmp_path_factory.mktemp("pg")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    return new_database(request.getfixturevalue("postgresql"), f"t{next(numbers)}")
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    """An open store with the tests' own tables."""
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    metadata.create_all(engine)
+    made = Store(engine)
+    yield made
+    made.close()

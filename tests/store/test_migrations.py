@@ -1,0 +1,153 @@
+"""Migrations: from nothing to the models, by one of many processes, never backwards, never without a copy."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from luxx.app import House
+from luxx.errors import DatabaseFromFuture
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.migrate import SCRIPTS, current_step, migrate, newest_step
+from luxx.store.tables import Base
+
+assert House  # Importing the roof imports every table there is.
+
+
+@pytest.fixture
+def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
+    made = open_engine(resolve_url(database_url, tmp_path))
+    yield made
+    made.dispose()
+
+
+def differences(engine: Engine) -> list[Any]:
+    def is_ours(name: str | None, type_: str, _parents: Any) -> bool:
+        return type_ != "table" or name in Base.metadata.tables or name == "alembic_version"
+
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": is_ours})
+        return [each for each in compare_metadata(context, Base.metadata)]
+
+
+def test_an_empty_database_comes_to_the_newest_step_and_stays_there(engine: Engine) -> None:
+    assert current_step(engine) is None
+    assert migrate(engine) == newest_step()
+    assert current_step(engine) == newest_step()
+    tables = set(inspect(engine).get_table_names())
+    assert migrate(engine) == newest_step()
+    assert set(inspect(engine).get_table_names()) == tables
+    assert {"users", "conversations", "messages", "runs", "run_events"} <= tables
+
+
+def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
+    migrate(engine)
+    assert differences(engine) == []
+    assert set(Base.metadata.tables) <= set(inspect(engine).get_table_names())
+
+
+def test_every_foreign_key_says_what_happens_when_its_parent_goes(engine: Engine) -> None:
+    migrate(engine)
+    inspector = inspect(engine)
+    found = 0
+    for table in Base.metadata.tables:
+        for key in inspector.get_foreign_keys(table):
+            found += 1
+            assert key["options"].get("ondelete") in ("CASCADE", "SET NULL", "RESTRICT"), (table, key)
+    assert found > 5
+
+
+def test_a_database_from_the_future_is_left_alone_and_the_reason_is_a_sentence(engine: Engine) -> None:
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseFromFuture, match=r"9999.*newer version") as refused:
+        migrate(engine)
+    assert "\n" not in refused.value.message
+    assert current_step(engine) == "9999"
+
+
+def test_processes_that_start_together_migrate_once(database_url: str, tmp_path: Path) -> None:
+    """On PostgreSQL many may; on SQLite the data directory has one server, but `luxx migrate` may run too."""
+    if database_url.startswith("sqlite"):
+        open_engine(resolve_url(database_url, tmp_path)).connect().close()
+    barrier = threading.Barrier(4)
+
+    def start(_number: int) -> str:
+        engine = open_engine(resolve_url(database_url, tmp_path))
+        barrier.wait(20)
+        try:
+            return migrate(engine)
+        finally:
+            engine.dispose()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(start, range(4))) == {newest_step()}
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar_one() == 1
+    assert differences(engine) == []
+    engine.dispose()
+
+
+def test_a_sqlite_file_is_copied_before_it_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is older than ours is made by a script directory that has one step more."""
+    path = tmp_path / "t.db"
+    engine = open_engine(resolve_url(f"sqlite:///{path}", tmp_path))
+    before = migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE mark (word TEXT)"))
+        connection.execute(text("INSERT INTO mark VALUES ('before')"))
+    scripts = a_newer_version(tmp_path, before)
+    monkeypatch.setattr("luxx.store.migrate.SCRIPTS", scripts)
+    assert migrate(engine) == "next"
+    copies = [each for each in tmp_path.iterdir() if each.name.startswith("t.db.before")]
+    assert len(copies) == 1
+    assert copies[0].stat().st_mode & 0o077 == 0
+    with sqlite3.connect(copies[0]) as copy:
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchone() == (before,)
+        assert copy.execute("SELECT word FROM mark").fetchall() == [("before",)]
+        assert not copy.execute("SELECT name FROM sqlite_master WHERE name = 'added'").fetchall()
+    copy.close()
+    assert inspect(engine).has_table("added")
+    assert migrate(engine) == "next"
+    assert len(list(tmp_path.glob("t.db.before*"))) == 1
+    engine.dispose()
+
+
+def test_a_step_that_fails_changes_nothing(database_url: str, tmp_path: Path, monkeypatch: Any) -> None:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    before = migrate(engine)
+    broken = 'op.create_table("added", sa.Column("id", sa.Integer)); op.execute("NONSENSE")'
+    monkeypatch.setattr("luxx.store.migrate.SCRIPTS", a_newer_version(tmp_path, before, broken))
+    with pytest.raises(Exception, match="NONSENSE"):
+        migrate(engine)
+    assert current_step(engine) == before
+    assert not inspect(engine).has_table("added")
+    engine.dispose()
+
+
+def a_newer_version(
+    folder: Path, before: str, change: str = 'op.create_table("added", sa.Column("id", sa.Integer))'
+) -> Path:
+    """Luxx's own migration scripts and one more step, as the next version would have it."""
+    scripts = folder / "migrations"
+    for source in SCRIPTS.rglob("*"):
+        if source.is_file() and source.suffix in (".py", ".mako"):
+            target = scripts / source.relative_to(SCRIPTS)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    (scripts / "versions" / "next_step.py").write_text(
+        '"""The next step."""\n\nimport sqlalchemy as sa\nfrom alembic import op\n\n'
+        f'revision = "next"\ndown_revision = "{before}"\n\n\ndef upgrade() -> None:\n    {change}\n'
+    )
+    return scripts

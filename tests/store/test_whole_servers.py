@@ -1,0 +1,197 @@
+"""Real server processes on their databases: one per data directory, and a whole journey on PostgreSQL."""
+
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.conftest import connect
+from api.person import UUID7, Person
+from api.schema import Document
+from api.server import Server, environment, luxx_command
+from api.streams import sending
+from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
+from store.databases import new_database
+
+SECRET = "a secret that all servers of one database share, long enough"
+
+
+def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        luxx_command(*arguments), cwd=folder, env=environment(folder, **settings), capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_second_server_on_the_same_data_directory_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with Server(tmp_path) as first:
+        second = Server(tmp_path, data_dir=first.data_dir)
+        second.launch()
+        assert second.wait(60) != 0
+        assert "another Luxx server is using" in second.output
+        assert "Traceback" not in second.output
+        with Person(first, None) as person:
+            person.good("GET", "/ready")
+    with Server(tmp_path, data_dir=first.data_dir) as third, Person(third, None) as person:
+        person.good("GET", "/ready")
+
+
+def test_a_server_that_was_killed_leaves_its_directory_free(tmp_path: Path) -> None:
+    with Server(tmp_path) as first:
+        with Person(first, None).register("survivor") as person:
+            user = person.user
+        first.kill()
+    with (
+        Server(tmp_path) as again,
+        Person(again, None).sign_in("survivor", "a-password-of-a-test-1") as person,
+    ):
+        assert person.good("GET", "/auth/me") == user
+
+
+def test_a_server_refuses_a_database_from_the_future_with_a_sentence(tmp_path: Path) -> None:
+    assert luxx(tmp_path, "migrate", "--data-dir", "data").returncode == 0
+    with sqlite3.connect(tmp_path / "data" / "luxx.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    for command in (["migrate"], ["serve", "--port", "0"]):
+        refused = luxx(tmp_path, *command, "--data-dir", "data")
+        said = refused.stdout + refused.stderr
+        assert refused.returncode != 0
+        assert "9999" in said
+        assert "newer version" in said
+        assert "Traceback" not in said
+
+
+def test_postgresql_without_a_secret_key_is_refused_with_a_sentence(postgresql: str, tmp_path: Path) -> None:
+    url = new_database(postgresql, "nokey")
+    refused = luxx(tmp_path, "serve", "--port", "0", "--data-dir", "data", LUXX_DATABASE__URL=url)
+    said = refused.stdout + refused.stderr
+    assert refused.returncode != 0
+    assert "secret_key" in said
+    assert "Traceback" not in said
+
+
+@pytest.fixture
+def upstream() -> Any:
+    reply = [Text(text="From the other database, with a NUL-free ä."), Counts(completion=7), Finish()]
+    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
+        yield provider
+
+
+def test_a_journey_on_postgresql(postgresql: str, tmp_path: Path, upstream: ScriptedProvider) -> None:
+    settings = {"LUXX_DATABASE__URL": new_database(postgresql, "journey"), "LUXX_APP__SECRET_KEY": SECRET}
+    host = upstream.url.removeprefix("http://")
+    with Server(tmp_path, LUXX_PROVIDERS__ALLOW_PRIVATE=host, **settings) as server:
+        with Person(server, None) as nobody:
+            document = Document(nobody.good_document())
+            assert nobody.good("GET", "/health")["database"] == "postgresql"
+        with Person(server, document).register("petra") as petra:
+            connect(petra, upstream)
+            conversation = petra.good("POST", "/conversations", json={"title": "on PostgreSQL"})
+            assert UUID7.fullmatch(conversation["id"])
+            with sending(petra, conversation["id"], "hello") as stream:
+                frames = stream.rest()
+            assert frames[-1]["type"] == "done"
+            assert frames[-1]["status"] == "completed"
+            path = f"/messages?conversation_id={conversation['id']}"
+            newest, oldest = petra.good("GET", path)["items"]
+            assert newest["id"] == frames[-1]["message_id"]
+            assert newest["text"] == "From the other database, with a NUL-free ä."
+            assert oldest["text"] == "hello"
+    with (
+        Server(tmp_path, data_dir=tmp_path / "elsewhere", **settings) as other,
+        Person(other, document, petra.token) as petra_again,
+    ):
+        assert petra_again.good("GET", path)["items"] == [newest, oldest]
+
+
+def test_what_postgresql_cannot_hold_is_refused_before_it_is_asked(postgresql: str, tmp_path: Path) -> None:
+    """NUL characters and numbers past its columns, in every place that takes text or an id."""
+    settings = {"LUXX_DATABASE__URL": new_database(postgresql, "wild"), "LUXX_APP__SECRET_KEY": SECRET}
+    with Server(tmp_path, **settings) as server, Person(server, None).register("wild") as person:
+        own = person.good("POST", "/conversations", json={})["id"]
+        texts = {
+            "/conversations": ("title", "model", "system_prompt", "project_id"),
+            "/providers": ("name", "provider_type", "base_url", "api_key", "default_model"),
+            "/messages": ("conversation_id", "content", "model"),
+            "/auth/login": ("username", "password"),
+            "/auth/register": ("username", "password", "email"),
+            "/auth/refresh": ("refresh_token",),
+            "/auth/password": ("current_password", "new_password"),
+        }
+        whole = {
+            "/conversations": {},
+            "/providers": {"name": "p", "provider_type": "openai"},
+            "/messages": {"conversation_id": own, "content": "x"},
+            "/auth/login": {"username": "wild", "password": "x"},
+            "/auth/register": {"username": "new-user", "password": "x" * 12},
+            "/auth/refresh": {"refresh_token": "x"},
+            "/auth/password": {"current_password": "x", "new_password": "x" * 12},
+        }
+        asked: list[tuple[str, str, Any]] = [
+            ("POST", path, whole[path] | {name: "a\x00b"}) for path, names in texts.items() for name in names
+        ]
+        asked += [("PUT", "/settings", {"system_prompt": "\x00"})]
+        asked += [("PUT", f"/conversations/{own}", {"tags": ["\x00"]})]
+        file = {"name": "a", "content": "\x00"}
+        asked += [("POST", "/messages", whole["/messages"] | {"attachments": [file]})]
+        asked += [("POST", "/messages", whole["/messages"] | {"tools": ["\x00"]})]
+        asked += [
+            (method, path, body)
+            for place in ("/conversations", "/messages", "/runs", "/tools")
+            for method, path, body in (
+                ("GET", f"{place}/%00", None),
+                ("DELETE", f"{place}/a%00b", None),
+                ("GET", f"{place}?before=%00&conversation_id={own}", None),
+                ("GET", f"{place}?conversation_id=%00&subject_id=%00&category=%00", None),
+            )
+        ]
+        asked += [("POST", "/runs/%00/cancel", None), ("GET", "/runs/%00/events", None)]
+        asked += [("POST", "/tools/%00/execute", {})]
+        for number in (2**31 - 1, 2**31, 2**63, 10**30, -1):
+            asked += [("GET", f"/providers/{number}", None), ("DELETE", f"/providers/{number}", None)]
+            asked += [("PUT", f"/auth/users/{number}", {"is_active": True})]
+            asked += [("POST", "/conversations", {"provider_id": number})]
+            asked += [("PUT", "/settings", {"default_provider_id": number})]
+        asked += [("GET", f"/conversations?page={number}", None) for number in (2**31, 2**63, 10**6)]
+        broken: list[str] = []
+        for method, path, body in asked:
+            response = person.http.request(method, path, json=body)
+            if response.status_code not in (200, 400, 401, 403, 404, 405):
+                broken.append(f"{method} {path} {body}: {response.status_code}")
+        assert not broken, "\n".join(broken)
+        assert "request_broke" not in server.output
+
+
+def test_two_servers_on_one_postgresql_start_together_and_share_everything(
+    postgresql: str, tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    settings = {
+        "LUXX_DATABASE__URL": new_database(postgresql, "two"),
+        "LUXX_APP__SECRET_KEY": SECRET,
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
+    }
+    one = Server(tmp_path, data_dir=tmp_path / "one", **settings)
+    two = Server(tmp_path, data_dir=tmp_path / "two", **settings)
+    one.launch()
+    two.launch()
+    try:
+        for server in (one, two):
+            server.await_start()
+        with Person(one, None).register("pair") as here, Person(two, None, here.token) as there:
+            connect(here, upstream)
+            conversation = here.good("POST", "/conversations", json={"title": "made on one"})
+            assert there.good("GET", f"/conversations/{conversation['id']}") == conversation
+            body = {"conversation_id": conversation["id"], "content": "hello"}
+            answer = there.good("POST", "/messages", json=body)
+            path = f"/messages?conversation_id={conversation['id']}"
+            assert here.good("GET", path)["items"][0] == answer
+            with Person(two, None).sign_in() as admin:
+                users = [user["username"] for user in admin.good("GET", "/auth/users")["items"]]
+            assert sorted(users) == ["admin", "pair"]
+    finally:
+        for server in (one, two):
+            if server.process.poll() is None:
+                server.stop()

@@ -109,13 +109,15 @@ def load(options: argparse.Namespace) -> Config:
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens once it does, and lets open streams go when it stops."""
+    """Opens and closes the house around serving, and says where it listens once it does."""
 
     def __init__(self, house: House, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._house = house
 
     async def startup(self, sockets: Any = None) -> None:
+        # Not by ASGI's lifespan: what refuses the start is one sentence, not a traceback.
+        await self._house.open()
         await super().startup(sockets)
         if self.started:
             host = self.config.host
@@ -126,6 +128,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         self._house.hub.close()
         await super().shutdown(sockets)
+        await self._house.close()
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -152,6 +155,7 @@ def _serve(options: argparse.Namespace) -> int:
             port=config.app.port,
             log_config=None,
             access_log=False,
+            lifespan="off",
             # Who the peer is behind a proxy is judged in `api/guards.py`, by server.trusted_proxies.
             proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,

@@ -140,6 +140,8 @@ class _Protection:
 
     def _refuse_caller(self, scope: Scope, asked: _Asked) -> _Refusal | None:
         refusal = self._hosts.refuse(asked, scope.get("server"))
+        if refusal is None and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+            refusal = NUL_REFUSED
         if refusal is not None or asked.origin is None:
             return refusal
         if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
@@ -267,6 +269,9 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 BAD_HOST = _Refusal(status=400, kind="invalid_host", error="the request needs exactly one valid Host header")
+NUL_REFUSED = _Refusal(
+    status=400, kind="invalid_input", error="the address of a request must not contain the character NUL"
+)
 FOREIGN_HOST = _Refusal(
     status=403,
     kind="host_not_allowed",

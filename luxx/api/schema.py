@@ -186,7 +186,8 @@ class _Types:
         self._names = _short_names(list(components))
         self._references = [self._tidied(reference) for reference in references]
         self.components: Json = {
-            self._names[name]: self._tidied(schema) for name, schema in sorted(components.items())
+            self._names[name]: _always_whole(self._tidied(schema))
+            for name, schema in sorted(components.items())
         }
 
     def of(self, kind: Any) -> Json:
@@ -218,6 +219,19 @@ def _short_names(names: list[str]) -> dict[str, str]:
     short = {name: MODULES.sub("", name).strip("_") for name in names}
     taken = list(short.values())
     return {name: brief if taken.count(brief) == 1 else name for name, brief in short.items()}
+
+
+def _always_whole(schema: Json) -> Json:
+    """What we send carries every field, defaults too; only what may be unset is left out at times."""
+    if "properties" not in schema or schema.get("additionalProperties") is False:
+        return schema
+    fields: dict[str, Json] = schema["properties"]
+    sent = {
+        name: {key: item for key, item in told.items() if key != "default"} for name, told in fields.items()
+    }
+    known = schema.get("required", [])
+    required = [name for name, told in fields.items() if name in known or "default" in told]
+    return {**schema, "properties": sent, "required": required}
 
 
 def _timed(name: str, schema: Json) -> Json:

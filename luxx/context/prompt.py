@@ -54,7 +54,6 @@ def user_text(content: UserContent) -> str:
 
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
     """An assistant message's steps as completions and tool results, in the order they happened."""
-    answered = {step.id_ref for step in steps if step.type == StepType.TOOL_RESULT}
     messages: list[PromptMessage] = []
     said: list[Step] = []
     results: list[Step] = []
@@ -66,17 +65,18 @@ def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[
         if step is None or results:
             note = replay[completions] if completions < len(replay) else {}
             completions += 1
-            messages.extend(_completion(said, results, answered, note))
+            messages.extend(_completion(said, results, note))
             said, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             said.append(step)
     return messages
 
 
-def _completion(
-    said: list[Step], results: list[Step], answered: set[Any], replay: Replay
-) -> list[PromptMessage]:
-    calls = [step for step in said if step.type == StepType.TOOL_CALL and step.id_ref in answered]
+def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
+    # Ids are the model's and may come again, in a completion that was cut and made anew: the last counts.
+    asked = {step.id_ref: step for step in said if step.type == StepType.TOOL_CALL}
+    answered = {step.id_ref for step in results}
+    calls = [step for id_ref, step in asked.items() if id_ref in answered]
     text = "".join(step.content for step in said if step.type == StepType.TEXT)
     thinking = "".join(step.content for step in said if step.type == StepType.THINKING)
     if not (calls or text):

@@ -22,7 +22,9 @@ class CancelSignal:
         self._task: asyncio.Task[object] | None = None
 
     def fire(self) -> None:
-        """Ends the wait in progress, if any, and refuses the next."""
+        """Ends the wait in progress, if any, and refuses the next. Firing again does nothing."""
+        if self.is_fired:
+            return
         self.is_fired = True
         if self._task is not None:
             self._task.cancel()

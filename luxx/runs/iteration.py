@@ -241,11 +241,11 @@ class Iteration:
         await self._log.append(entries, phase=RunPhase.OBSERVING, also=keep if whole else None)
 
     async def _log_ready(self, tasks: Tasks) -> None:
-        logged = {step.id_ref for step in self._log.state.steps if step.type == StepType.TOOL_RESULT}
+        waiting = {call.index for call in open_calls(self._log.state)}
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.id_ref not in logged
+            if task.done() and not task.cancelled() and call.index in waiting
         ]
         if ready:
             await self._log_results(ready)

@@ -22,6 +22,7 @@ from luxx.accounts.settings import SettingsService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
+from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.settings import SettingsController
@@ -86,6 +87,7 @@ class House:
         settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
         self.app = Litestar(
             [AuthController, SettingsController],
+            request_class=JsonRequest,
             guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
             dependencies={
                 "accounts": Provide(lambda: self.accounts, sync_to_thread=False),

@@ -95,6 +95,7 @@ BAD_REGISTRATIONS = [
     GOOD | {"username": "mallory\n"},
     GOOD | {"username": "\nmallory"},
     GOOD | {"username": "mall\u0000ory"},
+    GOOD | {"password": "a\u0000bcdefgh"},
     GOOD | {"username": "mаllory"},
     GOOD | {"username": "ma\u202ellory"},
     GOOD | {"username": "mallory\u200b"},
@@ -147,9 +148,7 @@ def test_a_bad_registration_is_refused_with_400_and_makes_nobody(house, run, bod
     run(scenario())
 
 
-@pytest.mark.parametrize(
-    "password", ["пароль-пароль", "🐎🔋📎🐎🔋📎🐎🔋", "x" * 1024, "a\u0000bcdefgh", " " * 8]
-)
+@pytest.mark.parametrize("password", ["пароль-пароль", "🐎🔋📎🐎🔋📎🐎🔋", "x" * 1024, " " * 8])
 def test_any_password_of_eight_to_1024_characters_works_and_counts_whole(house, run, password):
     async def scenario():
         await house.join("ada", password=password)
@@ -167,7 +166,7 @@ def test_a_composed_and_a_decomposed_letter_are_the_same_password(house, run):
     run(scenario())
 
 
-ODD_NAMES = ["nobody", "", "a", "x" * 200, "A\u0000", "адмін", "a' OR 1=1 --", "ada ", " ada", "ada\n"]
+ODD_NAMES = ["nobody", "", "a", "x" * 200, "адмін", "a' OR 1=1 --", "ada ", " ada", "ada\n"]
 
 
 @pytest.mark.parametrize("username", ODD_NAMES, ids=range(len(ODD_NAMES)))

@@ -202,7 +202,7 @@ def test_a_bad_refresh_body_is_refused_with_400(house, run, body):
     run(scenario())
 
 
-@pytest.mark.parametrize("token", ["", "x", "a.b.c", "\u0000", "é"])
+@pytest.mark.parametrize("token", ["", "x", "a.b.c", "é"])
 def test_a_refresh_token_that_is_none_is_refused_with_401(house, run, token):
     async def scenario():
         assert (await house.ask("POST", "/auth/refresh", {"refresh_token": token})).status_code == 401

@@ -3,6 +3,7 @@
 import re
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -54,6 +55,11 @@ class Person:
         if self.document is not None:
             self.document.check(response)
         return response
+
+    @staticmethod
+    def quoted(text: str) -> str:
+        """The text as one part of a path."""
+        return "" if text in (".", "..") else quote(text, safe="")
 
     def good(self, method: str, path: str, **more: Any) -> Any:
         """The `data` of a request that must succeed."""

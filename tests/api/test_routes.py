@@ -37,7 +37,8 @@ CONVERSATION = {
 }  # fmt: skip
 MESSAGE = {
     "id", "conversation_id", "room_id", "parent_id", "role", "steps", "text", "content", "attachments",
-    "citations", "token_count", "usage", "status", "sender_name", "sender_color", "round_number", "created_at",
+    "citations", "token_count", "usage", "status", "sender_name", "sender_color", "round_number",
+    "created_at",
 }  # fmt: skip
 PROVIDER = {
     "id", "user_id", "name", "provider_type", "base_url", "api_key", "default_model", "max_tokens",

@@ -1,4 +1,4 @@
-"""Every operation of the document that takes an id, with the ids of somebody else: 404, as for no id at all."""
+"""Every operation of the document that takes an id, with ids of somebody else: 404, as for no id at all."""
 
 import itertools
 import json

@@ -9,6 +9,7 @@ from litestar import Litestar, Request, Response
 from litestar.di import Provide
 
 from luxx.accounts.caller import Caller
+from luxx.api.bodies import JsonRequest
 from luxx.api.envelope import Failure
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
@@ -53,6 +54,7 @@ async def who(request: Request[Any, Any, Any]) -> Caller:
 def client(service: ProviderService) -> httpx.AsyncClient:
     app = Litestar(
         [ProvidersController, AllowedHostsController],
+        request_class=JsonRequest,
         dependencies={
             "caller": Provide(who),
             "providers": Provide(lambda: service, sync_to_thread=False),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -109,10 +110,8 @@ def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_late
         async def completion() -> int:
             return await signal.hold(append(1))
 
-        try:
+        with suppress(RunCancelled):
             assert await signal.wait(completion()) == 1
-        except RunCancelled:
-            pass
         await signal.hold(append(2))
         await settle()
         assert appended == [1, 2]

@@ -1,1 +1,1 @@
-"""The database: group commit, durability, migrations, one server per directory, and all of it on PostgreSQL."""
+"""The database: group commit, durability, migrations, one server per directory; on PostgreSQL as well."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, insert, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from luxx.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, notes, parents, values
@@ -208,4 +208,20 @@ def test_sqlite_is_set_to_lose_nothing(tmp_path: Path) -> None:
     assert pragma("journal_mode") == "wal"
     assert pragma("synchronous") == 2
     assert pragma("foreign_keys") == 1
+    store.close()
+
+
+def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(tmp_path: Path) -> None:
+    (tmp_path / "t.db").mkdir()
+    store = Store(open_engine(resolve_url("sqlite:///./t.db", tmp_path)))
+
+    async def work() -> None:
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                with pytest.raises(OperationalError):
+                    await store.write(put("nowhere"))
+                with pytest.raises(OperationalError):
+                    await store.read(count)
+
+    run(work())
     store.close()

@@ -34,7 +34,7 @@ def differences(engine: Engine) -> list[Any]:
 
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": is_ours})
-        return [each for each in compare_metadata(context, Base.metadata)]
+        return list(compare_metadata(context, Base.metadata))
 
 
 def test_an_empty_database_comes_to_the_newest_step_and_stays_there(engine: Engine) -> None:

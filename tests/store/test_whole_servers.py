@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from api.conftest import connect
 from api.person import UUID7, Person
 from api.schema import Document
 from api.server import Server, environment, luxx_command
 from api.streams import sending
+
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
 

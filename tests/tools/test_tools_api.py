@@ -11,6 +11,7 @@ from litestar.di import Provide
 from litestar.testing import TestClient
 
 from luxx.accounts.caller import Caller
+from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
 from luxx.api.tools import ToolController, WorkspaceOf
 from luxx.config import ToolsConfig
@@ -54,6 +55,7 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
 
             app = Litestar(
                 [ToolController],
+                request_class=JsonRequest,
                 dependencies={
                     "caller": Provide(given_caller),
                     "tool_executor": Provide(given_executor),

@@ -1,0 +1,338 @@
+"""Wrong requests of every kind, and how each must be refused. They are sent in `test_bad_input.py`."""
+
+from typing import Any
+
+import msgspec
+
+from api.person import PASSWORD
+
+UNKNOWN_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
+HUGE = 10**30
+NUL = "a\x00b"
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A request, the status it deserves and the JSON paths (or parameters) that its detail must name."""
+
+    name: str
+    method: str
+    path: str
+    body: Any = None
+    status: int = 400
+    fields: tuple[str, ...] = ()
+    raw: bytes | None = None
+    headers: dict[str, str] = {}
+    who: str = "anna"
+
+
+def wrong(name: str, method: str, path: str, body: Any, *fields: str, **more: Any) -> Case:
+    return Case(name, method, path, body, fields=fields, **more)
+
+
+def raw(name: str, content: bytes, status: int = 400, method: str = "POST", **more: Any) -> Case:
+    return Case(name, method, more.pop("path", "/conversations"), raw=content, status=status, **more)
+
+
+def deep(depth: int) -> bytes:
+    return b'{"title": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+REGISTER, LOGIN, PEOPLE = "/auth/register", "/auth/login", {"who": "nobody"}
+NEW = {"username": "carol", "password": PASSWORD}
+
+AUTH = [
+    wrong("register with a username that is a number", "POST", REGISTER, NEW | {"username": 5}, "$.username"),
+    wrong("register without a password", "POST", REGISTER, {"username": "carol"}, "$.password"),
+    wrong("register as an administrator", "POST", REGISTER, NEW | {"role": "admin"}, "$.role"),
+    wrong("register with a level", "POST", REGISTER, NEW | {"permission_level": 4}, "$.permission_level"),
+    wrong("register with three faults", "POST", REGISTER, {"username": [], "x": 1},
+          "$.username", "$.password", "$.x"),
+    wrong("register with a short password", "POST", REGISTER, NEW | {"password": "abc"}, "$.password"),
+    wrong("register with an endless password", "POST", REGISTER, NEW | {"password": "x" * 5000},
+          "$.password"),
+    wrong("register with a blank in the name", "POST", REGISTER, NEW | {"username": "a b c"}, "$.username"),
+    wrong("register with a NUL in the name", "POST", REGISTER, NEW | {"username": NUL}, "$.username"),
+    wrong("register with an endless name", "POST", REGISTER, NEW | {"username": "a" * 65}, "$.username"),
+    wrong("register with an empty name", "POST", REGISTER, NEW | {"username": ""}, "$.username"),
+    wrong("register with a line break", "POST", REGISTER, NEW | {"username": "carol\n"}, "$.username"),
+    wrong("register with no e-mail address", "POST", REGISTER, NEW | {"email": "not one"}, "$.email"),
+    wrong("register with a NUL in the address", "POST", REGISTER, NEW | {"email": "a\x00@b.c"}, "$.email"),
+    Case("register a taken name", "POST", REGISTER, NEW | {"username": "anna"}, 409),
+    Case("sign in with a wrong password", "POST", LOGIN, {"username": "anna", "password": "wrong"}, 401),
+    Case("sign in as nobody known", "POST", LOGIN, {"username": "nobody", "password": "wrong"}, 401),
+    wrong("sign in with a NUL", "POST", LOGIN, {"username": NUL, "password": "x"}, "$.username"),
+    Case("sign in as somebody impossible", "POST", LOGIN, {"username": "' or 1=1 --", "password": "x"}, 401),
+    wrong("sign in with null", "POST", LOGIN, {"username": None, "password": None},
+          "$.username", "$.password"),
+    wrong("sign in with an object", "POST", LOGIN, {"username": {"$ne": 1}, "password": "x"}, "$.username"),
+    Case("refresh with garbage", "POST", "/auth/refresh", {"refresh_token": "garbage"}, 401),
+    Case("refresh with an empty token", "POST", "/auth/refresh", {"refresh_token": ""}, 401),
+    wrong("refresh with a NUL", "POST", "/auth/refresh", {"refresh_token": NUL}, "$.refresh_token"),
+    wrong("refresh with a number", "POST", "/auth/refresh", {"refresh_token": 1}, "$.refresh_token"),
+    wrong("change to a short password", "POST", "/auth/password",
+          {"current_password": PASSWORD, "new_password": "x"}, "$.new_password"),
+    wrong("change the password without the old", "POST", "/auth/password", {"new_password": PASSWORD},
+          "$.current_password"),
+    wrong("a level that there is not", "PUT", "/auth/users/{user}", {"permission_level": 5},
+          "$.permission_level", who="admin"),
+    wrong("level zero", "PUT", "/auth/users/{user}", {"permission_level": 0}, "$.permission_level",
+          who="admin"),
+    wrong("a level in words", "PUT", "/auth/users/{user}", {"permission_level": "4"},
+          "$.permission_level", who="admin"),
+    wrong("a level that is true", "PUT", "/auth/users/{user}", {"permission_level": True},
+          "$.permission_level", who="admin"),
+    wrong("active in words", "PUT", "/auth/users/{user}", {"is_active": "no"}, "$.is_active", who="admin"),
+    wrong("a role that does not follow the level", "PUT", "/auth/users/{user}", {"role": "admin"},
+          "$.role", who="admin"),
+    Case("a user that there is not", "PUT", "/auth/users/999999", {"is_active": True}, 404, who="admin"),
+    Case("a user of a huge id", "PUT", f"/auth/users/{HUGE}", {"is_active": True}, 404, who="admin"),
+    Case("one's own level", "PUT", "/auth/users/{user}", {"permission_level": 4}, 403),
+    Case("users, for one who is no ADMIN", "GET", "/auth/users", None, 403),
+]  # fmt: skip
+
+CONVERSATIONS = [
+    wrong("a title that is a list", "POST", "/conversations", {"title": ["x"]}, "$.title"),
+    wrong("an empty title", "POST", "/conversations", {"title": ""}, "$.title"),
+    wrong("an endless title", "POST", "/conversations", {"title": "x" * 100_000}, "$.title"),
+    wrong("an id of one's own choice", "POST", "/conversations", {"id": UNKNOWN_ID}, "$.id"),
+    wrong("somebody else's conversation", "POST", "/conversations", {"user_id": 1}, "$.user_id"),
+    wrong("a temperature in words", "POST", "/conversations", {"temperature": "hot"}, "$.temperature"),
+    wrong("a temperature too high", "POST", "/conversations", {"temperature": 2.1}, "$.temperature"),
+    wrong("a temperature below zero", "PUT", "/conversations/{conversation}", {"temperature": -0.1},
+          "$.temperature"),
+    wrong("no tokens at all", "POST", "/conversations", {"max_tokens": 0}, "$.max_tokens"),
+    wrong("huge tokens", "POST", "/conversations", {"max_tokens": HUGE}, "$.max_tokens"),
+    wrong("half a token", "POST", "/conversations", {"max_tokens": 1.5}, "$.max_tokens"),
+    wrong("a provider of a huge id", "POST", "/conversations", {"provider_id": HUGE}, "$.provider_id"),
+    wrong("a provider in words", "POST", "/conversations", {"provider_id": "1"}, "$.provider_id"),
+    wrong("pinned in the word true", "PUT", "/conversations/{conversation}", {"pinned": "true"}, "$.pinned"),
+    wrong("a temperature that is a text", "POST", "/conversations", {"temperature": "1.0"}, "$.temperature"),
+    wrong("pinned in words", "PUT", "/conversations/{conversation}", {"pinned": "yes"}, "$.pinned"),
+    wrong("tags that are no list", "PUT", "/conversations/{conversation}", {"tags": "a,b"}, "$.tags"),
+    wrong("a tag that is a number", "PUT", "/conversations/{conversation}", {"tags": ["a", 1]}, "$.tags[1]"),
+    wrong("a title with a NUL", "POST", "/conversations", {"title": NUL}, "$.title"),
+    wrong("a tag with a NUL", "PUT", "/conversations/{conversation}", {"tags": ["a", NUL]}, "$.tags[1]"),
+    wrong("a title that is null", "PUT", "/conversations/{conversation}", {"title": None}, "$.title"),
+    wrong("one right and two wrong fields", "PUT", "/conversations/{conversation}",
+          {"title": "changed", "pinned": 1, "nothing": 1}, "$.pinned", "$.nothing"),
+    Case("a provider that there is not", "POST", "/conversations", {"provider_id": 999_999}, 404),
+    Case("a conversation that there is not", "GET", f"/conversations/{UNKNOWN_ID}", None, 404),
+    Case("changing what is not there", "PUT", f"/conversations/{UNKNOWN_ID}", {"title": "x"}, 404),
+    Case("deleting what is not there", "DELETE", f"/conversations/{UNKNOWN_ID}", None, 404),
+    Case("a conversation with a NUL", "GET", "/conversations/a%00b", None, 400),
+    Case("a conversation of a wild name", "GET", "/conversations/%F0%9F%92%A3%27%22--", None, 404),
+    Case("a conversation whose id is no UTF-8", "GET", "/conversations/%ff%fe", None, 404),
+    Case("a conversation of an endless id", "GET", "/conversations/" + "x" * 5000, None, 404),
+]  # fmt: skip
+
+PAGING = [
+    Case(f"{path} {query}", "GET", f"{path}?{query}", fields=(query.partition("=")[0],), who=who)
+    for path, who in (
+        ("/conversations", "anna"), ("/providers", "anna"), ("/runs", "anna"), ("/tools", "anna"),
+        ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
+    )
+    for query in ("page=0", "page=-1", "page=x", "page=1.5", "page=", f"page={HUGE}",
+                  "page_size=0", "page_size=101", "page_size=-5", "page_size=many", f"page_size={HUGE}")
+]  # fmt: skip
+
+MESSAGES = [
+    *(
+        case
+        for path in ("/messages", "/messages/stream")
+        for case in (
+            wrong(f"{path} empty", "POST", path, {"conversation_id": "{conversation}", "content": ""},
+                  "$.content"),
+            wrong(f"{path} blank", "POST", path, {"conversation_id": "{conversation}", "content": " \n\t "},
+                  "$.content"),
+            wrong(f"{path} null", "POST", path, {"conversation_id": "{conversation}", "content": None},
+                  "$.content"),
+            wrong(f"{path} no content", "POST", path, {"conversation_id": "{conversation}"}, "$.content"),
+            wrong(f"{path} no conversation", "POST", path, {"content": "hello"}, "$.conversation_id"),
+            wrong(f"{path} a role", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "role": "system"}, "$.role"),
+            wrong(f"{path} tools in words", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "tools": "all"}, "$.tools"),
+            wrong(f"{path} tools that are numbers", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "tools": ["file_read", 1]},
+                  "$.tools[1]"),
+            Case(f"{path} an unknown tool", "POST", path,
+                 {"conversation_id": "{conversation}", "content": "x", "tools": ["no_such_tool"]}, 400),
+            wrong(f"{path} thinking in words", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "thinking_enabled": "yes"},
+                  "$.thinking_enabled"),
+            wrong(f"{path} an attachment without content", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "attachments": [{"name": "a"}]},
+                  "$.attachments[0].content"),
+            wrong(f"{path} an attachment with more", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x",
+                   "attachments": [{"name": "a", "content": "b", "path": "/etc/passwd"}]},
+                  "$.attachments[0].path"),
+            Case(f"{path} to nowhere", "POST", path, {"conversation_id": UNKNOWN_ID, "content": "x"}, 404),
+            wrong(f"{path} to a NUL", "POST", path, {"conversation_id": NUL, "content": "x"},
+                  "$.conversation_id"),
+            wrong(f"{path} with a NUL", "POST", path,
+                  {"conversation_id": "{conversation}", "content": NUL}, "$.content"),
+            Case(f"{path} by an unknown provider", "POST", path,
+                 {"conversation_id": "{conversation}", "content": "x", "provider_id": 999_999}, 404),
+            wrong(f"{path} by a huge provider", "POST", path,
+                  {"conversation_id": "{conversation}", "content": "x", "provider_id": HUGE},
+         "$.provider_id"),
+        )
+    ),
+    Case("messages of no conversation", "GET", "/messages", fields=("conversation_id",)),
+    Case("messages of nowhere", "GET", f"/messages?conversation_id={UNKNOWN_ID}", status=404),
+    Case("messages of a NUL", "GET", "/messages?conversation_id=%00"),
+    Case("an endless cursor", "GET", "/messages?conversation_id={conversation}&before=" + "x" * 500,
+         fields=("before",)),
+    Case("an empty cursor", "GET", "/messages?conversation_id={conversation}&before=", fields=("before",)),
+    Case("a limit of none", "GET", "/messages?conversation_id={conversation}&limit=0", fields=("limit",)),
+    Case("a limit too large", "GET", "/messages?conversation_id={conversation}&limit=101", fields=("limit",)),
+    Case("deleting no message", "DELETE", f"/messages/{UNKNOWN_ID}", status=404),
+    Case("deleting a NUL", "DELETE", "/messages/%00"),
+]  # fmt: skip
+
+PROVIDER = {"name": "p", "provider_type": "openai", "base_url": "https://models.example/v1"}
+PROVIDERS = [
+    wrong("a provider without a name", "POST", "/providers", {"provider_type": "openai"}, "$.name"),
+    wrong("a provider of a blank name", "POST", "/providers", PROVIDER | {"name": "  "}, "$.name"),
+    wrong("a provider with a NUL", "POST", "/providers", PROVIDER | {"name": NUL}, "$.name"),
+    wrong("a provider of somebody", "POST", "/providers", PROVIDER | {"user_id": 1}, "$.user_id"),
+    wrong("no tokens", "POST", "/providers", PROVIDER | {"max_tokens": 0}, "$.max_tokens"),
+    wrong("a key that is a number", "POST", "/providers", PROVIDER | {"api_key": 5}, "$.api_key"),
+    Case("a key with a line break", "POST", "/providers", PROVIDER | {"api_key": "a\nb"}),
+    Case("a key that is not ASCII", "POST", "/providers", PROVIDER | {"api_key": "schlüssel"}),
+    Case("a type that there is not", "POST", "/providers", PROVIDER | {"provider_type": "telepathy"}),
+    Case("an address that is none", "POST", "/providers", PROVIDER | {"base_url": "not a url"}),
+    Case("an address without a host", "POST", "/providers", PROVIDER | {"base_url": "http://"}),
+    Case("a file", "POST", "/providers", PROVIDER | {"base_url": "file:///etc/passwd"}),
+    Case("another protocol", "POST", "/providers", PROVIDER | {"base_url": "gopher://models.example/"}),
+    Case("a port too large", "POST", "/providers", PROVIDER | {"base_url": "http://models.example:70000/"}),
+    Case("a loopback address", "POST", "/providers", PROVIDER | {"base_url": "http://127.0.0.1:1/v1"}, 403),
+    Case("a private address", "POST", "/providers", PROVIDER | {"base_url": "http://10.0.0.1/v1"}, 403),
+    Case("the metadata address", "POST", "/providers",
+         PROVIDER | {"base_url": "http://169.254.169.254/v1"}, 403),
+    Case("the metadata address, for an ADMIN", "POST", "/providers",
+         PROVIDER | {"base_url": "http://169.254.169.254/v1"}, 403, who="admin"),
+    Case("sharing, for one who is no ADMIN", "POST", "/providers", PROVIDER | {"is_shared": True}, 403),
+    Case("a provider that is not there", "GET", "/providers/999999", None, 404),
+    Case("a provider below zero", "GET", "/providers/-1", None, 404),
+    Case("a huge provider", "GET", f"/providers/{HUGE}", None, 404),
+    Case("a provider past 64 bits", "DELETE", f"/providers/{2**63}", None, 404),
+    Case("testing what is not there", "POST", "/providers/999999/test", None, 404),
+    Case("models of what is not there", "GET", "/providers/999999/models", None, 404),
+    wrong("changing the owner", "PUT", "/providers/{provider}", {"user_id": 1}, "$.user_id"),
+    wrong("enabled in words", "PUT", "/providers/{provider}", {"enabled": "no"}, "$.enabled"),
+    Case("moving to a private address", "PUT", "/providers/{provider}",
+         {"base_url": "http://192.168.0.1/v1"}, 403),
+    Case("allowed hosts, for one who is no ADMIN", "GET", "/admin/allowed-hosts", None, 403),
+    Case("allowing hosts, for one who is no ADMIN", "PUT", "/admin/allowed-hosts", {"hosts": []}, 403),
+    wrong("hosts that are no list", "PUT", "/admin/allowed-hosts", {"hosts": "a:1"}, "$.hosts", who="admin"),
+    wrong("a host that is a number", "PUT", "/admin/allowed-hosts", {"hosts": [1]}, "$.hosts[0]",
+          who="admin"),
+    Case("a host without a port", "PUT", "/admin/allowed-hosts", {"hosts": ["localhost"]}, who="admin"),
+    Case("a host with a wrong port", "PUT", "/admin/allowed-hosts", {"hosts": ["a:99999"]}, who="admin"),
+    wrong("no hosts", "PUT", "/admin/allowed-hosts", {}, "$.hosts", who="admin"),
+]  # fmt: skip
+
+TOOLS_RUNS_SETTINGS = [
+    Case("a tool that there is not", "GET", "/tools/no_such_tool", None, 404),
+    Case("running a tool that there is not", "POST", "/tools/no_such_tool/execute", {"arguments": {}}, 404),
+    Case("a tool with a NUL", "GET", "/tools/a%00b"),
+    wrong("arguments that are a string", "POST", "/tools/file_read/execute", {"arguments": "{}"},
+          "$.arguments"),
+    wrong("arguments that are a list", "POST", "/tools/file_read/execute", {"arguments": []}, "$.arguments"),
+    wrong("a field beside the arguments", "POST", "/tools/file_read/execute",
+          {"arguments": {"path": "a"}, "user_id": 1}, "$.user_id"),
+    Case("an argument of a wrong type", "POST", "/tools/file_read/execute", {"arguments": {"path": 5}}),
+    Case("a missing argument", "POST", "/tools/file_read/execute", {"arguments": {}}),
+    Case("an argument too many", "POST", "/tools/file_read/execute", {"arguments": {"path": "a", "x": 1}}),
+    Case("a tool above the level", "POST", "/tools/file_write/execute",
+         {"arguments": {"path": "a", "content": "b"}}, 403),
+    Case("an endless category", "GET", "/tools?category=" + "x" * 100, fields=("category",)),
+    Case("a run that there is not", "GET", f"/runs/{UNKNOWN_ID}", None, 404),
+    Case("a run with a NUL", "GET", "/runs/%00"),
+    Case("cancelling nothing", "POST", f"/runs/{UNKNOWN_ID}/cancel", None, 404),
+    Case("events of nothing", "GET", f"/runs/{UNKNOWN_ID}/events", None, 404),
+    Case("runs of an unknown status", "GET", "/runs?status=sleeping", fields=("status",)),
+    Case("runs of an unknown kind", "GET", "/runs?kind=party", fields=("kind",)),
+    *(
+        Case(f"Last-Event-ID {value!r}", "GET", "/runs/{run}/events", headers={"Last-Event-ID": value})
+        for value in ("x", "-1", "1.5", "9" * 30, "1, 2", "0x10", "²")
+        if value.isascii()
+    ),
+    *(
+        Case(f"last_event_id {value!r}", "GET", f"/runs/{{run}}/events?last_event_id={value}",
+             fields=("last_event_id",))
+        for value in ("x", "-1", "1.5", "9" * 30)
+    ),
+    Case("events from below zero", "GET", "/runs/{run}/events?from_sequence=-1", fields=("from_sequence",),
+         headers={"Accept": "application/json"}),
+    Case("no events at all", "GET", "/runs/{run}/events?limit=0", fields=("limit",),
+         headers={"Accept": "application/json"}),
+    Case("accumulated perhaps", "GET", "/runs/{run}/events?accumulated=perhaps", fields=("accumulated",)),
+    wrong("settings too hot", "PUT", "/settings", {"temperature": 5}, "$.temperature"),
+    wrong("settings in words", "PUT", "/settings", {"max_tokens": "many"}, "$.max_tokens"),
+    wrong("settings of somebody", "PUT", "/settings", {"user_id": 1}, "$.user_id"),
+    wrong("settings that are true", "PUT", "/settings", {"max_tokens": True}, "$.max_tokens"),
+    wrong("settings with a huge provider", "PUT", "/settings", {"default_provider_id": HUGE},
+          "$.default_provider_id"),
+    wrong("settings with a NUL", "PUT", "/settings", {"system_prompt": NUL}, "$.system_prompt"),
+    Case("settings with no such provider", "PUT", "/settings", {"default_provider_id": 999_999}, 404),
+    wrong("one right and one wrong setting", "PUT", "/settings",
+          {"temperature": 0.5, "thinking_enabled": "x"}, "$.thinking_enabled"),
+]  # fmt: skip
+
+BODIES = [
+    raw("no body", b""),
+    raw("half a body", b'{"title": "x"'),
+    raw("two bodies", b"{}{}"),
+    raw("a list", b"[]"),
+    raw("a number", b"1"),
+    raw("null", b"null"),
+    raw("a text", b'"title"'),
+    raw("NaN", b'{"temperature": NaN}'),
+    raw("Infinity", b'{"temperature": Infinity}'),
+    raw("a number past all floats", b'{"temperature": 1e999}'),
+    raw("a number of 5000 digits", b'{"max_tokens": ' + b"9" * 5000 + b"}"),
+    raw("a lone surrogate", b'{"title": "\\ud800"}'),
+    raw("half a surrogate pair", b'{"title": "\\udc00x"}'),
+    raw("no UTF-8", b'{"title": "\xff\xfe"}'),
+    raw("UTF-16", '{"title": "x"}'.encode("utf-16")),
+    raw("single quotes", b"{'title': 'x'}"),
+    raw("a NUL outside of strings", b'{"title": "x"}\x00'),
+    raw("a bare NUL in a string", b'{"title": "\x00"}'),
+    raw("nested 100,000 deep", deep(100_000)),
+    raw("nested 5,000 deep", deep(5_000)),
+    raw("objects nested 50,000 deep", b'{"title":' * 50_000 + b"1" + b"}" * 50_000),
+    raw("arguments nested 100,000 deep", b'{"arguments": {"path": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+        path="/tools/file_read/execute"),
+    raw("XML", b"<title>x</title>", headers={"content-type": "application/xml"}),
+    raw("a form", b"title=x", headers={"content-type": "application/x-www-form-urlencoded"}),
+    raw("a gzip that is none", b'{"title": "x"', headers={"content-encoding": "gzip"}),
+    raw("a body past the limit", b'{"title": "' + b"x" * 11_000_000 + b'"}', 413),
+    raw("a public route's body past the limit", b" " * 11_000_000, 413, path=LOGIN, **PEOPLE),
+    raw("a body past the limit for nowhere", b" " * 11_000_000, 413, path="/nowhere"),
+]  # fmt: skip
+
+ROUTES = [
+    *(
+        Case(f"{method} {path}", method, path, None, 405)
+        for method, path in (
+            ("PATCH", "/conversations"), ("DELETE", "/health"), ("POST", "/auth/me"), ("GET", "/auth/login"),
+            ("PUT", "/messages"), ("DELETE", "/providers"), ("POST", "/settings"), ("PUT", "/runs"),
+            ("GET", "/messages/stream"), ("TRACE", "/health"), ("POST", "/openapi.json"),
+        )
+    ),
+    *(
+        Case(f"GET {path}", "GET", path, None, 404)
+        for path in ("/nothing", "/auth/nothing", "/conversations/a/b/c", "/api/v1", "/admin",
+                     "/%2e%2e/%2e%2e/etc/passwd", "/ui/../../etc/passwd", "/ui/%2e%2e%2fconfig.yaml",
+                     "/docs/../config.yaml", "/.env", "/static/%2e%2e/%2e%2e/luxx/cli.py", "/" + "x" * 8000)
+    ),
+    Case("a path with a NUL", "GET", "/nothing%00"),
+    Case("a cursor with a NUL", "GET", "/runs?before=%00"),
+    Case("a page with a NUL", "GET", "/conversations?page=%00"),
+    Case("a path that is no UTF-8", "GET", "/%ff", None, 404),
+]  # fmt: skip
+
+CASES = [*AUTH, *CONVERSATIONS, *PAGING, *MESSAGES, *PROVIDERS, *TOOLS_RUNS_SETTINGS, *BODIES, *ROUTES]

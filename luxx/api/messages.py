@@ -14,10 +14,9 @@ from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.api.sse import EventStream
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
-from luxx.errors import InvalidInput, ProviderFailed
+from luxx.errors import InvalidInput
 from luxx.runs.service import RunService, Sending
 from luxx.wire.message import Attachment
-from luxx.wire.run import Run
 
 Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -71,14 +70,7 @@ class MessageController(Controller):
     ) -> Success[MessageView]:
         """Send a message and wait for the finished answer."""
         run = await runs.send(caller, _sending(data))
-        answer = await runs.wait(caller, run)
-        ended = await runs.get(caller, run.id)
-        if isinstance(answer, Run) or ended.error is not None:
-            raise ProviderFailed(
-                ended.error or "the answer was given up because its conversation was deleted",
-                detail={"run_id": run.id, "message_id": run.message_id},
-            )
-        return success(answer)
+        return success(await runs.answer(caller, run))
 
     @post("/stream", status_code=200)
     async def stream(

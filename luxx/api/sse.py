@@ -14,7 +14,11 @@ from litestar.types import Receive, Scope, Send
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.service import AccountChange, AccountService
+from luxx.errors import LuxxError
 from luxx.runs.watch import Watch
+
+RECHECK_SECONDS = 3.0
+"""An ended sign-in cuts its streams within 5 s, whichever server ended it."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -44,7 +48,9 @@ class _Stream(ASGIResponse):
         self._accounts = accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leaving = asyncio.create_task(self._stop_when_gone(receive))
+        ending = [asyncio.create_task(self._stop_when_gone(receive))]
+        if self._accounts.is_shared:
+            ending.append(asyncio.create_task(self._stop_when_refused()))
         unsubscribe = self._accounts.subscribe(self._stop_when_revoked)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
@@ -56,13 +62,21 @@ class _Stream(ASGIResponse):
             pass  # The client went away between two frames; the run goes on.
         finally:
             unsubscribe()
-            leaving.cancel()
-            with suppress(asyncio.CancelledError):
-                await leaving
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
 
     async def _stop_when_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+        self._watch.stop()
+
+    async def _stop_when_refused(self) -> None:
+        """Another server of the same database may end the sign-in, and nobody here is told."""
+        with suppress(LuxxError):
+            while True:
+                await asyncio.sleep(RECHECK_SECONDS)
+                await self._accounts.recheck(self._caller)
         self._watch.stop()
 
     def _stop_when_revoked(self, change: AccountChange) -> None:

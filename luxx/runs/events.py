@@ -19,7 +19,7 @@ from luxx.runs.hub import Channel, Frame
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
-from luxx.wire.event import ENDING, CompletionNote, Event, LoggedEvent, ProcessStep
+from luxx.wire.event import ENDING, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
 
 PAGE = 500
 """Events read at once in a replay."""
@@ -177,3 +177,15 @@ def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
         LoggedEvent(seq=seq, event=_events.decode(data), note=None if note is None else _notes.decode(note))
         for seq, data, note in rows
     ]
+
+
+def read_last_error(connection: Connection, run_id: str) -> ErrorEvent | None:
+    """The newest `error` of a run's log."""
+    data = connection.execute(
+        select(RunEventRow.data)
+        .where(RunEventRow.run_id == run_id, RunEventRow.type == "error")
+        .order_by(RunEventRow.seq.desc())
+        .limit(1)
+    ).scalar()
+    event = None if data is None else _events.decode(data)
+    return event if isinstance(event, ErrorEvent) else None

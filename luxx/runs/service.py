@@ -11,10 +11,10 @@ from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow
 from luxx.conversations.service import own_conversation, own_message
 from luxx.conversations.views import MessageView, message_view
-from luxx.errors import Conflict, InvalidInput
+from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
 from luxx.providers.service import ProviderService
 from luxx.runs.admission import Driver, NewChat, admit
-from luxx.runs.events import StoredEvent, read_page
+from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
 from luxx.runs.job import ChatRequest
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
@@ -22,7 +22,7 @@ from luxx.runs.watch import Watch
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
 from luxx.wire.message import Attachment, UserContent
-from luxx.wire.run import ENDED, Run
+from luxx.wire.run import ENDED, Run, RunStatus
 
 T = TypeVar("T")
 
@@ -108,14 +108,25 @@ class RunService:
 
         return await self._store.write(work)
 
-    async def wait(self, caller: Caller, run: Run) -> MessageView | Run:
-        """The stored answer once the run has ended, or the run where there is none (it was deleted)."""
-        await self._engine.wait(run.id, None)
+    async def answer(self, caller: Caller, run: Run) -> MessageView:
+        """The stored answer, once the run has ended.
 
-        def work(session: Session) -> MessageView | Run:
+        Raises ProviderFailed with the failure's own kind, Unavailable where the run is not over: then it
+        goes on, here or elsewhere, and can be followed. Both name the run and the message.
+        """
+        await self._engine.wait(run.id, None)
+        where = {"run_id": run.id, "message_id": run.message_id}
+
+        def work(session: Session) -> MessageView:
             ended = run_view(own_run(session, caller, run.id))
-            if ended.message_id is None or ended.status not in ENDED:
-                return ended
+            if ended.status not in ENDED or ended.message_id is None:
+                raise Unavailable(
+                    "the answer is not finished; follow its run", kind="run_active", detail=where
+                )
+            if ended.status == RunStatus.FAILED:
+                said = read_last_error(session.connection(), run.id)
+                kind = said.code if said is not None else None
+                raise ProviderFailed(ended.error or "the run failed", kind=kind, detail=where)
             return message_view(own_message(session, caller, ended.message_id))
 
         return await self._store.read(work)

@@ -12,12 +12,13 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, ResourceClosedError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError
@@ -108,9 +109,13 @@ class Store:
         if self._kept is None:
             with Session(self._reading, expire_on_commit=False) as session:
                 return work(session)
-        connection = self._kept.mine()
-        with connection.begin(), _session_in(connection) as session:
-            return work(session)
+        try:
+            connection = self._kept.mine()
+            with connection.begin(), _session_in(connection) as session:
+                return work(session)
+        except DBAPIError as error:
+            self._kept.drop_if_broken(error)
+            raise
 
     def write_now(self, work: Work[T]) -> T:
         """`write` for a caller that is in a thread of its own."""
@@ -131,7 +136,7 @@ class Store:
 
 
 class _KeptConnections:
-    """One SQLite connection per thread that reads, kept: taking one from the pool costs more than a query."""
+    """One SQLite connection per thread, kept: taking one from the pool costs more than a query."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -146,8 +151,17 @@ class _KeptConnections:
             self._all.append(connection)
         return connection
 
+    def drop_if_broken(self, error: BaseException) -> None:
+        """After a failure of the database itself the next work begins with a new connection."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and isinstance(error, DBAPIError | ResourceClosedError):
+            self._local.connection = None
+            self._all.remove(connection)
+            with suppress(SQLAlchemyError):
+                connection.close()
+
     def close(self) -> None:
-        """Closes all of them; no thread may be reading."""
+        """Closes all of them; no thread may be using one."""
         for connection in self._all:
             connection.close()
 
@@ -161,7 +175,7 @@ class _GroupWriter:
     """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._kept = _KeptConnections(engine)
         self._queue: queue.SimpleQueue[tuple[Work[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._closed = False
@@ -181,11 +195,11 @@ class _GroupWriter:
 
     def _run(self) -> None:
         ends = False
-        with self._engine.connect() as connection:
-            while not ends:
-                group, ends = self._take()
-                if group:
-                    self._commit(connection, group)
+        while not ends:
+            group, ends = self._take()
+            if group:
+                self._commit(group)
+        self._kept.close()
 
     def _take(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
         group: list[tuple[Work[Any], Future[Any]]] = []
@@ -201,13 +215,15 @@ class _GroupWriter:
             except queue.Empty:
                 return group, False
 
-    def _commit(self, connection: Connection, group: list[tuple[Work[Any], Future[Any]]]) -> None:
+    def _commit(self, group: list[tuple[Work[Any], Future[Any]]]) -> None:
         answers: list[tuple[Future[Any], Any, BaseException | None]] = []
         try:
+            connection = self._kept.mine()
             with connection.begin():
                 for work, future in group:
                     answers.append((future, *_one(connection, work, alone=len(group) == 1)))
         except BaseException as error:
+            self._kept.drop_if_broken(error)
             for _work, future in group:
                 future.set_exception(error)
             return

@@ -47,5 +47,10 @@ def step_id(index: int) -> str:
 
 
 def steps_text(steps: list[Step]) -> str:
-    """What a reader sees as the message: all text steps, in order of index."""
-    return "".join(step.content for step in steps if step.type == StepType.TEXT)
+    """What a reader sees as the message: all text steps, in order of index.
+
+    Text that a crash cut is left out: its completion was made again and says it anew.
+    """
+    return "".join(
+        step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+    )

@@ -2,6 +2,7 @@
 
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from api.schema import Document
 from api.server import Server, environment, luxx_command
 from api.streams import sending
 
-from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
 
 SECRET = "a secret that all servers of one database share, long enough"
+CUT_SECONDS = 5.0
 
 
 def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -195,3 +197,29 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
         for server in (one, two):
             if server.process.poll() is None:
                 server.stop()
+
+
+def test_signing_out_at_one_server_ends_streams_that_another_serves(postgresql: str, tmp_path: Path) -> None:
+    reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
+    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
+        settings = {
+            "LUXX_DATABASE__URL": new_database(postgresql, "cut"),
+            "LUXX_APP__SECRET_KEY": SECRET,
+            "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
+        }
+        with (
+            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
+            Person(one, None).register("leaving") as here,
+            Person(two, None, here.token) as there,
+        ):
+            connect(here, provider)
+            conversation_id = here.good("POST", "/conversations", json={})["id"]
+            with sending(there, conversation_id, "hello") as stream:
+                assert next(stream.frames())["type"] == "run"
+                here.good("POST", "/auth/logout")
+                started = time.monotonic()
+                frames = stream.rest()
+                assert time.monotonic() - started < CUT_SECONDS
+                assert "done" not in {frame["type"] for frame in frames}
+            there.bad("GET", "/auth/me", 401)

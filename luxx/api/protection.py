@@ -140,7 +140,7 @@ class _Protection:
 
     def _refuse_caller(self, scope: Scope, asked: _Asked) -> _Refusal | None:
         refusal = self._hosts.refuse(asked, scope.get("server"))
-        if refusal is None and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+        if refusal is None and ("\0" in scope["path"] or b"%00" in scope.get("query_string", b"")):
             refusal = NUL_REFUSED
         if refusal is not None or asked.origin is None:
             return refusal

@@ -73,7 +73,8 @@ class Screen:
     @property
     def text(self) -> str:
         shown = {**self.steps, **self._open}
-        return "".join(shown[at]["content"] for at in sorted(shown) if shown[at]["type"] == "text")
+        said = [shown[at] for at in sorted(shown) if shown[at]["type"] == "text"]
+        return "".join(step["content"] for step in said if step["status"] != "interrupted")
 
     @property
     def run_id(self) -> str:

@@ -61,6 +61,7 @@ from luxx.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.vault import Vault, find_secret
 
@@ -84,7 +85,7 @@ class House:
         url = resolve_url(config.database.url, self.data_dir)
         self.lock = DataDirLock(self.data_dir)
         self.engine = open_engine(url)
-        self.store = Store(self.engine)
+        self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.vault = Vault(secret)
         self.passwords = Passwords()
@@ -104,8 +105,9 @@ class House:
         self.operator = Operator(self.store, passwords=self.passwords, workspaces=self.workspaces)
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools)
+        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
         self.hub = Hub()
+        self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -196,6 +198,12 @@ class House:
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""
         return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
+
+    def _count_call(self, call: CallRecord) -> None:
+        # A model may ask for a tool of any name; only known ones become labels.
+        name = call.name if self.registry.get(call.name) is not None else "unknown"
+        success = call.status in (CallStatus.DONE, CallStatus.CACHED)
+        self.metrics.tool_called(name, call.duration_ms / 1000, success=success)
 
     async def _keep_lines_open(self) -> None:
         while True:

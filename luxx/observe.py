@@ -228,6 +228,16 @@ class Metrics:
         finally:
             self.runs_active.dec()
 
+    def tool_called(self, name: str, seconds: float, *, success: bool) -> None:
+        """A tool call that ended. `name` must be a registered tool's: a model may ask for anything."""
+        self.tool_calls_total.labels(name, str(success).lower()).inc()
+        self.tool_seconds.labels(name).observe(seconds)
+
+    def model_called(self, outcome: str, deltas: int) -> None:
+        """A model call that ended: `ok`, `cancelled`, or the kind of its error."""
+        self.upstream_requests_total.labels(outcome).inc()
+        self.deltas_total.inc(deltas)
+
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
         return generate_latest(self.registry)

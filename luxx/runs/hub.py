@@ -109,6 +109,11 @@ class Hub:
             channel.wake()
             self._forget(channel)
 
+    @property
+    def watchers(self) -> int:
+        """How many clients follow runs here."""
+        return sum(channel.watchers for channel in self._channels.values())
+
     def close(self) -> None:
         """Ends every watch: the server stops, and clients attach again where they were."""
         self.is_closed = True

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
+from luxx.observe import Metrics
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient, Retry
@@ -79,7 +80,10 @@ class Iteration:
         client: ModelClient,
         executor: ToolExecutor,
         crew: Crew,
+        metrics: Metrics,
     ) -> None:
+        self._metrics = metrics
+        self._deltas = 0
         self._job = job
         self._log = log
         self._channel = channel
@@ -96,13 +100,17 @@ class Iteration:
         Raises Cut when the provider fails for good or a person cancels.
         """
         reader = CompletionReader(self._job.run_id, len(self._log.state.steps), self._channel.open_steps)
+        self._deltas = 0
         try:
             request = self._request(self._crew.tools if with_tools else [])
             await self._signal.wait(self._read(reader, request))
         except ProviderError as error:
+            self._metrics.model_called(error.kind, self._deltas)
             raise Cut(closing(reader.close(StepStatus.ERROR)), error) from error
         except RunCancelled:
+            self._metrics.model_called("cancelled", self._deltas)
             raise Cut(closing(reader.close(StepStatus.CANCELLED)), None) from None
+        self._metrics.model_called("ok", self._deltas)
         return self._completed(reader)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
@@ -150,6 +158,7 @@ class Iteration:
         publish, target = self._channel.publish, self._crew.target
         async with aclosing(self._client.stream(request, target, on_retry=self._on_retry)) as stream:
             async for deltas in stream:
+                self._deltas += len(deltas)
                 for output in reader.take(deltas):
                     if isinstance(output, Frame):
                         publish(output)

@@ -125,6 +125,7 @@ class ChatLoop:
             client=self._client,
             executor=self._executor,
             crew=await signal.wait(self._crew.make(job, seen, signal)),
+            metrics=self._metrics,
         )
         while await turn.go_on(iteration):
             pass

@@ -10,6 +10,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -80,10 +81,11 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 class Store:
-    """Runs work against the database. Open one per process; `close` waits for what is queued."""
+    """Runs work against the database. One per process; `on_write` is told the seconds that writes took."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, on_write: Callable[[float], None] | None = None) -> None:
         self.engine = engine
+        self._on_write = on_write
         self.is_sqlite = engine.dialect.name == "sqlite"
         self._reading = engine.execution_options(luxx_read=True)
         self._kept = _KeptConnections(self._reading) if self.is_sqlite else None
@@ -99,10 +101,15 @@ class Store:
 
         Cancelling the caller does not stop the work: it commits or fails as it would have.
         """
+        started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            return await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, work))
-        return await asyncio.shield(asyncio.wrap_future(self._writer.submit(work)))
+            value = await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, work))
+        else:
+            value = await asyncio.shield(asyncio.wrap_future(self._writer.submit(work)))
+        if self._on_write is not None:
+            self._on_write(time.perf_counter() - started)
+        return value
 
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""

@@ -43,7 +43,10 @@ class _Stopped(Exception):
 
 
 class ToolExecutor:
-    """Carries out calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time."""
+    """Carries out calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time.
+
+    `on_call` is told of every call that ended, however it did.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,9 @@ class ToolExecutor:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = timestamp,
+        on_call: Callable[[CallRecord], None] | None = None,
     ) -> None:
+        self._on_call = on_call
         self.registry = registry
         self._config = config
         self._clock = clock
@@ -72,7 +77,7 @@ class ToolExecutor:
             output = CutOutput(result=ToolResult.fail(stop.words))
         finally:
             duration_ms = round((self._clock() - start) * 1000)
-            self._history.add(
+            self._record(
                 CallRecord(
                     call_id=call.call_id,
                     name=call.name[:64],
@@ -93,6 +98,11 @@ class ToolExecutor:
             full_output=output.full,
             problems=problems,
         )
+
+    def _record(self, record: CallRecord) -> None:
+        self._history.add(record)
+        if self._on_call is not None:
+            self._on_call(record)
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
         """One after the other."""

@@ -39,7 +39,7 @@ _active = (
 )
 _begin = (
     _conversations.update()
-    .where(_conversations.c.id == bindparam("b_id"))
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id.is_(None))
     .values(
         run_id=bindparam("run"),
         selected_leaf_id=bindparam("leaf"),
@@ -75,11 +75,7 @@ def admit(
     """Stores the message and the run. Raises Conflict (one runs already) or TooMany."""
     now = utc_now()
     if conversation.run_id is not None:
-        raise Conflict(
-            "an answer is being written in this conversation; wait for it or cancel it",
-            kind="run_active",
-            detail={"run_id": conversation.run_id},
-        )
+        raise _busy(conversation.run_id)
     check_limits(session, caller, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
@@ -98,10 +94,22 @@ def admit(
     )  # fmt: skip
     connection.execute(_insert_run, _run_row(run, caller, request, driver))
     title = _title(conversation.title, chat.content.text)
-    connection.execute(
+    begun = connection.execute(
         _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
     )
+    if begun.rowcount != 1:
+        # On PostgreSQL two messages may come this far together; the row lets one of them have it.
+        session.refresh(conversation)
+        raise _busy(conversation.run_id or "")
     return run
+
+
+def _busy(run_id: str) -> Conflict:
+    return Conflict(
+        "an answer is being written in this conversation; wait for it or cancel it",
+        kind="run_active",
+        detail={"run_id": run_id},
+    )
 
 
 def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:

@@ -103,8 +103,9 @@ class Watch:
             # Somebody began to drive it while the log was read: take its place, and what it has open.
             self._is_placed = False
             return b""
-        # A run that had ended when the watch was made has nothing more to tell.
-        self._is_over = self._run.status in ENDED
+        # A run that had ended when the watch was made has nothing to tell beyond its last event, which
+        # may be on disk already and still on its way to the live tail.
+        self._is_over = self._run.status in ENDED and self._sent >= self._run.last_seq
         self._is_live = True
         return self._snapshots
 

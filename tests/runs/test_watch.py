@@ -234,7 +234,7 @@ def play(store: Store, operations: list[Any]) -> Driver:
                 for operation in operations:
                     await driver.do(operation)
                 await driver.end()
-            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED)
+            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=driver.log.seq)
             driver.run = ended
             driver.attach(0)
             driver.attach(driver.log.seq)
@@ -289,6 +289,27 @@ def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
     check(driver)
     first = driver.watchers[0]
     assert first.texts == first.closed == driver.said
+
+
+def test_an_end_that_is_on_disk_and_not_yet_published_is_waited_for(store: Store) -> None:
+    async def work() -> bytes:
+        hub, begun = Hub(), new_run(store)
+        ended = msgspec.structs.replace(begun, status=RunStatus.COMPLETED, last_seq=1)
+        seen = b""
+        async with asyncio.timeout(10):
+            with hub.driven(begun.id, 0) as channel:
+                log = RunLog(store, channel, CancelSignal(), run_id=begun.id, fence=1, seq=0)
+                watch = Watch(hub, store, ended)
+                with watch.attached():
+                    seen += await watch.next()
+                    reading = asyncio.create_task(watch.next())
+                    await asyncio.sleep(0)
+                    done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+                    await log.append([done])
+                    seen += await reading
+        return seen
+
+    assert b"event: done" in asyncio.run(work())
 
 
 def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> None:

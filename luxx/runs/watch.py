@@ -82,10 +82,15 @@ class Watch:
                 self._last_sent = time.monotonic()
                 return self._join(frames)
             if frames is None:
+                # Fell off the ring.
                 self._is_live = self._is_placed = False
                 continue
             await channel.wait(self._index)
-            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
+            if channel.end > self._index:
+                continue
+            # Woken without a frame. A run that another process drives has only the log to tell of it.
+            self._is_live = self._is_placed = channel.is_driven
+            if time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""

@@ -3,6 +3,8 @@
 import sqlite3
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from api.conftest import connect
 from api.person import UUID7, Person
 from api.schema import Document
 from api.server import Server, environment, luxx_command
-from api.streams import sending
+from api.streams import attached, sending
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
@@ -197,6 +199,59 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
         for server in (one, two):
             if server.process.poll() is None:
                 server.stop()
+
+
+def test_a_run_of_one_server_is_followed_to_its_end_at_another(postgresql: str, tmp_path: Path) -> None:
+    reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
+    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
+        settings = {
+            "LUXX_DATABASE__URL": new_database(postgresql, "follow"),
+            "LUXX_APP__SECRET_KEY": SECRET,
+            "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
+        }
+        with (
+            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
+            Person(one, None).register("driver") as here,
+            Person(two, None, here.token) as there,
+        ):
+            connect(here, provider)
+            conversation_id = here.good("POST", "/conversations", json={})["id"]
+            with sending(here, conversation_id, "hello") as driven:
+                run_id = next(driven.frames())["run_id"]
+                with attached(there, run_id) as followed:
+                    assert next(followed.frames())["run"]["status"] == "running"
+                    provider.release("waiting")
+                    logged = [frame for frame in driven.rest() if frame["seq"]]
+                    assert [frame for frame in followed.rest() if frame["seq"]] == logged
+            assert logged[-1]["type"] == "done"
+
+
+def test_of_messages_sent_at_once_one_gets_the_conversation(
+    postgresql: str, tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    settings = {
+        "LUXX_DATABASE__URL": new_database(postgresql, "once"),
+        "LUXX_APP__SECRET_KEY": SECRET,
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
+    }
+    with Server(tmp_path, **settings) as server, Person(server, None).register("hasty") as hasty:
+        connect(hasty, upstream)
+        conversation_id = hasty.good("POST", "/conversations", json={})["id"]
+        body = {"conversation_id": conversation_id, "content": "hello"}
+        headers = {"accept": "application/json"}
+        with ThreadPoolExecutor(8) as threads:
+            send = partial(hasty.ask, "POST", "/messages/stream", json=body, headers=headers)
+            answers = [future.result() for future in [threads.submit(send) for _ in range(8)]]
+        runs = hasty.good("GET", "/runs")["items"]
+        sent = [answer for answer in answers if answer.status_code == 202]
+        assert {answer.status_code for answer in answers} <= {202, 409}
+        assert len(sent) == len(runs) >= 1
+        messages = hasty.good("GET", f"/messages?conversation_id={conversation_id}&page_size=100")["items"]
+        asked = [message for message in messages if message["role"] == "user"]
+        assert len(asked) == len(sent)
+        parents = [message["parent_id"] for message in asked]
+        assert len(set(parents)) == len(parents), "two messages were sent at the same place"
 
 
 def test_signing_out_at_one_server_ends_streams_that_another_serves(postgresql: str, tmp_path: Path) -> None:

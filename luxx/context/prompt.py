@@ -4,6 +4,7 @@ Steps are one row of thinking, text and calls after another; a completion ends w
 results begin. A call without a result is left out: no dialect takes one.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import ToolCall
 
 Replay = dict[str, Any]
+
+_BACKTICKS = re.compile("`+")
 
 
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +110,6 @@ def _known(value: Any) -> str:
 
 
 def _attached(file: Attachment) -> str:
-    fence = "```"
-    while fence in file.content:
-        fence += "`"
+    longest = max(map(len, _BACKTICKS.findall(file.content)), default=0)
+    fence = "`" * max(3, longest + 1)
     return f"Attached file {file.name}:\n{fence}{file.extension}\n{file.content}\n{fence}"

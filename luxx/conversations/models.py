@@ -48,7 +48,11 @@ class ConversationRow(Base):
 
 
 class MessageRow(Base):
-    """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion."""
+    """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
+
+    A message and what follows it are deleted by one statement, not by a cascade over `parent_id`: SQLite
+    gives up on one that is a thousand messages deep.
+    """
 
     __tablename__ = "messages"
     __table_args__ = (Index("ix_messages_conversation_id_id", "conversation_id", "id"),)
@@ -57,7 +61,7 @@ class MessageRow(Base):
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     conversation_id: Mapped[str | None] = mapped_column(ForeignKey("conversations.id", ondelete="CASCADE"))
     room_id: Mapped[str | None] = mapped_column(String(36), index=True)
-    parent_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id"), index=True)
     run_id: Mapped[str | None] = mapped_column(String(36))
     role: Mapped[str] = mapped_column(String(20))
     content: Mapped[str] = mapped_column(Text)

@@ -3,7 +3,7 @@
 Deleting stops what runs in it first: `stop_run` is given by whoever drives runs.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import UNSET
@@ -20,7 +20,7 @@ from luxx.conversations.views import (
     conversation_view,
     message_view,
 )
-from luxx.errors import InvalidInput, NotFound
+from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.store.engine import Store
 
 UNTITLED = "New conversation"
@@ -113,6 +113,7 @@ class ConversationService:
         def work(session: Session) -> None:
             row = own_conversation(session, caller, conversation_id)
             self._forget_runs(session, row.id)
+            session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
             session.delete(row)
 
         await self._store.write(work)
@@ -150,7 +151,9 @@ class ConversationService:
 
         def work(session: Session) -> None:
             row = own_message(session, caller, message_id)
-            doomed = _following(session, row.id)
+            if _run_over(session, caller, message_id) is not None:
+                raise Conflict("something was sent here a moment ago; try again", kind="run_active")
+            doomed = _following(row.id)
             session.execute(
                 update(ConversationRow)
                 .where(
@@ -159,7 +162,11 @@ class ConversationService:
                 )
                 .values(selected_leaf_id=row.parent_id, updated_at=utc_now())
             )
-            session.execute(delete(MessageRow).where(MessageRow.id.in_(doomed)))
+            session.execute(
+                delete(MessageRow)
+                .where(MessageRow.id.in_(doomed))
+                .execution_options(synchronize_session=False)
+            )
 
         await self._store.write(work)
 
@@ -205,12 +212,12 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         setattr(row, name, msgspec.json.encode(value).decode() if name == "tags" else value)
 
 
-def _following(session: Session, message_id: str) -> Sequence[str]:
-    """The ids of a message and of all below it."""
+def _following(message_id: str) -> Select[str]:
+    """Selects the ids of a message and of all below it."""
     start = select(MessageRow.id).where(MessageRow.id == message_id).cte("following", recursive=True)
     child = aliased(MessageRow)
     below = start.union_all(select(child.id).join(start, child.parent_id == start.c.id))
-    return session.scalars(select(below.c.id)).all()
+    return select(below.c.id)
 
 
 def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
@@ -219,6 +226,8 @@ def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
     if row.conversation_id is None:
         return None
     conversation = own_conversation(session, caller, row.conversation_id)
-    if conversation.run_id is None or conversation.selected_leaf_id not in _following(session, row.id):
+    if conversation.run_id is None:
         return None
-    return conversation.run_id
+    leaf = _following(row.id).subquery()
+    is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
+    return conversation.run_id if is_below is not None else None

@@ -121,12 +121,16 @@ class OpenAIParser:
         if not self._is_events:
             piece = self._read_head(piece)
         out: list[Delta] = []
-        for name, data in self._splitter.feed(piece):
-            self._read_event(name, data, out)
-            if self._failure is not None:
-                if out:
-                    return out
-                raise self._failure
+        try:
+            for name, data in self._splitter.feed(piece):
+                self._read_event(name, data, out)
+                if self._failure is not None:
+                    break
+        except ProviderError as error:
+            self._failure = error
+        # What came before a failure is given first; the next call raises it.
+        if self._failure is not None and not out:
+            raise self._failure
         return out
 
     def close(self) -> list[Delta]:

@@ -38,16 +38,29 @@ class CancelSignal:
         self._task = task
         try:
             result = await awaitable
-            if task.cancelling():
-                # It fired while the last piece of work was held: take the cancellation here, not later.
-                await asyncio.sleep(0)
-            return result
         except asyncio.CancelledError:
             if self.is_fired and task.uncancel() == 0:
                 raise RunCancelled from None
             raise
+        except BaseException:
+            await self._settle(task)
+            raise
         finally:
             self._task = None
+        await self._settle(task)
+        return result
+
+    async def _settle(self, task: asyncio.Task[object]) -> None:
+        """Takes a cancellation that came while the last work was held: here, not at the next await."""
+        self._task = None
+        if not task.cancelling():
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self.is_fired and task.uncancel() == 0:
+                raise RunCancelled from None
+            raise
 
     async def hold(self, awaitable: Awaitable[T]) -> T:
         """The awaitable's result, which the signal does not interrupt although it is inside a `wait`."""

@@ -25,6 +25,9 @@ from luxx.wire.usage import Usage
 REFUSAL = "refusal"
 """The key of a replay note that holds what a model said instead of an answer."""
 
+MOST_TOKENS = 100_000_000
+"""More than any window holds; a completion that claims more is not believed."""
+
 Output = Frame | Step
 """A frame to publish, or a step that has closed and is to be logged before anything after it."""
 
@@ -57,7 +60,7 @@ class CompletionReader:
                 case ToolCallDelta():
                     yield from self._call(delta)
                 case UsageDelta(usage=usage):
-                    self.usage = usage
+                    self.usage = _believable(usage)
                 case ReplayDelta(data=data):
                     self.replay.update(data)
                 case FinishDelta(reason=reason):
@@ -118,6 +121,12 @@ class CompletionReader:
     @staticmethod
     def _grow(step: OpenStep, text: str) -> Frame:
         return Frame(step.grow(text), 0, step, text)
+
+
+def _believable(usage: Usage) -> Usage:
+    """Counts that a database column can hold: they are what somebody else's server says."""
+    counts = {name: min(max(getattr(usage, name), 0), MOST_TOKENS) for name in usage.__struct_fields__}
+    return Usage(**counts)
 
 
 def _joined(deltas: list[Delta]) -> list[Delta]:

@@ -17,12 +17,18 @@ from luxx.runs import leases
 from luxx.runs.admission import Driver
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.events import LostRun
+from luxx.runs.giving_up import give_up
 from luxx.store.engine import Store
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
 BEATS_PER_LEASE = 4
 """How often a lease is renewed within its length: a process may miss three beats and keep its runs."""
+
+MAX_DRIVES = 100
+"""A run that was taken up this often brings its process down, or cannot be read; it is given up."""
+
+GIVEN_UP = f"This run was interrupted {MAX_DRIVES} times and is not taken up again."
 
 logger = structlog.get_logger()
 
@@ -32,6 +38,7 @@ class Driven(msgspec.Struct):
 
     task: asyncio.Task[None]
     signal: CancelSignal
+    fence: int
 
 
 class Durable:
@@ -79,9 +86,12 @@ class Durable:
 
     async def start(self, run_id: str, fence: int) -> None:
         """Drives a run that this process has taken."""
+        known = self._driven.get(run_id)
+        if known is not None and known.fence >= fence:
+            return
         signal = CancelSignal()
         task = asyncio.create_task(self._guard(run_id, fence, signal), name=f"drive {run_id}")
-        self._driven[run_id] = Driven(task, signal)
+        self._driven[run_id] = Driven(task, signal, fence)
 
     def cancel(self, run_id: str) -> bool:
         """Fires the run's cancel signal; False if this process does not drive it."""
@@ -98,8 +108,7 @@ class Durable:
         taken = await self._store.write(
             lambda session: leases.take_one(session, self._slot, run_id, now=now, until=until)
         )
-        for run in taken:
-            await self.start(run.run_id, run.fence)
+        await self._start_taken(taken)
 
     async def wait(self, run_id: str, seconds: float | None) -> None:
         """Returns when this process no longer drives the run, or after `seconds`."""
@@ -116,7 +125,9 @@ class Durable:
             # The log says where it stands; once the lease is over somebody takes it up.
             logger.exception("drive_failed", run_id=run_id)
         finally:
-            self._driven.pop(run_id, None)
+            driven = self._driven.get(run_id)
+            if driven is not None and driven.fence == fence:
+                del self._driven[run_id]
 
     async def _keep_beating(self) -> None:
         while True:
@@ -138,6 +149,17 @@ class Durable:
                 session, self._slot, now=now, until=until, driven=driven, is_alone=self._is_alone
             )
         )
+        await self._start_taken(taken)
+
+    async def _start_taken(self, taken: list[leases.Taken]) -> None:
         for run in taken:
-            logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
-            await self.start(run.run_id, run.fence)
+            if run.fence <= MAX_DRIVES:
+                logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
+                await self.start(run.run_id, run.fence)
+                continue
+            logger.error("run_given_up", run_id=run.run_id, fence=run.fence)
+            await self._store.write(
+                lambda session, run=run: give_up(
+                    session, run.run_id, run.fence, error=GIVEN_UP, kind="given_up"
+                )
+            )

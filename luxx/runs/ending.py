@@ -76,7 +76,7 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
         "status": ending.status.value,
         "phase": None,
         "stop_reason": ending.stop_reason.value,
-        "error": None if ending.error is None else ending.error.message,
+        "error": None if ending.error is None else ending.error.message.replace("\0", "\ufffd"),
         "usage": _encode(state.usage).decode(),
         "cost": state.cost,
         "owner": None,

@@ -21,7 +21,7 @@ from luxx.runs.completion import CompletionReader
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.job import ChatJob
-from luxx.runs.models import RunResultRow
+from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
 from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
@@ -237,7 +237,7 @@ class Iteration:
             entries.append(marked(call, status, executed.duration_ms))
             entries.append(_answer(call, index, executed.result, executed.duration_ms))
         whole = [
-            RunResultRow(run_id=self._job.run_id, call_id=executed.call_id, output=executed.full_output)
+            whole_result(self._job.run_id, executed.call_id, executed.full_output)
             for _call, executed in results
             if executed.full_output is not None
         ]
@@ -258,6 +258,13 @@ class Iteration:
         ]
         if ready:
             await self._log_results(ready)
+
+
+def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:
+    """The row of an output that was cut, in what every database takes: no NUL, no endless id."""
+    return RunResultRow(
+        run_id=run_id, call_id=call_id[:CALL_ID_LENGTH], output=output.replace("\0", "\ufffd")
+    )
 
 
 def closing(steps: list[Step]) -> list[Entry]:

@@ -7,7 +7,7 @@ its fence: it asks the log and not its memory. How it comes to be started is `du
 from typing import assert_never
 
 import structlog
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError
@@ -27,6 +27,7 @@ from luxx.runs.ending import (
     store_message,
 )
 from luxx.runs.events import Entry, LostRun, RunLog
+from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
 from luxx.runs.iteration import Completed, Cut, Iteration, closing, marked
 from luxx.runs.job import ChatJob, read_job
@@ -38,14 +39,10 @@ from luxx.wire.event import Warning
 from luxx.wire.run import RunKind
 from luxx.wire.step import StepStatus
 
-MAX_DRIVES = 100
-"""A run that was taken up this often brings its process down; it is given up."""
-
 RESUMED = (
     "The server stopped while the model was being called; the call is made again. "
     "What the interrupted call cost is not known."
 )
-GIVEN_UP = f"This run was interrupted {MAX_DRIVES} times and is not taken up again."
 BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
 
 logger = structlog.get_logger()
@@ -94,13 +91,27 @@ class ChatLoop:
                 await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
             except LuxxError as error:
                 await turn.end(turn.cut_short(StepStatus.ERROR), failed(error))
-            except (LostRun, DBAPIError):
+            except (LostRun, OperationalError, InterfaceError):
+                # Not ours any more, or the database is away: the log says where it stands.
                 raise
             except Exception:
                 logger.exception("run_broke", run_id=run_id)
-                broke = LuxxError(BROKE, kind="internal_error")
-                await turn.end(turn.cut_short(StepStatus.ERROR), failed(broke))
+                await self._end_broken(turn, fence)
             ended(turn.status, turn.log.state.usage)
+
+    async def _end_broken(self, turn: "Turn", fence: int) -> None:
+        """Ends a run after an error that nobody foresaw, which may be that its message cannot be stored."""
+        broke = LuxxError(BROKE, kind="internal_error")
+        try:
+            await turn.end(turn.cut_short(StepStatus.ERROR), failed(broke))
+        except (LostRun, OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("run_given_up", run_id=turn.job.run_id)
+            run_id = turn.job.run_id
+            await self._store.write(
+                lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
+            )
 
     def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatJob, Seen | LuxxError] | None:
         job = read_job(session.connection(), run_id, fence)
@@ -115,8 +126,6 @@ class ChatLoop:
         job = turn.job
         if isinstance(seen, LuxxError):
             raise seen
-        if job.fence > MAX_DRIVES:
-            raise LuxxError(GIVEN_UP, kind="given_up")
         iteration = Iteration(
             job=job,
             log=turn.log,

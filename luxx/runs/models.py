@@ -7,6 +7,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
 
+CALL_ID_LENGTH = 200
+
 
 class RunRow(Base):
     """`request` is the JSON of what was asked; `owner`, `fence` and `lease_until` say who drives it.
@@ -63,5 +65,5 @@ class RunResultRow(Base):
     __tablename__ = "run_results"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    call_id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    call_id: Mapped[str] = mapped_column(String(CALL_ID_LENGTH), primary_key=True)
     output: Mapped[str] = mapped_column(Text)

@@ -35,6 +35,7 @@ class Watch:
         self._texts: dict[int, str] | None = {} if accumulated else None
         self._channel = Channel(run.id)
         self._hold = ExitStack()
+        self._is_attached = False
         self._has_begun = False
         self._is_live = False
         self._is_over = False
@@ -46,7 +47,7 @@ class Watch:
 
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
-        self._hold = ExitStack()
+        self._is_attached = True
         self._channel = self._hold.enter_context(self._hub.watched(self._run.id))
         self._is_placed = self._is_live = True
         self._index = self._channel.end
@@ -54,8 +55,10 @@ class Watch:
     @contextmanager
     def attached(self) -> Generator[None]:
         """Keeps the run's channel for as long as it is watched."""
-        with self._hold, self._hub.watched(self._run.id) as channel:
-            self._channel = channel
+        with self._hold as hold:
+            if not self._is_attached:
+                self._is_attached = True
+                self._channel = hold.enter_context(self._hub.watched(self._run.id))
             yield
 
     def stop(self) -> None:

@@ -55,9 +55,12 @@ def resolve_url(url: str, data_dir: Path) -> URL:
 def open_engine(url: URL) -> Engine:
     """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys)."""
     if url.get_backend_name() == "postgresql":
-        return create_engine(url, pool_size=READERS, max_overflow=READERS, pool_pre_ping=True)
+        return create_engine(
+            url, pool_size=READERS, max_overflow=READERS, pool_pre_ping=True, hide_parameters=True
+        )
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS)
+    # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
+    engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -162,3 +162,24 @@ def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> None:
         await settle()
 
     run(work())
+
+
+def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later() -> None:
+    async def work() -> None:
+        signal = CancelSignal()
+
+        async def append() -> None:
+            signal.fire()
+            await asyncio.sleep(0)
+
+        async def completion() -> None:
+            await signal.hold(append())
+            raise ValueError("what the provider sent")
+
+        with pytest.raises(RunCancelled):
+            await signal.wait(completion())
+        # Nothing is left that could tear what is written next.
+        await asyncio.sleep(0)
+        await settle()
+
+    run(work())

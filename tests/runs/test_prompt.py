@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from luxx.context.prompt import PastMessage, assistant_messages, prompt_messages
+from luxx.context.prompt import PastMessage, assistant_messages, prompt_messages, user_text
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,
@@ -132,3 +132,10 @@ def test_messages_keep_their_order_and_do_not_run_into_each_other(earlier: Log, 
         *assistant_messages(earlier.state.steps, []),
     ]
     assert messages == [*alone, UserPrompt(text="two"), *assistant_messages(later.state.steps, [])]
+
+
+def test_a_file_of_backticks_is_fenced_by_more_of_them_at_once() -> None:
+    file = Attachment(name="ticks.md", extension="md", content="`" * 500_000)
+    # Trying one longer fence after another would take minutes.
+    text = user_text(UserContent(text="look", attachments=[file]))
+    assert text.endswith("\n" + "`" * 500_001)

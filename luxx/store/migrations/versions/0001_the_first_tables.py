@@ -363,9 +363,7 @@ def _messages() -> None:
             name=op.f("fk_messages_conversation_id"),
             ondelete="CASCADE",
         ),
-        sa.ForeignKeyConstraint(
-            ["parent_id"], ["messages.id"], name=op.f("fk_messages_parent_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["parent_id"], ["messages.id"], name=op.f("fk_messages_parent_id")),
         sa.ForeignKeyConstraint(
             ["user_id"], ["users.id"], name=op.f("fk_messages_user_id"), ondelete="CASCADE"
         ),

@@ -1,0 +1,65 @@
+"""The last resort for a run that cannot be driven: it ends as failed, and no message is stored.
+
+For what keeps a run from ending in the loop's own way: its log cannot be read, its message cannot be
+stored, or it brought its process down too often. Without this it would be taken up for ever.
+"""
+
+import msgspec
+from sqlalchemy import bindparam, insert, null, select
+from sqlalchemy.orm import Session
+
+from luxx.clock import timestamp, utc_now
+from luxx.conversations.models import ConversationRow
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.store.tables import table_of
+from luxx.wire.event import Done, DoneStatus, ErrorEvent
+from luxx.wire.run import RunStatus, StopReason
+from luxx.wire.usage import Usage
+
+_runs = table_of(RunRow)
+_conversations = table_of(ConversationRow)
+_encode = msgspec.json.Encoder().encode
+_seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
+    _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
+)
+
+
+def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str) -> None:
+    """Ends the run with `error` and `done` and frees its conversation, if it is still ours."""
+    connection = session.connection()
+    run = connection.execute(_seen, {"run_id": run_id, "fence": fence}).one_or_none()
+    if run is None:
+        return
+    usage = msgspec.json.decode(run.usage, type=Usage)
+    now = timestamp()
+    events = [
+        ErrorEvent(run_id=run_id, timestamp=now, message=error, code=kind),
+        Done(
+            run_id=run_id,
+            timestamp=now,
+            message_id=run.message_id or "",
+            token_count=usage.completion_tokens,
+            usage=usage,
+            status=DoneStatus.FAILED,
+        ),
+    ]
+    rows = [
+        {"run_id": run_id, "seq": seq, "type": event.__struct_config__.tag, "data": _encode(event)}
+        for seq, event in enumerate(events, run.last_seq + 1)
+    ]
+    connection.execute(insert(table_of(RunEventRow)), rows)
+    connection.execute(
+        _runs.update()
+        .where(_runs.c.id == run_id)
+        .values(
+            status=RunStatus.FAILED.value,
+            phase=null(),
+            stop_reason=StopReason.ERROR.value,
+            error=error,
+            last_seq=rows[-1]["seq"],
+            owner=null(),
+            lease_until=null(),
+            finished_at=utc_now(),
+        )
+    )
+    connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))

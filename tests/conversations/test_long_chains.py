@@ -1,0 +1,121 @@
+"""Conversations of thousands of messages, one below the other: read, cut off and deleted in one piece."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.models import Tenant, User
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.service import ConversationService
+from luxx.conversations.stored import read_path
+from luxx.conversations.views import ConversationChange
+from luxx.providers.models import ProviderRow
+from luxx.runs.admission import forget_runs
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.tool import CommandPermission
+
+LONG = 3000
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
+ANN = Caller(
+    user_id=1,
+    tenant_id=1,
+    username="ann",
+    permission_level=CommandPermission.READ_ONLY,
+    sign_in_id="",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
+    migrate(engine)
+    made = Store(engine)
+    now = utc_now()
+
+    def fill(session: Any) -> None:
+        session.execute(insert(Tenant).values(id=1, name="t", is_default=True, created_at=now))
+        session.execute(
+            insert(User).values(
+                id=1, tenant_id=1, username="ann", username_key="ann", password_hash="x", role="user",
+                must_change_password=False, permission_level=1, workspace_path="", is_active=True,
+                created_at=now,
+            )
+        )  # fmt: skip
+
+    made.write_now(fill)
+    yield made
+    made.close()
+
+
+async def nothing(*_ignored: object) -> None:
+    """No provider is named and nothing runs in these conversations."""
+
+
+def service(store: Store) -> ConversationService:
+    return ConversationService(store, check_provider=nothing, stop_run=nothing, forget_runs=forget_runs)
+
+
+def chain(store: Store, conversation_id: str) -> list[str]:
+    """The ids of LONG messages, each below the one before; the last is the selected leaf."""
+    ids = [new_id() for _ in range(LONG)]
+    rows = [
+        {
+            "id": id_, "user_id": 1, "conversation_id": conversation_id, "parent_id": parent, "role": "user",
+            "content": '{"text":"hello"}', "created_at": utc_now(),
+        }
+        for id_, parent in zip(ids, [None, *ids], strict=False)
+    ]  # fmt: skip
+
+    def fill(session: Any) -> None:
+        session.execute(insert(MessageRow), rows)
+        session.execute(
+            update(ConversationRow)
+            .where(ConversationRow.id == conversation_id)
+            .values(selected_leaf_id=ids[-1])
+        )
+
+    store.write_now(fill)
+    return ids
+
+
+def count(store: Store) -> int:
+    return store.read_now(lambda session: session.scalar(select(func.count()).select_from(MessageRow))) or 0
+
+
+def test_deleting_an_early_message_deletes_thousands_that_follow_it(store: Store) -> None:
+    async def work() -> None:
+        conversations = service(store)
+        made = await conversations.create(ANN, ConversationChange())
+        ids = chain(store, made.id)
+        await conversations.delete_message(ANN, ids[2])
+        assert count(store) == 2
+        assert (await conversations.get(ANN, made.id)).selected_leaf_id == ids[1]
+
+    asyncio.run(work())
+
+
+def test_deleting_a_conversation_deletes_thousands_of_messages(store: Store) -> None:
+    async def work() -> None:
+        conversations = service(store)
+        made = await conversations.create(ANN, ConversationChange())
+        chain(store, made.id)
+        await conversations.delete(ANN, made.id)
+        assert count(store) == 0
+
+    asyncio.run(work())
+
+
+def test_the_path_to_the_leaf_is_read_whole(store: Store) -> None:
+    async def work() -> None:
+        made = await service(store).create(ANN, ConversationChange())
+        ids = chain(store, made.id)
+        assert len(store.read_now(lambda session: read_path(session.connection(), ids[-1]))) == LONG
+
+    asyncio.run(work())

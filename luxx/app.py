@@ -48,7 +48,7 @@ from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
-from luxx.runs.admission import forget_runs
+from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
@@ -190,6 +190,7 @@ class House:
             check_provider=self._check_provider,
             stop_run=self.runs.stop,
             forget_runs=forget_runs,
+            forget_runs_of=forget_runs_of,
         )
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import getpass
 import os
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
 from luxx.config_file import load_config
 from luxx.doctor import examine
-from luxx.errors import LuxxError
+from luxx.errors import ConfigError, LuxxError
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
 from luxx.store.engine import open_engine, resolve_url
@@ -132,20 +133,9 @@ class _Server(uvicorn.Server):
 
 
 def _serve(options: argparse.Namespace) -> int:
-    if options.reload:
-        os.environ[RELOAD_VARIABLE] = msgspec.json.encode(
-            {
-                key: str(value)
-                for key, value in vars(options).items()
-                if key in ("config", "data_dir") and value
-            }
-        ).decode()
-        config = load(options)
-        uvicorn.run(
-            "luxx.cli:reloaded_app", factory=True, reload=True, host=config.app.host, port=config.app.port
-        )
-        return 0
     config = load(options)
+    if options.reload:
+        return _serve_reloading(options, config)
     house = House(config)
     server = _Server(
         house,
@@ -162,8 +152,40 @@ def _serve(options: argparse.Namespace) -> int:
             server_header=False,
         ),
     )
-    server.run()
+    # Before anything is opened: a port that is taken must not cost a run its place.
+    listening = _listen(config.app.host, config.app.port)
+    with listening:
+        server.run(sockets=[listening])
     return 0 if server.started else 1
+
+
+def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
+    given = {
+        key: str(value) for key, value in vars(options).items() if key in ("config", "data_dir") and value
+    }
+    os.environ[RELOAD_VARIABLE] = msgspec.json.encode(given).decode()
+    print(f"Luxx is going to listen on http://{config.app.host}:{config.app.port}", flush=True)
+    uvicorn.run(
+        "luxx.cli:reloaded_app",
+        factory=True,
+        reload=True,
+        host=config.app.host,
+        port=config.app.port,
+        proxy_headers=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound. Raises ConfigError with what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
+        ) from error
 
 
 def reloaded_app() -> Litestar:

@@ -118,8 +118,6 @@ class AccountService:
         config: AuthConfig,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.is_shared = not store.is_sqlite
-        """Other servers may use the same database, and end sign-ins that have streams open here."""
         self._store = store
         self._passwords = passwords
         self._tokens = tokens

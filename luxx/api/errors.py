@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.api.bodies import BODY, refusal
 from luxx.api.envelope import Failure
@@ -95,9 +96,15 @@ def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[Fai
     return response
 
 
-def _database(request: Request[Any, Any, Any], error: OperationalError) -> Response[Failure]:
-    logger.error("database_failed", path=request.url.path, error=str(error.orig))
+def _database(request: Request[Any, Any, Any], error: SQLAlchemyError) -> Response[Failure]:
+    logger.error("database_failed", path=request.url.path, error=str(error))
     return failure(503, "the database does not answer; try again in a moment", "database_unavailable")
+
+
+def _clash(request: Request[Any, Any, Any], error: IntegrityError) -> Response[Failure]:
+    logger.warning("request_clashed", path=request.url.path, error=str(error.orig))
+    sentence = "something this refers to was changed or deleted a moment ago; look again and try again"
+    return failure(409, sentence, "conflict")
 
 
 def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[Failure]:
@@ -109,6 +116,9 @@ HANDLERS: dict[int | type[Exception], Any] = {
     LuxxError: _ours,
     ValidationException: _invalid,
     HTTPException: _http,
+    IntegrityError: _clash,
     OperationalError: _database,
+    InterfaceError: _database,
+    PoolTimeoutError: _database,
     Exception: _unforeseen,
 }

@@ -5,12 +5,12 @@ ended, or the server closes.
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Any
 
 from litestar import Request
 from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.service import AccountChange, AccountService
@@ -48,9 +48,10 @@ class _Stream(ASGIResponse):
         self._accounts = accounts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ending = [asyncio.create_task(self._stop_when_gone(receive))]
-        if self._accounts.is_shared:
-            ending.append(asyncio.create_task(self._stop_when_refused()))
+        ending = [
+            asyncio.create_task(self._stop_when_gone(receive)),
+            asyncio.create_task(self._stop_when_refused()),
+        ]
         unsubscribe = self._accounts.subscribe(self._stop_when_revoked)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
@@ -72,11 +73,15 @@ class _Stream(ASGIResponse):
         self._watch.stop()
 
     async def _stop_when_refused(self) -> None:
-        """Another server of the same database may end the sign-in, and nobody here is told."""
-        with suppress(LuxxError):
-            while True:
-                await asyncio.sleep(RECHECK_SECONDS)
+        """Another process (a server of the same database, the command line) tells nobody here."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            try:
                 await self._accounts.recheck(self._caller)
+            except LuxxError:
+                break
+            except SQLAlchemyError:
+                continue  # The database does not answer just now; ask again.
         self._watch.stop()
 
     def _stop_when_revoked(self, change: AccountChange) -> None:

@@ -42,11 +42,13 @@ class ConversationService:
         check_provider: ProviderCheck,
         stop_run: StopRun,
         forget_runs: Callable[[Session, str], None],
+        forget_runs_of: Callable[[Session, Select[str]], None],
     ) -> None:
         self._store = store
         self._check_provider = check_provider
         self._stop_run = stop_run
         self._forget_runs = forget_runs
+        self._forget_runs_of = forget_runs_of
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
         """A new, empty conversation. Raises NotFound for a provider or project that is not the caller's."""
@@ -96,7 +98,7 @@ class ConversationService:
         await self._check(caller, changes)
 
         def work(session: Session) -> ConversationView:
-            row = own_conversation(session, caller, conversation_id)
+            row = own_conversation(session, caller, conversation_id, is_locked=True)
             _change(session, caller, row, changes)
             row.updated_at = utc_now()
             session.flush()
@@ -111,7 +113,7 @@ class ConversationService:
             await self._stop_run(caller, conversation.run_id)
 
         def work(session: Session) -> None:
-            row = own_conversation(session, caller, conversation_id)
+            row = own_conversation(session, caller, conversation_id, is_locked=True)
             self._forget_runs(session, row.id)
             session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
             session.delete(row)
@@ -137,9 +139,6 @@ class ConversationService:
 
         return await self._store.read(work)
 
-    async def get_message(self, caller: Caller, message_id: str) -> MessageView:
-        return await self._store.read(lambda session: message_view(own_message(session, caller, message_id)))
-
     async def delete_message(self, caller: Caller, message_id: str) -> None:
         """Deletes a message and what follows it; the selected leaf moves to its parent.
 
@@ -151,9 +150,12 @@ class ConversationService:
 
         def work(session: Session) -> None:
             row = own_message(session, caller, message_id)
+            if row.conversation_id is not None:
+                own_conversation(session, caller, row.conversation_id, is_locked=True)
             if _run_over(session, caller, message_id) is not None:
                 raise Conflict("something was sent here a moment ago; try again", kind="run_active")
             doomed = _following(row.id)
+            self._forget_runs_of(session, doomed)
             session.execute(
                 update(ConversationRow)
                 .where(
@@ -180,9 +182,18 @@ _own = select(ConversationRow).where(
 )
 
 
-def own_conversation(session: Session, caller: Caller, conversation_id: str) -> ConversationRow:
-    """The caller's conversation of this id. Raises NotFound."""
-    row = session.scalar(_own, {"b_id": conversation_id, "b_user": caller.user_id})
+_own_locked = _own.with_for_update()
+
+
+def own_conversation(
+    session: Session, caller: Caller, conversation_id: str, *, is_locked: bool = False
+) -> ConversationRow:
+    """The caller's conversation of this id. Raises NotFound.
+
+    `is_locked`: nobody else changes it, sends in it or deletes from it before this transaction ends.
+    """
+    statement = _own_locked if is_locked else _own
+    row = session.scalar(statement, {"b_id": conversation_id, "b_user": caller.user_id})
     if row is None:
         raise NotFound("no conversation with this id", kind="conversation_not_found")
     return row

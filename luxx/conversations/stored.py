@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, literal, select
 
 from luxx.context.prompt import PastMessage
 from luxx.conversations.models import MessageRow
@@ -17,18 +17,20 @@ _replay = msgspec.json.Decoder(list[dict[str, Any]])
 
 _messages = table_of(MessageRow)
 _leaf = (
-    select(_messages.c.id, _messages.c.parent_id)
+    select(_messages.c.id, _messages.c.parent_id, literal(0).label("height"))
     .where(_messages.c.id == bindparam("leaf_id"))
     .cte("path", recursive=True)
 )
 _parents = _messages.alias("parents")
 _ids = _leaf.union_all(
-    select(_parents.c.id, _parents.c.parent_id).join(_leaf, _parents.c.id == _leaf.c.parent_id)
+    select(_parents.c.id, _parents.c.parent_id, _leaf.c.height + 1).join(
+        _leaf, _parents.c.id == _leaf.c.parent_id
+    )
 )
 _path = (
     select(_messages.c.role, _messages.c.content, _messages.c.replay)
     .join(_ids, _ids.c.id == _messages.c.id)
-    .order_by(_messages.c.id)
+    .order_by(_ids.c.height.desc())
 )
 """Made once: building it costs ten times what running it does."""
 

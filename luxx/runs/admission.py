@@ -1,12 +1,12 @@
 """Admission of a chat run: the one transaction that stores the user's message and makes the run.
 
-Limits are counted inside it, so two requests at once cannot both take the last place.
+Limits are counted inside it, one admission at a time, so two requests cannot both take the last place.
 """
 
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import Select, bindparam, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -25,11 +25,15 @@ from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
 ACTIVE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
 TITLE_LENGTH = 80
 SECONDS_OF_A_DAY = 86_400
+ADMISSION_LOCK = 7_402_118
+"""The PostgreSQL advisory lock that admissions take in turn."""
+
 RETRY_SECONDS = 5
 """When to try again after a full house: some run will have ended."""
 
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
+_one_at_a_time = text("SELECT pg_advisory_xact_lock(:lock)")
 _insert_run = insert(_runs)
 _insert_message = insert(table_of(MessageRow))
 _active = (
@@ -114,7 +118,11 @@ def _busy(run_id: str) -> Conflict:
 
 def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
     """Raises TooMany where the user or the server has no place for one more run, or the day is spent."""
-    active = session.connection().execute(_active)
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":
+        # One admission at a time among all servers; on SQLite one thread writes anyway.
+        connection.execute(_one_at_a_time, {"lock": ADMISSION_LOCK})
+    active = connection.execute(_active)
     counts = {row.user_id: row.runs for row in active}
     if limits.concurrent_runs_per_user and counts.get(caller.user_id, 0) >= limits.concurrent_runs_per_user:
         raise TooMany(
@@ -149,6 +157,12 @@ def _check_day(session: Session, caller: Caller, limits: LimitsConfig, now: date
             retry_after=wait,
             kind="cost_per_day",
         )
+
+
+def forget_runs_of(session: Session, messages: Select[str]) -> None:
+    """Deletes the runs that asked for or wrote messages that are being deleted: their logs hold the text."""
+    runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
+    session.execute(delete(RunRow).where(RunRow.id.in_(runs)).execution_options(synchronize_session=False))
 
 
 def forget_runs(session: Session, subject_id: str) -> None:

@@ -7,6 +7,7 @@ close together at the end.
 from collections.abc import Iterator
 from typing import Any, assert_never
 
+from luxx.errors import Garbled
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Frame
 from luxx.wire.delta import (
@@ -28,6 +29,9 @@ REFUSAL = "refusal"
 MOST_TOKENS = 100_000_000
 """More than any window holds; a completion that claims more is not believed."""
 
+MOST_CHARACTERS = 4_000_000
+"""Some ten times what the longest answers of today's models hold; it bounds what one run can take up."""
+
 Output = Frame | Step
 """A frame to publish, or a step that has closed and is to be logged before anything after it."""
 
@@ -41,6 +45,7 @@ class CompletionReader:
         self._open = open_steps
         self._speaking: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
+        self._size = 0
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.replay: dict[str, Any] = {}
@@ -118,8 +123,13 @@ class CompletionReader:
         self._next = step.index + 1
         return step
 
-    @staticmethod
-    def _grow(step: OpenStep, text: str) -> Frame:
+    def _grow(self, step: OpenStep, text: str) -> Frame:
+        self._size += len(text)
+        if self._size > MOST_CHARACTERS:
+            raise Garbled(
+                f"The provider's answer is longer than {MOST_CHARACTERS:,} characters; it was cut there.",
+                retryable=False,
+            )
         return Frame(step.grow(text), 0, step, text)
 
 

@@ -1,5 +1,8 @@
 """Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
 
+import asyncio
+from pathlib import Path
+
 import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
@@ -47,11 +50,13 @@ class CrewFinder:
     async def make(self, job: ChatJob, seen: Seen, signal: CancelSignal) -> Crew:
         """Raises Unavailable where the embedded model cannot be started."""
         resolved = await self._providers.reach(seen.picked)
+        # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
+        workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, job.user_id)
         tools = self._registry.available_to(seen.caller.permission_level, job.request.tools)
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:
             try:
-                return self._context(user_as_caller(connection, job.user_id), job, signal)
+                return _context(user_as_caller(connection, job.user_id), job, signal, workspace)
             except LuxxError as error:
                 return error
 
@@ -62,12 +67,13 @@ class CrewFinder:
             context_in=context_in,
         )
 
-    def _context(self, caller: Caller, job: ChatJob, signal: CancelSignal) -> ToolContext:
-        return ToolContext(
-            user_id=caller.user_id,
-            username=caller.username,
-            user_permission_level=caller.permission_level,
-            workspace=self._workspaces.prepare_if_wanted(caller.user_id),
-            run_id=job.run_id,
-            cancelled=lambda: signal.is_fired,
-        )
+
+def _context(caller: Caller, job: ChatJob, signal: CancelSignal, workspace: Path) -> ToolContext:
+    return ToolContext(
+        user_id=caller.user_id,
+        username=caller.username,
+        user_permission_level=caller.permission_level,
+        workspace=workspace,
+        run_id=job.run_id,
+        cancelled=lambda: signal.is_fired,
+    )

@@ -7,11 +7,9 @@ leases keep others away.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import msgspec
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.runs import leases
 from luxx.runs.admission import Driver
@@ -75,11 +73,6 @@ class Durable:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.write(lambda session: leases.release(session, self._slot))
 
-    @property
-    def active(self) -> int:
-        """How many runs this process drives."""
-        return len(self._driven)
-
     def driver(self) -> Driver:
         """The lease that a run made now starts with."""
         return Driver(owner=self._slot, lease_until=time.time() + self._lease_seconds)
@@ -132,14 +125,20 @@ class Durable:
     async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
-            with suppress(SQLAlchemyError):
+            try:
                 await self._renew()
                 await self._take_lost()
+            except Exception:
+                # Whatever it was, the next beat may succeed; without beats every run here would be lost.
+                logger.exception("beat_failed")
 
     async def _renew(self) -> None:
         mine, until = list(self._driven), time.time() + self._lease_seconds
-        if mine:
-            await self._store.write(lambda session: leases.renew(session, self._slot, mine, until))
+        if not mine:
+            return
+        await self._store.write(lambda session: leases.renew(session, self._slot, mine, until))
+        for run_id in await self._store.read(lambda session: leases.cancelled(session, mine)):
+            self.cancel(run_id)
 
     async def _take_lost(self) -> None:
         now, driven = time.time(), list(self._driven)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from luxx.clock import timestamp, utc_now
 from luxx.conversations.models import ConversationRow
+from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent
@@ -48,9 +49,9 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
         for seq, event in enumerate(events, run.last_seq + 1)
     ]
     connection.execute(insert(table_of(RunEventRow)), rows)
-    connection.execute(
+    ended = connection.execute(
         _runs.update()
-        .where(_runs.c.id == run_id)
+        .where(_runs.c.id == run_id, _runs.c.fence == fence)
         .values(
             status=RunStatus.FAILED.value,
             phase=null(),
@@ -62,4 +63,6 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
             finished_at=utc_now(),
         )
     )
+    if ended.rowcount != 1:
+        raise LostRun(run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))

@@ -14,7 +14,7 @@ import msgspec
 from luxx.runs.frames import OpenStep
 
 RING = 2048
-"""Frames kept for watchers that lag. At some 250 bytes a frame: half a megabyte per busy run at most."""
+"""Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +82,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._channels: dict[str, Channel] = {}
-        self.is_closed = False
+        self.closed = asyncio.Event()
 
     @contextmanager
     def watched(self, run_id: str) -> Generator[Channel]:
@@ -116,7 +116,7 @@ class Hub:
 
     def close(self) -> None:
         """Ends every watch: the server stops, and clients attach again where they were."""
-        self.is_closed = True
+        self.closed.set()
         self.wake_all()
 
     def wake_all(self) -> None:

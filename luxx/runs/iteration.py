@@ -31,6 +31,7 @@ from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall, ToolResult, ToolSpec
+from luxx.wire.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,11 +44,11 @@ Tasks = dict["asyncio.Task[Executed]", Step]
 
 
 class Cut(Exception):
-    """A completion ended before its end: `entries` are its open steps, closed with what they had."""
+    """A completion ended before its end: its open steps, closed with what they had, and what it used."""
 
-    def __init__(self, entries: list[Entry], because: ProviderError | None) -> None:
+    def __init__(self, completed: "Completed", because: ProviderError | None) -> None:
         super().__init__()
-        self.entries = entries
+        self.completed = completed
         self.because = because
 
 
@@ -84,6 +85,7 @@ class Iteration:
     ) -> None:
         self._metrics = metrics
         self._deltas = 0
+        self._is_retrying = False
         self._job = job
         self._log = log
         self._channel = channel
@@ -106,10 +108,10 @@ class Iteration:
             await self._signal.wait(self._read(reader, request))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            raise Cut(closing(reader.close(StepStatus.ERROR)), error) from error
+            raise Cut(self._cut(reader, StepStatus.ERROR), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
-            raise Cut(closing(reader.close(StepStatus.CANCELLED)), None) from None
+            raise Cut(self._cut(reader, StepStatus.CANCELLED), None) from None
         self._metrics.model_called("ok", self._deltas)
         return self._completed(reader)
 
@@ -123,7 +125,8 @@ class Iteration:
             if usage is not None:
                 record(session, usage)
 
-        await self._log.append([*before, *running], phase=RunPhase.ACTING, also=also)
+        spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
+        await self._log.append([*before, *running], phase=RunPhase.ACTING, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
@@ -159,6 +162,9 @@ class Iteration:
         async with aclosing(self._client.stream(request, target, on_retry=self._on_retry)) as stream:
             async for deltas in stream:
                 self._deltas += len(deltas)
+                if self._is_retrying:
+                    self._is_retrying = False
+                    await self._log.append([], phase=RunPhase.THINKING)
                 for output in reader.take(deltas):
                     if isinstance(output, Frame):
                         publish(output)
@@ -167,6 +173,7 @@ class Iteration:
 
     async def _on_retry(self, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
+        self._is_retrying = True
         await self._log.append([event], phase=RunPhase.RETRYING)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
@@ -188,7 +195,15 @@ class Iteration:
         note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
         entries = closing(reader.close(StepStatus.DONE))
         entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
-        entry = UsageEntry(
+        return Completed(entries, self._line(usage, cost))
+
+    def _cut(self, reader: CompletionReader, status: StepStatus) -> Completed:
+        usage = reader.usage
+        cost = self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens)
+        return Completed(closing(reader.close(status)), self._line(usage, cost))
+
+    def _line(self, usage: Usage, cost: float | None) -> UsageEntry:
+        return UsageEntry(
             user_id=self._job.user_id,
             tenant_id=self._job.tenant_id,
             run_id=self._job.run_id,
@@ -198,7 +213,6 @@ class Iteration:
             usage=usage,
             cost=cost,
         )
-        return Completed(entries, entry)
 
     async def _interrupt_lost(self) -> None:
         """Calls that were running when a process died: those that cannot be repeated end as interrupted."""

@@ -29,6 +29,12 @@ def renew(session: Session, owner: str, run_ids: Sequence[str], until: float) ->
     )
 
 
+def cancelled(session: Session, run_ids: Sequence[str]) -> list[str]:
+    """Those of the runs that a person has ended, perhaps through another process."""
+    wanted = select(RunRow.id).where(RunRow.id.in_(run_ids), RunRow.is_cancelled)
+    return list(session.scalars(wanted))
+
+
 def take_lost(
     session: Session, owner: str, *, now: float, until: float, driven: Sequence[str], is_alone: bool
 ) -> list[Taken]:

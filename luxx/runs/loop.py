@@ -86,11 +86,7 @@ class ChatLoop:
             run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
             turn = Turn(job, ChatLog(run_log, state), channel, self._max_iterations)
             try:
-                await self._work(turn, seen, signal)
-            except RunCancelled:
-                await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
-            except LuxxError as error:
-                await turn.end(turn.cut_short(StepStatus.ERROR), failed(error))
+                await self._work_to_the_end(turn, seen, signal)
             except (LostRun, OperationalError, InterfaceError):
                 # Not ours any more, or the database is away: the log says where it stands.
                 raise
@@ -98,6 +94,15 @@ class ChatLoop:
                 logger.exception("run_broke", run_id=run_id)
                 await self._end_broken(turn, fence)
             ended(turn.status, turn.log.state.usage)
+
+    async def _work_to_the_end(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
+        """The work, and the ending that a person or a known error gives it."""
+        try:
+            await self._work(turn, seen, signal)
+        except RunCancelled:
+            await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
+        except LuxxError as error:
+            await turn.end(turn.cut_short(StepStatus.ERROR), failed(error))
 
     async def _end_broken(self, turn: "Turn", fence: int) -> None:
         """Ends a run after an error that nobody foresaw, which may be that its message cannot be stored."""
@@ -197,7 +202,8 @@ class Turn:
         try:
             completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
         except Cut as cut:
-            await self.end(cut.entries, CANCELLED if cut.because is None else failed(cut.because))
+            ending = CANCELLED if cut.because is None else failed(cut.because)
+            await self.end(cut.completed.entries, ending, cut.completed.usage)
         else:
             await self._settle(iteration, completed)
 

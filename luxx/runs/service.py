@@ -1,5 +1,6 @@
 """Runs as callers use them: send a message, watch, cancel, look back. The loop itself is `loop.py`'s."""
 
+import asyncio
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -102,7 +103,7 @@ class RunService:
         driver = self._engine.driver()
 
         def work(session: Session) -> Run:
-            conversation = own_conversation(session, caller, sending.conversation_id)
+            conversation = own_conversation(session, caller, sending.conversation_id, is_locked=True)
             chat = self._settle(session, caller, conversation, sending)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
@@ -114,7 +115,7 @@ class RunService:
         Raises ProviderFailed with the failure's own kind, Unavailable where the run is not over: then it
         goes on, here or elsewhere, and can be followed. Both name the run and the message.
         """
-        await self._engine.wait(run.id, None)
+        await self._ended_or_closing(run.id)
         where = {"run_id": run.id, "message_id": run.message_id}
 
         def work(session: Session) -> MessageView:
@@ -130,6 +131,16 @@ class RunService:
             return message_view(own_message(session, caller, ended.message_id))
 
         return await self._store.read(work)
+
+    async def _ended_or_closing(self, run_id: str) -> None:
+        """Returns when the run is no longer driven here, or when the server begins to stop."""
+        ends = asyncio.create_task(self._engine.wait(run_id, None))
+        closes = asyncio.create_task(self._hub.closed.wait())
+        try:
+            await asyncio.wait({ends, closes}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends.cancel()
+            closes.cancel()
 
     async def watch(self, caller: Caller, run_id: str, *, after: int = 0, accumulated: bool = False) -> Watch:
         """A cursor over a run of the caller's, from the event after `after`."""
@@ -175,10 +186,11 @@ class RunService:
 
     async def stop(self, caller: Caller, run_id: str) -> None:
         """Cancels a run if it has not ended, and returns when it has."""
-        run = await self.get(caller, run_id)
-        if run.status not in ENDED:
+        try:
             await self.cancel(caller, run_id)
-            await self._engine.wait(run_id, None)
+        except Conflict:
+            return  # It has ended by itself.
+        await self._engine.wait(run_id, None)
 
     def _settle(
         self, session: Session, caller: Caller, conversation: ConversationRow, sending: Sending

@@ -69,7 +69,7 @@ class Watch:
     async def next(self) -> bytes:
         """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
         channel = self._channel
-        while not (self._is_over or self._hub.is_closed):
+        while not self._has_to_stop():
             if not self._has_begun:
                 self._has_begun = True
                 return run_frame(self._run)
@@ -98,6 +98,9 @@ class Watch:
                 return COMMENT
         return b""
 
+    def _has_to_stop(self) -> bool:
+        return self._is_over or self._hub.closed.is_set()
+
     async def _catch_up(self) -> bytes:
         """One piece of what lies before the live tail; empty where there is none left."""
         if not self._is_placed:
@@ -120,7 +123,7 @@ class Watch:
     async def _place(self) -> None:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""
         channel = self._channel
-        while channel.is_driven and channel.logged < self._sent and not self._is_over:
+        while channel.is_driven and channel.logged < self._sent and not self._has_to_stop():
             await channel.wait(channel.end)
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""

@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, ResourceClosedError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    OperationalError,
+    ResourceClosedError,
+    SQLAlchemyError,
+)
 from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError
@@ -29,6 +35,9 @@ Work = Callable[[Session], T]
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
+POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "tcp_user_timeout": 30_000}
+"""Seconds, seconds and milliseconds: a server that is gone is noticed, and nothing waits for it for ever."""
+
 GROUP_LIMIT = 64
 """Most writes in one commit, so that the first of them does not wait long."""
 
@@ -56,7 +65,12 @@ def open_engine(url: URL) -> Engine:
     """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys)."""
     if url.get_backend_name() == "postgresql":
         return create_engine(
-            url, pool_size=READERS, max_overflow=READERS, pool_pre_ping=True, hide_parameters=True
+            url,
+            pool_size=READERS,
+            max_overflow=READERS,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args=POSTGRESQL_PATIENCE,
         )
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
@@ -164,7 +178,7 @@ class _KeptConnections:
     def drop_if_broken(self, error: BaseException) -> None:
         """After a failure of the database itself the next work begins with a new connection."""
         connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is not None and isinstance(error, DBAPIError | ResourceClosedError):
+        if connection is not None and isinstance(error, OperationalError | ResourceClosedError):
             self._local.connection = None
             self._all.remove(connection)
             with suppress(SQLAlchemyError):
@@ -210,6 +224,15 @@ class _GroupWriter:
             if group:
                 self._commit(group)
         self._kept.close()
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Whoever put work in as the store was being closed is told, and does not wait for ever."""
+        with suppress(queue.Empty):
+            while True:
+                late = self._queue.get_nowait()
+                if late is not None:
+                    late[1].set_exception(RuntimeError("the store is closed"))
 
     def _take(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
         group: list[tuple[Work[Any], Future[Any]]] = []

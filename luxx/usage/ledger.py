@@ -35,8 +35,10 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(session: Session, entry: UsageEntry) -> None:
-    """Adds a completion to the ledger."""
+    """Adds a completion to the ledger; one that was cut before it told of its usage is not there."""
     usage = entry.usage
+    if not (usage.prompt_tokens or usage.completion_tokens):
+        return
     session.connection().execute(
         _insert,
         {

@@ -16,7 +16,7 @@ from luxx.conversations.service import ConversationService
 from luxx.conversations.stored import read_path
 from luxx.conversations.views import ConversationChange
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import forget_runs
+from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.wire.tool import CommandPermission
@@ -59,7 +59,13 @@ async def nothing(*_ignored: object) -> None:
 
 
 def service(store: Store) -> ConversationService:
-    return ConversationService(store, check_provider=nothing, stop_run=nothing, forget_runs=forget_runs)
+    return ConversationService(
+        store,
+        check_provider=nothing,
+        stop_run=nothing,
+        forget_runs=forget_runs,
+        forget_runs_of=forget_runs_of,
+    )
 
 
 def chain(store: Store, conversation_id: str) -> list[str]:

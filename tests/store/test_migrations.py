@@ -60,6 +60,9 @@ def test_every_foreign_key_says_what_happens_when_its_parent_goes(engine: Engine
     for table in Base.metadata.tables:
         for key in inspector.get_foreign_keys(table):
             found += 1
+            if (table, key["constrained_columns"]) == ("messages", ["parent_id"]):
+                # Deleted with what follows it by one statement: a cascade would be as deep as the chain.
+                continue
             assert key["options"].get("ondelete") in ("CASCADE", "SET NULL", "RESTRICT"), (table, key)
     assert found > 5
 

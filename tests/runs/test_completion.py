@@ -3,12 +3,14 @@
 import json
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.runs.completion import CompletionReader
+from luxx.errors import Garbled
+from luxx.runs.completion import MOST_CHARACTERS, CompletionReader
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Frame
 from luxx.runs.state import fold
@@ -190,3 +192,14 @@ def test_a_call_whose_completion_ended_is_pending_and_all_else_is_done(deltas: l
     for step in told(deltas, [1] * len(deltas)).steps:
         wanted = StepStatus.PENDING if step.type == StepType.TOOL_CALL else StepStatus.DONE
         assert step.status == wanted
+
+
+def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
+    reader = CompletionReader("run", 0, {})
+    piece = TextDelta(text="x" * 1_000_000)
+    for _ in range(MOST_CHARACTERS // 1_000_000):
+        assert len(list(reader.take([piece]))) == 1
+    with pytest.raises(Garbled, match="longer than"):
+        list(reader.take([piece]))
+    (step,) = reader.close(StepStatus.ERROR)
+    assert len(step.content) == MOST_CHARACTERS

@@ -227,6 +227,31 @@ def test_a_run_of_one_server_is_followed_to_its_end_at_another(postgresql: str, 
             assert logged[-1]["type"] == "done"
 
 
+def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: Path) -> None:
+    reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
+    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
+        settings = {
+            "LUXX_DATABASE__URL": new_database(postgresql, "cancel"),
+            "LUXX_APP__SECRET_KEY": SECRET,
+            "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
+        }
+        with (
+            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
+            Person(one, None).register("driver") as here,
+            Person(two, None, here.token) as there,
+        ):
+            connect(here, provider)
+            conversation_id = here.good("POST", "/conversations", json={})["id"]
+            with sending(here, conversation_id, "hello") as driven:
+                run_id = next(driven.frames())["run_id"]
+                driven.until("process_step")
+                there.good("POST", f"/runs/{run_id}/cancel")
+                assert driven.rest()[-1]["status"] == "stopped"
+            assert there.good("GET", f"/runs/{run_id}")["status"] == "cancelled"
+            provider.wait_closed(provider.requests[0], timeout=5.0)
+
+
 def test_of_messages_sent_at_once_one_gets_the_conversation(
     postgresql: str, tmp_path: Path, upstream: ScriptedProvider
 ) -> None:

@@ -1,0 +1,72 @@
+"""What a server says when it cannot start, and to those who wait for an answer when it stops."""
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from api.conftest import connect
+from api.person import Person
+from api.server import Server, environment, luxx_command
+from api.streams import attached
+from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
+
+REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
+
+
+def test_a_port_that_is_taken_is_refused_with_a_sentence_before_anything_is_opened(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            luxx_command("serve", "--port", port, "--data-dir", str(tmp_path / "data")),
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"luxx: cannot listen on 127.0.0.1 port {port}: ")
+    assert "Traceback" not in done.stderr
+    assert "database_migrated" not in done.stderr
+
+
+def begun_run(person: Person, conversation_id: str) -> str:
+    """The run of a message that somebody else is sending just now."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        run_id = person.good("GET", f"/conversations/{conversation_id}")["run_id"]
+        if run_id is not None:
+            return run_id
+    raise AssertionError("no run began")
+
+
+def test_who_waits_for_an_answer_is_told_to_follow_its_run_when_the_server_stops(tmp_path: Path) -> None:
+    with ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream:
+        allowed = {"LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://")}
+        with Server(tmp_path, **allowed) as server, Person(server, None).register("ann") as ann:
+            connect(ann, upstream)
+            conversation_id = ann.good("POST", "/conversations", json={})["id"]
+            answers: list[httpx.Response] = []
+
+            def ask() -> None:
+                body = {"conversation_id": conversation_id, "content": "hello"}
+                answers.append(ann.http.post("/messages", json=body))
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            with attached(ann, begun_run(ann, conversation_id)) as stream:
+                stream.until("process_step")
+            server.process.send_signal(signal.SIGTERM)
+            asking.join(timeout=20)
+    (answer,) = answers
+    assert answer.status_code == 503
+    failure = answer.json()
+    assert failure["success"] is False
+    assert failure["detail"]["run_id"]
+    assert failure["detail"]["message_id"]

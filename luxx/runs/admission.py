@@ -15,7 +15,7 @@ from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.service import UNTITLED
 from luxx.errors import Conflict, TooMany
-from luxx.runs.job import ChatRequest
+from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.store.tables import table_of
 from luxx.usage.ledger import spent_since

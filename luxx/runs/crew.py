@@ -12,14 +12,14 @@ from luxx.accounts.service import user_as_caller
 from luxx.accounts.workspaces import Workspaces
 from luxx.errors import LuxxError
 from luxx.providers.service import Picked, ProviderService
+from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
-from luxx.runs.job import ChatJob
 from luxx.tools.core import ToolContext, ToolRegistry
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database says of a job's user and provider."""
+    """What the database says of a brief's user and provider."""
 
     caller: Caller
     picked: Picked
@@ -38,25 +38,25 @@ class CrewFinder:
         self._registry = registry
         self._workspaces = workspaces
 
-    def read(self, session: Session, job: ChatJob) -> Seen:
-        """In the transaction that reads the job. Raises NotAllowed for a disabled user, NotFound or
+    def read(self, session: Session, brief: ChatBrief) -> Seen:
+        """In the transaction that reads the brief. Raises NotAllowed for a disabled user, NotFound or
         InvalidInput for a provider that is gone."""
-        caller = user_as_caller(session.connection(), job.user_id)
-        asked = job.request
+        caller = user_as_caller(session.connection(), brief.user_id)
+        asked = brief.request
         return Seen(
             caller=caller, picked=self._providers.pick(session, caller, asked.provider_id, asked.model)
         )
 
-    async def make(self, job: ChatJob, seen: Seen, signal: CancelSignal) -> Crew:
+    async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:
         """Raises Unavailable where the embedded model cannot be started."""
         resolved = await self._providers.reach(seen.picked)
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
-        workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, job.user_id)
-        tools = self._registry.available_to(seen.caller.permission_level, job.request.tools)
+        workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
+        tools = self._registry.available_to(seen.caller.permission_level, brief.request.tools)
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:
             try:
-                return _context(user_as_caller(connection, job.user_id), job, signal, workspace)
+                return _context(user_as_caller(connection, brief.user_id), brief, signal, workspace)
             except LuxxError as error:
                 return error
 
@@ -68,12 +68,12 @@ class CrewFinder:
         )
 
 
-def _context(caller: Caller, job: ChatJob, signal: CancelSignal, workspace: Path) -> ToolContext:
+def _context(caller: Caller, brief: ChatBrief, signal: CancelSignal, workspace: Path) -> ToolContext:
     return ToolContext(
         user_id=caller.user_id,
         username=caller.username,
         user_permission_level=caller.permission_level,
         workspace=workspace,
-        run_id=job.run_id,
+        run_id=brief.run_id,
         cancelled=lambda: signal.is_fired,
     )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import LuxxError, ProviderError
-from luxx.runs.job import ChatJob
+from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
 from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
@@ -53,7 +53,7 @@ def failed(error: LuxxError) -> Ending:
     return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
 
 
-def ending_events(job: ChatJob, state: ChatState, ending: Ending) -> list[Event]:
+def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Event]:
     """`error` where there was one, then `done`."""
     events: list[Event] = []
     if ending.error is not None:
@@ -61,7 +61,7 @@ def ending_events(job: ChatJob, state: ChatState, ending: Ending) -> list[Event]
         events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
     events.append(
         Done(
-            message_id=job.message_id,
+            message_id=brief.message_id,
             token_count=state.usage.completion_tokens,
             usage=state.usage,
             status=ending.done,
@@ -85,14 +85,14 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
     }
 
 
-def store_message(job: ChatJob, state: ChatState, ending: Ending) -> Callable[[Session], None]:
+def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Session], None]:
     """Work that stores the answer, makes it the selected leaf and frees the conversation."""
     row = {
-        "id": job.message_id,
-        "user_id": job.user_id,
-        "conversation_id": job.conversation_id,
-        "parent_id": job.request.parent_id,
-        "run_id": job.run_id,
+        "id": brief.message_id,
+        "user_id": brief.user_id,
+        "conversation_id": brief.conversation_id,
+        "parent_id": brief.request.parent_id,
+        "run_id": brief.run_id,
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if _has_replay(state) else None,
@@ -108,9 +108,9 @@ def store_message(job: ChatJob, state: ChatState, ending: Ending) -> Callable[[S
         connection.execute(
             _free,
             {
-                "b_id": job.conversation_id,
-                "b_run": job.run_id,
-                "leaf_id": job.message_id,
+                "b_id": brief.conversation_id,
+                "b_run": brief.run_id,
+                "leaf_id": brief.message_id,
                 "now": row["created_at"],
             },
         )

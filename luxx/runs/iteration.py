@@ -15,12 +15,12 @@ from luxx.observe import Metrics
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient, Retry
+from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.completion import CompletionReader
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
-from luxx.runs.job import ChatJob
 from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
 from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.tools.core import ToolContext
@@ -74,7 +74,7 @@ class Iteration:
     def __init__(
         self,
         *,
-        job: ChatJob,
+        brief: ChatBrief,
         log: ChatLog,
         channel: Channel,
         signal: CancelSignal,
@@ -86,7 +86,7 @@ class Iteration:
         self._metrics = metrics
         self._deltas = 0
         self._is_retrying = False
-        self._job = job
+        self._brief = brief
         self._log = log
         self._channel = channel
         self._signal = signal
@@ -101,7 +101,7 @@ class Iteration:
 
         Raises Cut when the provider fails for good or a person cancels.
         """
-        reader = CompletionReader(self._job.run_id, len(self._log.state.steps), self._channel.open_steps)
+        reader = CompletionReader(self._brief.run_id, len(self._log.state.steps), self._channel.open_steps)
         self._deltas = 0
         try:
             request = self._request(self._crew.tools if with_tools else [])
@@ -177,11 +177,11 @@ class Iteration:
         await self._log.append([event], phase=RunPhase.RETRYING)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
-        asked, state = self._job.request, self._log.state
+        asked, state = self._brief.request, self._log.state
         replay = [dict(note.replay) for note in state.notes]
         return CompletionRequest(
             model=asked.model,
-            messages=prompt_messages(asked.system_prompt, self._job.past, state.steps, replay),
+            messages=prompt_messages(asked.system_prompt, self._brief.past, state.steps, replay),
             tools=tools,
             thinking_enabled=asked.thinking_enabled,
             temperature=asked.temperature,
@@ -204,12 +204,12 @@ class Iteration:
 
     def _line(self, usage: Usage, cost: float | None) -> UsageEntry:
         return UsageEntry(
-            user_id=self._job.user_id,
-            tenant_id=self._job.tenant_id,
-            run_id=self._job.run_id,
-            subject_id=self._job.conversation_id,
+            user_id=self._brief.user_id,
+            tenant_id=self._brief.tenant_id,
+            run_id=self._brief.run_id,
+            subject_id=self._brief.conversation_id,
             provider_id=self._crew.target.provider_id,
-            model=self._job.request.model,
+            model=self._brief.request.model,
             usage=usage,
             cost=cost,
         )
@@ -251,7 +251,7 @@ class Iteration:
             entries.append(marked(call, status, executed.duration_ms))
             entries.append(_answer(call, index, executed.result, executed.duration_ms))
         whole = [
-            whole_result(self._job.run_id, executed.call_id, executed.full_output)
+            whole_result(self._brief.run_id, executed.call_id, executed.full_output)
             for _call, executed in results
             if executed.full_output is not None
         ]

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from luxx.errors import LuxxError
 from luxx.observe import Metrics
 from luxx.providers.client import ModelClient
+from luxx.runs.brief import ChatBrief, read_brief
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.crew import CrewFinder, Seen
@@ -30,7 +31,6 @@ from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
 from luxx.runs.iteration import Completed, Cut, Iteration, closing, marked
-from luxx.runs.job import ChatJob, read_job
 from luxx.runs.state import Next, decide, fold, open_calls
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
@@ -78,13 +78,13 @@ class ChatLoop:
         found = await self._store.read(lambda session: self._find(session, run_id, fence))
         if found is None:
             return
-        job, seen = found
-        if job.is_cancelled:
+        brief, seen = found
+        if brief.is_cancelled:
             signal.fire()
-        state = fold(job.events)
+        state = fold(brief.events)
         with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
             run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
-            turn = Turn(job, ChatLog(run_log, state), channel, self._max_iterations)
+            turn = Turn(brief, ChatLog(run_log, state), channel, self._max_iterations)
             try:
                 await self._work_to_the_end(turn, seen, signal)
             except (LostRun, OperationalError, InterfaceError):
@@ -112,33 +112,33 @@ class ChatLoop:
         except (LostRun, OperationalError, InterfaceError):
             raise
         except Exception:
-            logger.exception("run_given_up", run_id=turn.job.run_id)
-            run_id = turn.job.run_id
+            logger.exception("run_given_up", run_id=turn.brief.run_id)
+            run_id = turn.brief.run_id
             await self._store.write(
                 lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
             )
 
-    def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatJob, Seen | LuxxError] | None:
-        job = read_job(session.connection(), run_id, fence)
-        if job is None:
+    def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatBrief, Seen | LuxxError] | None:
+        brief = read_brief(session.connection(), run_id, fence)
+        if brief is None:
             return None
         try:
-            return job, self._crew.read(session, job)
+            return brief, self._crew.read(session, brief)
         except LuxxError as error:
-            return job, error
+            return brief, error
 
     async def _work(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
-        job = turn.job
+        brief = turn.brief
         if isinstance(seen, LuxxError):
             raise seen
         iteration = Iteration(
-            job=job,
+            brief=brief,
             log=turn.log,
             channel=turn.channel,
             signal=signal,
             client=self._client,
             executor=self._executor,
-            crew=await signal.wait(self._crew.make(job, seen, signal)),
+            crew=await signal.wait(self._crew.make(brief, seen, signal)),
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):
@@ -148,13 +148,13 @@ class ChatLoop:
 class Turn:
     """One drive's way through the states, and what it writes at each."""
 
-    def __init__(self, job: ChatJob, log: ChatLog, channel: Channel, max_iterations: int) -> None:
-        self.job = job
+    def __init__(self, brief: ChatBrief, log: ChatLog, channel: Channel, max_iterations: int) -> None:
+        self.brief = brief
         self.log = log
         self.channel = channel
         self.status = ""
         self._max_iterations = max_iterations
-        self._is_resumed = job.fence > 1
+        self._is_resumed = brief.fence > 1
 
     async def go_on(self, iteration: Iteration) -> bool:
         """Does what the state asks for; False once the run has ended. Raises RunCancelled."""
@@ -178,14 +178,14 @@ class Turn:
     async def end(self, entries: list[Entry], ending: Ending, usage: UsageEntry | None = None) -> None:
         """Writes what is left, the ending and the message, in one transaction."""
         last = self.log.after(entries)
-        keep = store_message(self.job, last, ending)
+        keep = store_message(self.brief, last, ending)
 
         def also(session: Session) -> None:
             keep(session)
             if usage is not None:
                 record(session, usage)
 
-        events = [*entries, *ending_events(self.job, last, ending)]
+        events = [*entries, *ending_events(self.brief, last, ending)]
         await self.log.append(events, changes=ending_changes(last, ending), also=also)
         self.status = ending.status.value
 

@@ -15,9 +15,9 @@ from luxx.conversations.views import MessageView, message_view
 from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
 from luxx.providers.service import ProviderService
 from luxx.runs.admission import Driver, NewChat, admit
+from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
-from luxx.runs.job import ChatRequest
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store

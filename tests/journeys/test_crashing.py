@@ -41,7 +41,7 @@ def test_killed_in_mid_answer_the_run_goes_on_by_itself(own_server: LuxxServer, 
             conversation = await ann.conversation(model.url)
             async with ann.say(conversation) as stream:
                 await model.reached("middle")
-                await seen_to(stream, "word99")
+                await seen_to(stream, "word109 ")
                 screen = stream.screen
                 await ann.kill()
             await model.requests[0].wait_closed(5)

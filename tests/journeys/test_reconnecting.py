@@ -127,7 +127,7 @@ def test_a_client_that_attaches_late_gets_closed_steps_then_one_snapshot_then_de
             run = await ann.begin(await ann.conversation(model.url))
             async with ann.follow(run["id"]) as early:
                 await model.reached("middle")
-                while "word99" not in early.screen.text:
+                while "word109 " not in early.screen.text:
                     await early.until("process_step", timeout=5)
                 async with ann.follow(run["id"]) as late:
                     await late.until("process_step", type="thinking")

@@ -61,17 +61,13 @@ def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer, travel: Tr
             conversation = await ann.conversation(model.url)
             async with ann.say(conversation) as stream:
                 await model.reached("middle")
-                while "word99" not in stream.screen.text:
+                while "word109 " not in stream.screen.text:
                     await stream.until("process_step", timeout=5)
                 seen = stream.screen.text
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
                 screen = await stream.to_the_end(timeout=5)
             message = await stopped_well(ann, conversation, screen)
-            # More may have come up to the gate while the cancel was on its way; never past it.
-            assert message["text"] == screen.text
-            assert message["text"].startswith(seen)
-            assert PROSE.startswith(message["text"])
-            assert len(message["text"]) < len(PROSE)
+            assert message["text"] == seen
             assert [step["status"] for step in message["steps"]] == ["cancelled"]
 
     travel(journey())

@@ -1,4 +1,4 @@
-"""A chat run's job: all that a drive needs to know, read in one transaction."""
+"""A chat run's brief: all that a drive needs to know, read in one transaction."""
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -27,7 +27,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: str = ""
 
 
-class ChatJob(msgspec.Struct, frozen=True, kw_only=True):
+class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):
     """A run to drive. `events` is its log so far: empty when it has just begun."""
 
     run_id: str
@@ -55,13 +55,13 @@ _run = select(
 _request = msgspec.json.Decoder(ChatRequest)
 
 
-def read_job(connection: Connection, run_id: str, fence: int) -> ChatJob | None:
-    """The job, or None if the run was deleted or taken by another process since."""
+def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | None:
+    """The brief, or None if the run was deleted or taken by another process since."""
     run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None or run.message_id is None:
         return None
     request = _request.decode(run.request)
-    return ChatJob(
+    return ChatBrief(
         run_id=run_id,
         user_id=run.user_id,
         tenant_id=run.tenant_id,

@@ -16,7 +16,7 @@ from luxx.errors import InvalidInput
 from luxx.runs.events import StoredEvent
 from luxx.runs.service import RunService
 from luxx.runs.views import RunFilter
-from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
 EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
@@ -84,7 +84,8 @@ class RunController(Controller):
         self, caller: GivenCaller, runs: NamedDependency[RunService], run_id: TextId
     ) -> Success[Run]:
         """End a run for good; what was produced is kept."""
-        return success(await runs.cancel(caller, run_id), "cancelled")
+        run = await runs.cancel(caller, run_id)
+        return success(run, "cancelled" if run.status in ENDED else "cancelling")
 
 
 def _last_event_id(request: Request[Any, Any, Any]) -> int:

@@ -28,7 +28,6 @@ OTHER_VARIABLES = frozenset(
         "LUXX_FORBID_SKIPS",
         "LUXX_PASSWORD",
         "LUXX_RELOAD_ARGUMENTS",
-        "LUXX_URL",
         "LUXX_WIRE_FIXTURES",
     }
 )

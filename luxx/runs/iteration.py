@@ -190,19 +190,19 @@ class Iteration:
 
     def _completed(self, reader: CompletionReader) -> Completed:
         state, usage = self._log.state, reader.usage
-        cost = self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens)
+        line = self._line(usage)
+        cost = line.cost
         total = None if cost is None else (state.cost or 0.0) + cost
         note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
         entries = closing(reader.close(StepStatus.DONE))
         entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
-        return Completed(entries, self._line(usage, cost))
+        return Completed(entries, line)
 
     def _cut(self, reader: CompletionReader, status: StepStatus) -> Completed:
-        usage = reader.usage
-        cost = self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens)
-        return Completed(closing(reader.close(status)), self._line(usage, cost))
+        return Completed(closing(reader.close(status)), self._line(reader.usage))
 
-    def _line(self, usage: Usage, cost: float | None) -> UsageEntry:
+    def _line(self, usage: Usage) -> UsageEntry:
+        """The completion's line of the ledger."""
         return UsageEntry(
             user_id=self._brief.user_id,
             tenant_id=self._brief.tenant_id,
@@ -211,7 +211,7 @@ class Iteration:
             provider_id=self._crew.target.provider_id,
             model=self._brief.request.model,
             usage=usage,
-            cost=cost,
+            cost=self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens),
         )
 
     async def _interrupt_lost(self) -> None:

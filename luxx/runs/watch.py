@@ -1,7 +1,8 @@
 """Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
 
-Nothing missing and nothing twice, whether the run is driven here, elsewhere, or over. Gives bytes of
-text/event-stream; `api/sse.py` sends them.
+No logged event missing and none twice, whether the run is driven here, elsewhere, or over; of a run that
+another process drives there is only the log, read again at every wake. Gives bytes of text/event-stream;
+`api/sse.py` sends them.
 """
 
 import time

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows import add_user
 from sqlalchemy import func, insert, select, update
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.models import Tenant, User
 from luxx.clock import new_id, utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.service import ConversationService
@@ -37,19 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
     migrate(engine)
     made = Store(engine)
-    now = utc_now()
-
-    def fill(session: Any) -> None:
-        session.execute(insert(Tenant).values(id=1, name="t", is_default=True, created_at=now))
-        session.execute(
-            insert(User).values(
-                id=1, tenant_id=1, username="ann", username_key="ann", password_hash="x", role="user",
-                must_change_password=False, permission_level=1, workspace_path="", is_active=True,
-                created_at=now,
-            )
-        )  # fmt: skip
-
-    made.write_now(fill)
+    made.write_now(add_user)
     yield made
     made.close()
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rows import add_user
 from sqlalchemy import insert
 
-from luxx.accounts.models import Tenant, User
 from luxx.clock import new_id, utc_now
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.events import RunLog
@@ -188,19 +188,7 @@ def store() -> Iterator[Store]:
         engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
         migrate(engine)
         made = Store(engine)
-        now = utc_now()
-
-        def fill(session: Any) -> None:
-            session.execute(insert(Tenant).values(id=1, name="t", is_default=True, created_at=now))
-            session.execute(
-                insert(User).values(
-                    id=1, tenant_id=1, username="u", username_key="u", password_hash="x", role="user",
-                    must_change_password=False, permission_level=1, workspace_path="", is_active=True,
-                    created_at=now,
-                )
-            )  # fmt: skip
-
-        made.write_now(fill)
+        made.write_now(add_user)
         yield made
         made.close()
 

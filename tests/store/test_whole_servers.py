@@ -3,10 +3,12 @@
 import sqlite3
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from api.conftest import connect
@@ -201,55 +203,56 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
                 server.stop()
 
 
-def test_a_run_of_one_server_is_followed_to_its_end_at_another(postgresql: str, tmp_path: Path) -> None:
+class Pair(NamedTuple):
+    """One user at two servers of one database, and a model that stops in the middle of its answer."""
+
+    here: Person
+    there: Person
+    conversation_id: str
+    provider: ScriptedProvider
+
+
+@contextmanager
+def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path) -> Iterator[Pair]:
     reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
     with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
         settings = {
-            "LUXX_DATABASE__URL": new_database(postgresql, "follow"),
+            "LUXX_DATABASE__URL": new_database(postgresql, name),
             "LUXX_APP__SECRET_KEY": SECRET,
             "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
         }
         with (
             Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
             Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            Person(one, None).register("driver") as here,
+            Person(one, None).register("ann") as here,
             Person(two, None, here.token) as there,
         ):
             connect(here, provider)
             conversation_id = here.good("POST", "/conversations", json={})["id"]
-            with sending(here, conversation_id, "hello") as driven:
-                run_id = next(driven.frames())["run_id"]
-                with attached(there, run_id) as followed:
-                    assert next(followed.frames())["run"]["status"] == "running"
-                    provider.release("waiting")
-                    logged = [frame for frame in driven.rest() if frame["seq"]]
-                    assert [frame for frame in followed.rest() if frame["seq"]] == logged
-            assert logged[-1]["type"] == "done"
+            yield Pair(here, there, conversation_id, provider)
+
+
+def test_a_run_of_one_server_is_followed_to_its_end_at_another(postgresql: str, tmp_path: Path) -> None:
+    with pair_at_two_servers(postgresql, "follow", tmp_path) as pair:
+        with sending(pair.here, pair.conversation_id, "hello") as driven:
+            run_id = next(driven.frames())["run_id"]
+            with attached(pair.there, run_id) as followed:
+                assert next(followed.frames())["run"]["status"] == "running"
+                pair.provider.release("waiting")
+                logged = [frame for frame in driven.rest() if frame["seq"]]
+                assert [frame for frame in followed.rest() if frame["seq"]] == logged
+        assert logged[-1]["type"] == "done"
 
 
 def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: Path) -> None:
-    reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
-    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
-        settings = {
-            "LUXX_DATABASE__URL": new_database(postgresql, "cancel"),
-            "LUXX_APP__SECRET_KEY": SECRET,
-            "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
-        }
-        with (
-            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
-            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            Person(one, None).register("driver") as here,
-            Person(two, None, here.token) as there,
-        ):
-            connect(here, provider)
-            conversation_id = here.good("POST", "/conversations", json={})["id"]
-            with sending(here, conversation_id, "hello") as driven:
-                run_id = next(driven.frames())["run_id"]
-                driven.until("process_step")
-                there.good("POST", f"/runs/{run_id}/cancel")
-                assert driven.rest()[-1]["status"] == "stopped"
-            assert there.good("GET", f"/runs/{run_id}")["status"] == "cancelled"
-            provider.wait_closed(provider.requests[0], timeout=5.0)
+    with pair_at_two_servers(postgresql, "cancel", tmp_path) as pair:
+        with sending(pair.here, pair.conversation_id, "hello") as driven:
+            run_id = next(driven.frames())["run_id"]
+            driven.until("process_step")
+            pair.there.good("POST", f"/runs/{run_id}/cancel")
+            assert driven.rest()[-1]["status"] == "stopped"
+        assert pair.there.good("GET", f"/runs/{run_id}")["status"] == "cancelled"
+        pair.provider.wait_closed(pair.provider.requests[0], timeout=5.0)
 
 
 def test_of_messages_sent_at_once_one_gets_the_conversation(
@@ -280,26 +283,12 @@ def test_of_messages_sent_at_once_one_gets_the_conversation(
 
 
 def test_signing_out_at_one_server_ends_streams_that_another_serves(postgresql: str, tmp_path: Path) -> None:
-    reply = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
-    with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as provider:
-        settings = {
-            "LUXX_DATABASE__URL": new_database(postgresql, "cut"),
-            "LUXX_APP__SECRET_KEY": SECRET,
-            "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
-        }
-        with (
-            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
-            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            Person(one, None).register("leaving") as here,
-            Person(two, None, here.token) as there,
-        ):
-            connect(here, provider)
-            conversation_id = here.good("POST", "/conversations", json={})["id"]
-            with sending(there, conversation_id, "hello") as stream:
-                assert next(stream.frames())["type"] == "run"
-                here.good("POST", "/auth/logout")
-                started = time.monotonic()
-                frames = stream.rest()
-                assert time.monotonic() - started < CUT_SECONDS
-                assert "done" not in {frame["type"] for frame in frames}
-            there.bad("GET", "/auth/me", 401)
+    with pair_at_two_servers(postgresql, "cut", tmp_path) as pair:
+        with sending(pair.there, pair.conversation_id, "hello") as stream:
+            assert next(stream.frames())["type"] == "run"
+            pair.here.good("POST", "/auth/logout")
+            started = time.monotonic()
+            frames = stream.rest()
+            assert time.monotonic() - started < CUT_SECONDS
+            assert "done" not in {frame["type"] for frame in frames}
+        pair.there.bad("GET", "/auth/me", 401)

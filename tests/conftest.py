@@ -3,6 +3,11 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a busy machine draws its first example says nothing of the code.
+settings.register_profile("luxx", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("luxx")
 
 
 @pytest.hookimpl(trylast=True)

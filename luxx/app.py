@@ -71,6 +71,9 @@ NO_SANDBOX = "none"
 GRACE_SECONDS = 5.0
 """How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
 
+GC_THRESHOLDS = (10_000, 20, 50)
+"""Objects made before the collector looks: the language's own 700 would be met every few tokens."""
+
 logger = structlog.get_logger()
 
 
@@ -130,6 +133,8 @@ class House:
         ]
         gc.collect()
         gc.freeze()
+        # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
+        gc.set_threshold(*GC_THRESHOLDS)
 
     async def close(self) -> None:
         """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""

@@ -14,9 +14,14 @@ def utc_now() -> datetime:
 
 def timestamp() -> str:
     """The current time as ISO 8601 UTC with milliseconds and `Z`."""
-    now = time.time()
-    seconds = int(now)
-    return f"{_second(seconds)}.{int((now - seconds) * 1000):03d}Z"
+    return _millisecond(int(time.time() * 1000))
+
+
+@lru_cache(maxsize=2)
+def _millisecond(milliseconds: int) -> str:
+    # A busy server writes dozens in one millisecond.
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z"
 
 
 @lru_cache(maxsize=2)

@@ -5,21 +5,20 @@ No dialect and no retry here: those are the adapters' and the client's.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from urllib.request import getproxies
 
 import aiohttp
 import httpx
 from aiohttp.abc import AbstractResolver
-from httpx_aiohttp import AiohttpTransport
 
 from luxx import __version__
 from luxx.config import ProvidersConfig
-from luxx.errors import Dropped, Garbled, ProviderError, ProviderRefused, Stalled, Unreachable
+from luxx.errors import Dropped, Garbled, ProviderError, ProviderRefused, Unreachable
 from luxx.providers.adapter import UpstreamRequest
 from luxx.providers.addresses import AddressGuard
+from luxx.providers.body import Body, Engine, never_started
 from luxx.providers.failures import (
     as_provider_error,
     cut,
@@ -50,7 +49,7 @@ class Transport:
         self._guard = guard
         resolver = None if guard is None else GuardedResolver(guard)
 
-        def engine(proxy: str | None) -> AiohttpTransport:
+        def engine(proxy: str | None) -> Engine:
             return _engine(proxy, resolver)
 
         self._idle_seconds = config.idle_timeout_seconds
@@ -73,34 +72,28 @@ class Transport:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def stream(self, request: UpstreamRequest, *, secret: str) -> AsyncGenerator[bytes, None]:
-        """The answer's body, piece by piece as it arrives. Closing the generator closes the socket.
+    async def open(self, request: UpstreamRequest, *, secret: str) -> Body:
+        """Sends; returns the answer's body once its head says that it is one. The caller closes it.
 
         Raises ProviderError; `secret` is kept out of its message.
         """
-        response = await self._open(request, secret)
-        try:
-            has_begun = False
-            try:
-                async for piece in _body_of(response):
-                    has_begun = True
-                    yield piece
-            except (httpx.HTTPError, aiohttp.ClientError) as error:
-                raise self._broken(error, secret, has_begun=has_begun) from error
-        finally:
-            await response.aclose()
+        response = await self._send(request, secret)
+        return Body(response, idle_seconds=self._idle_seconds, secret=secret)
 
     async def fetch(self, request: UpstreamRequest, *, secret: str) -> bytes:
         """The whole body of a short answer. Raises ProviderError, Garbled past 16 MB."""
+        answer = await self.open(request, secret=secret)
         body = bytearray()
-        async with aclosing(self.stream(request, secret=secret)) as pieces:
-            async for piece in pieces:
+        try:
+            while piece := await answer.read():
                 body += piece
                 if len(body) > MAX_FETCH_BYTES:
                     raise Garbled(f"The provider sent more than {MAX_FETCH_BYTES} bytes.")
+        finally:
+            await answer.aclose()
         return bytes(body)
 
-    async def _open(self, request: UpstreamRequest, secret: str) -> httpx.Response:
+    async def _send(self, request: UpstreamRequest, secret: str) -> httpx.Response:
         try:
             built = self._client.build_request(
                 "POST" if request.body else "GET",
@@ -117,7 +110,7 @@ class Transport:
             async with asyncio.timeout(self._start_seconds):
                 response = await self._client.send(built, stream=True)
         except TimeoutError as error:
-            raise self._never_started() from error
+            raise never_started(self._idle_seconds) from error
         except httpx.InvalidURL as error:
             raise ProviderRefused("The provider's base_url is not a usable address.") from error
         except (httpx.HTTPError, aiohttp.ClientError, ValueError) as error:
@@ -145,15 +138,16 @@ class Transport:
 
     async def _refusal(self, response: httpx.Response, secret: str) -> ProviderError:
         body = b""
+        answer = Body(response, idle_seconds=self._idle_seconds, secret=secret)
         try:
             async with asyncio.timeout(min(self._idle_seconds, 10)):
-                async for piece in _body_of(response):
+                while len(body) < MAX_ERROR_BODY_BYTES and (piece := await answer.read()):
                     body += piece
-                    if len(body) >= MAX_ERROR_BODY_BYTES:
-                        break
-        except (TimeoutError, httpx.HTTPError, aiohttp.ClientError):
+        except (TimeoutError, ProviderError):
             # The status alone must do; half a body is still read for its message.
             pass
+        finally:
+            await answer.aclose()
         found = read_error_body(body[:MAX_ERROR_BODY_BYTES])
         found = type(found)(
             message=redact(found.message, secret), code=found.code, status=response.status_code
@@ -168,7 +162,7 @@ class Transport:
         said = cut(redact(str(cause) or type(cause).__name__, secret))
         match cause:
             case aiohttp.SocketTimeoutError():
-                return self._never_started()
+                return never_started(self._idle_seconds)
             case aiohttp.ServerTimeoutError():
                 return Unreachable("The provider cannot be reached: connecting took too long.")
             case aiohttp.ClientConnectorError(os_error=AddressRefused(reason=reason)):
@@ -188,21 +182,6 @@ class Transport:
             case _:
                 return Unreachable(f"The provider cannot be reached: {said}")
 
-    def _broken(self, error: Exception, secret: str, *, has_begun: bool) -> ProviderError:
-        cause = error.__cause__ or error
-        if isinstance(cause, aiohttp.ServerTimeoutError):
-            return self._went_silent() if has_begun else self._never_started()
-        if isinstance(error, httpx.DecodingError):
-            return Garbled(f"The provider's answer cannot be decompressed: {cut(redact(str(error), secret))}")
-        where = "in the middle of its answer" if has_begun else "before its answer began"
-        return Dropped(f"The provider closed the connection {where}.")
-
-    def _never_started(self) -> Stalled:
-        return Stalled(f"The provider never started to answer ({self._idle_seconds:g} s).")
-
-    def _went_silent(self) -> Stalled:
-        return Stalled(f"The provider went silent in the middle of its answer ({self._idle_seconds:g} s).")
-
 
 async def _sent_in_pieces(body: bytes) -> AsyncGenerator[bytes, None]:
     # A long prompt in one write would hold the event loop for everybody else.
@@ -210,17 +189,7 @@ async def _sent_in_pieces(body: bytes) -> AsyncGenerator[bytes, None]:
         yield body[at : at + SEND_BYTES]
 
 
-def _body_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    encoding = response.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        return response.aiter_bytes()
-    # Not `aiter_raw`: its bookkeeping costs more per piece than the splitter and the parser.
-    stream = response.stream
-    assert isinstance(stream, httpx.AsyncByteStream)
-    return aiter(stream)
-
-
-def _engine(proxy: str | None, resolver: AbstractResolver | None) -> AiohttpTransport:
+def _engine(proxy: str | None, resolver: AbstractResolver | None) -> Engine:
     verified = httpx.create_ssl_context()
 
     def session() -> aiohttp.ClientSession:
@@ -233,13 +202,11 @@ def _engine(proxy: str | None, resolver: AbstractResolver | None) -> AiohttpTran
             max_line_size=MAX_HEADER_BYTES,
         )
 
-    return AiohttpTransport(
-        verify=verified, client=session, proxy=httpx.Proxy(proxy) if proxy is not None else None
-    )
+    return Engine(verify=verified, client=session, proxy=httpx.Proxy(proxy) if proxy is not None else None)
 
 
 def _proxy_mounts(
-    engine: Callable[[str | None], AiohttpTransport],
+    engine: Callable[[str | None], Engine],
 ) -> dict[str, httpx.AsyncBaseTransport | None]:
     """The environment's proxies; never for loopback, where a local model answers."""
     proxies = getproxies()

@@ -50,6 +50,14 @@ class CompletionReader:
         self.finish = FinishReason.UNKNOWN
         self.replay: dict[str, Any] = {}
 
+    def continued(self, deltas: list[Delta]) -> Frame | None:
+        """The frame of one fragment of the text that is being said, as most reads bring; else None."""
+        step = self._speaking
+        if step is None or step.type is not StepType.TEXT or len(deltas) != 1:
+            return None
+        delta = deltas[0]
+        return self._grow(step, delta.text) if isinstance(delta, TextDelta) and delta.text else None
+
     def take(self, deltas: list[Delta]) -> Iterator[Output]:
         """What the deltas of one network read make, in order; fragments of one step become one frame.
 

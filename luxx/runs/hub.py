@@ -68,13 +68,11 @@ class Channel:
             if not future.done():
                 future.set_result(None)
 
-    async def wait(self, index: int) -> None:
-        """Returns when there is a frame at `index`, or when woken for another reason."""
-        if index < self.end:
-            return
+    def news(self) -> asyncio.Future[None]:
+        """Done when the next frame is there, or when woken for another reason."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        await future
+        return future
 
 
 class Hub:

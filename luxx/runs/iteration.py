@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
 
 import msgspec
 from msgspec import UNSET
@@ -13,8 +12,9 @@ from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
 from luxx.observe import Metrics
 from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.answer import Retry
 from luxx.providers.catalog import ModelCard
-from luxx.providers.client import ModelClient, Retry
+from luxx.providers.client import ModelClient
 from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
@@ -158,13 +158,16 @@ class Iteration:
         await self._log.append([marked(step, StepStatus.INTERRUPTED) for step in steps])
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
-        publish, target = self._channel.publish, self._crew.target
-        async with aclosing(self._client.stream(request, target, on_retry=self._on_retry)) as stream:
-            async for deltas in stream:
+        publish = self._channel.publish
+        async with self._client.answer(request, self._crew.target, on_retry=self._on_retry) as answer:
+            while deltas := await answer.read():
                 self._deltas += len(deltas)
                 if self._is_retrying:
                     self._is_retrying = False
                     await self._log.append([], phase=RunPhase.THINKING)
+                if (frame := reader.continued(deltas)) is not None:
+                    publish(frame)
+                    continue
                 for output in reader.take(deltas):
                     if isinstance(output, Frame):
                         publish(output)

@@ -38,6 +38,7 @@ class Watch:
         self._hold = ExitStack()
         self._is_attached = False
         self._has_begun = False
+        self._is_first = False
         self._is_live = False
         self._is_over = False
         self._index = 0
@@ -50,7 +51,7 @@ class Watch:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
         self._is_attached = True
         self._channel = self._hold.enter_context(self._hub.watched(self._run.id))
-        self._is_placed = self._is_live = True
+        self._is_placed = self._is_first = True
         self._index = self._channel.end
 
     @contextmanager
@@ -69,13 +70,10 @@ class Watch:
 
     async def next(self) -> bytes:
         """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
-        channel = self._channel
-        while not self._has_to_stop():
-            if not self._has_begun:
-                self._has_begun = True
-                return run_frame(self._run)
+        channel, closed = self._channel, self._hub.closed
+        while not (self._is_over or closed.is_set()):
             if not self._is_live:
-                data = await self._catch_up()
+                data = await self._before_live()
                 if data:
                     self._last_sent = time.monotonic()
                     return data
@@ -89,7 +87,7 @@ class Watch:
                 # Fell off the ring.
                 self._is_live = self._is_placed = False
                 continue
-            await channel.wait(self._index)
+            await channel.news()
             if channel.end > self._index:
                 continue
             # Woken without a frame. A run that another process drives has only the log to tell of it.
@@ -98,6 +96,13 @@ class Watch:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
+
+    async def _before_live(self) -> bytes:
+        if not self._has_begun:
+            self._has_begun = True
+            self._is_live = self._is_first
+            return run_frame(self._run)
+        return await self._catch_up()
 
     def _has_to_stop(self) -> bool:
         return self._is_over or self._hub.closed.is_set()
@@ -125,7 +130,7 @@ class Watch:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""
         channel = self._channel
         while channel.is_driven and channel.logged < self._sent and not self._has_to_stop():
-            await channel.wait(channel.end)
+            await channel.news()
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""
         if channel.is_driven:

@@ -1,7 +1,7 @@
 """Calling a scripted provider through the real transport, with waits that are recorded, not slept."""
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -9,7 +9,8 @@ import msgspec
 from luxx.config import ProvidersConfig
 from luxx.errors import ProviderError
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.client import ModelClient, Retry
+from luxx.providers.answer import Retry
+from luxx.providers.client import ModelClient
 from luxx.providers.scripted import Rule, Script, ScriptedProvider
 from luxx.providers.transport import Transport
 from luxx.wire.delta import Delta, TextDelta
@@ -48,9 +49,8 @@ class Caller:
             called.retries.append(retry)
 
         try:
-            async with aclosing(self.client.stream(request, target, on_retry=on_retry)) as batches:
-                async for deltas in batches:
-                    assert deltas
+            async with self.client.answer(request, target, on_retry=on_retry) as answer:
+                while deltas := await answer.read():
                     called.deltas += deltas
         except ProviderError as error:
             called.error = error

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from email.utils import format_datetime
 
@@ -310,9 +310,8 @@ def test_cancelling_the_reader_closes_the_socket_at_once(place: str) -> None:
             begun = asyncio.Event()
 
             async def read() -> None:
-                stream = caller.client.stream(ASK, target_of(server.url), on_retry=ignore)
-                async with aclosing(stream) as batches:
-                    async for _ in batches:
+                async with caller.client.answer(ASK, target_of(server.url), on_retry=ignore) as answer:
+                    while await answer.read():
                         begun.set()
 
             task = asyncio.create_task(read())
@@ -336,10 +335,8 @@ def test_leaving_the_stream_early_closes_the_socket() -> None:
     async def run() -> None:
         rule = Rule(reply=[Text(text="begun"), Gate(name="held")])
         async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
-            stream = caller.client.stream(ASK, target_of(server.url), on_retry=ignore)
-            async with aclosing(stream) as batches:
-                async for _ in batches:
-                    break
+            async with caller.client.answer(ASK, target_of(server.url), on_retry=ignore) as answer:
+                assert await answer.read()
             await server.requests[0].wait_closed(0.5)
 
     asyncio.run(run())

@@ -1,0 +1,168 @@
+"""One answer of a model while it is read: bytes become deltas, and what failed is tried again in time.
+
+Bytes are the body's, their meaning the parser's, when it is asked again is decided here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+import msgspec
+
+from luxx.errors import Dropped, ProviderError, Stalled
+from luxx.providers.adapter import StreamParser
+from luxx.providers.body import Body
+from luxx.providers.failures import redacted
+from luxx.wire.delta import Delta
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_WAITED_SECONDS = 180.0
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 16.0
+DRAIN_SECONDS = 0.2
+"""How long the end of a body is awaited after the stream said it is done, to keep the connection."""
+
+Ask = Callable[[], Awaitable[tuple[StreamParser, Body]]]
+"""Sends the request once; gives what reads the answer, and its body. Raises ProviderError."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed try that is followed by another; `attempt` is the number of the one to come, from 2."""
+
+    attempt: int
+    delay_ms: int
+    reason: str
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and when a failed try is followed by another; `sleep` and `rand` (0 to 1) are injected."""
+
+    retries: int
+    sleep: Callable[[float], Awaitable[None]]
+    rand: Callable[[], float]
+    on_retry: Callable[[Retry], Awaitable[None]]
+
+    def delay(self, error: ProviderError, failed: int) -> float:
+        """Seconds to wait after `failed` tries before this one: doubling, or what the provider asks for."""
+        backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed)
+        jittered = backoff * (0.5 + self.rand() / 2)
+        if error.retry_after is None:
+            return jittered
+        return min(MAX_RETRY_AFTER_SECONDS, error.retry_after + jittered / 10)
+
+
+@runtime_checkable
+class KnowsItsEnd(Protocol):
+    """A parser whose dialect marks the end inside the body."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+
+class Answer:
+    """Use: `async with client.answer(…) as answer: while deltas := await answer.read(): …`.
+
+    Leaving it closes the socket. Flat on purpose: it is passed through for every token.
+    """
+
+    def __init__(self, ask: Ask, secret: str, patience: Patience) -> None:
+        self._ask = ask
+        self._secret = secret
+        self._patience = patience
+        self._body: Body | None = None
+        self._parser: StreamParser | None = None
+        self._ending: KnowsItsEnd | None = None
+        self._has_begun = False
+        self._is_over = False
+        self._failed = 0
+        self._waited = 0.0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def read(self) -> list[Delta]:
+        """The deltas of the next network read that brought any; none once the answer has ended.
+
+        Retries what may help as long as nothing was given out; then raises ProviderError.
+        """
+        while not self._is_over:
+            try:
+                parser, body = self._parser, self._body
+                if parser is None or body is None:
+                    parser, body = await self._open()
+                ending = self._ending
+                while (ending is None or not ending.is_done) and (piece := await body.read()):
+                    deltas = parser.feed(piece)
+                    if deltas:
+                        self._has_begun = True
+                        return deltas
+                return await self._end(parser, body)
+            except (Dropped, Stalled) as error:
+                if (last := self._last()) is not None:
+                    return last
+                await self._recover(redacted(error, self._secret))
+            except ProviderError as error:
+                await self._recover(redacted(error, self._secret))
+        return []
+
+    async def _open(self) -> tuple[StreamParser, Body]:
+        parser, body = await self._ask()
+        self._parser, self._body = parser, body
+        self._ending = parser if isinstance(parser, KnowsItsEnd) else None
+        return parser, body
+
+    async def _end(self, parser: StreamParser, body: Body) -> list[Delta]:
+        if self._ending is not None and self._ending.is_done:
+            await _drain(body)
+        deltas = parser.close()
+        self._is_over = True
+        return deltas
+
+    def _last(self) -> list[Delta] | None:
+        """The end of an answer whose connection broke after it was whole; None where it was not."""
+        if self._parser is None:
+            return None
+        try:
+            deltas = self._parser.close()
+        except Dropped:
+            return None
+        self._is_over = True
+        return deltas
+
+    async def _recover(self, error: ProviderError) -> None:
+        """Waits for the next try, or raises where there is none."""
+        patience, failed = self._patience, self._failed
+        delay = patience.delay(error, failed)
+        if (
+            self._has_begun
+            or not error.retryable
+            or failed >= patience.retries
+            or self._waited + delay > MAX_WAITED_SECONDS
+        ):
+            self._is_over = True
+            raise error
+        await self._close()
+        self._failed = failed + 1
+        self._waited += delay
+        attempt = Retry(attempt=failed + 2, delay_ms=round(delay * 1000), reason=error.message)
+        await patience.on_retry(attempt)
+        await patience.sleep(delay)
+
+    async def _close(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            await body.aclose()
+
+
+async def _drain(body: Body) -> None:
+    with suppress(TimeoutError, ProviderError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while await body.read():
+                pass

@@ -37,6 +37,9 @@ FIXED_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
+STRAIGHT = "luxx.send"
+"""Where a request's scope keeps the server's own `send`: what a stream may use once its answer has begun."""
+
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
 
@@ -113,6 +116,7 @@ class _Protection:
         request_id = new_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         answer = _Answer(send, request_id)
+        scope[STRAIGHT] = send
         asked = _read_headers(scope["headers"])
         limit = self._limit(scope["path"])
         refusal = self._refuse_caller(scope, asked) or _refuse_length(asked.length, limit)

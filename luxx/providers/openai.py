@@ -122,10 +122,10 @@ class OpenAIParser:
             piece = self._read_head(piece)
         out: list[Delta] = []
         try:
-            for name, data in self._splitter.feed(piece):
-                self._read_event(name, data, out)
-                if self._failure is not None:
-                    break
+            if (data := self._splitter.single(piece)) is not None:
+                self._read_event(b"", data, out)
+            else:
+                self._read_events(piece, out)
         except ProviderError as error:
             self._failure = error
         # What came before a failure is given first; the next call raises it.
@@ -164,6 +164,12 @@ class OpenAIParser:
         if len(self._body) > MAX_BODY_BYTES:
             raise Garbled(f"The provider sent an answer of more than {MAX_BODY_BYTES} bytes.")
         return b""
+
+    def _read_events(self, piece: bytes, out: list[Delta]) -> None:
+        for name, data in self._splitter.feed(piece):
+            self._read_event(name, data, out)
+            if self._failure is not None:
+                break
 
     def _read_event(self, name: bytes, data: bytes, out: list[Delta]) -> None:
         if self._has_ended or not data:

@@ -14,6 +14,7 @@ SseEvent = tuple[bytes, bytes]
 """The event's name (empty when not given) and its data, lines joined by a line feed."""
 
 _BOM = b"\xef\xbb\xbf"
+_LINE_FEED = 0x0A
 
 
 class SseSplitter:
@@ -30,17 +31,20 @@ class SseSplitter:
         self._at_start = True
         self.stray = b""
 
-    def feed(self, piece: bytes) -> list[SseEvent]:
-        """The events completed by this piece. Raises Garbled for an event past the size bound."""
+    def single(self, piece: bytes) -> bytes | None:
+        """The data of a piece that is one whole event without a name, as nearly all come; else feed it."""
         if (
             piece.startswith(b"data: ")
-            and not (self._buffer or self._after_cr or self._at_start)
             and piece.find(b"\n") == len(piece) - 2
-            and piece.endswith(b"\n\n")
+            and piece[-1] == _LINE_FEED
+            and not (self._buffer or self._after_cr or self._at_start)
             and b"\r" not in piece
         ):
-            # One whole event in one network read, as nearly all of them come.
-            return [(b"", piece[6:-2])]
+            return piece[6:-2]
+        return None
+
+    def feed(self, piece: bytes) -> list[SseEvent]:
+        """The events completed by this piece. Raises Garbled for an event past the size bound."""
         if self._after_cr or b"\r" in piece:
             piece = self._unify_line_ends(piece)
         buffer = self._buffer

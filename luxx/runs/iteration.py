@@ -1,7 +1,8 @@
 """One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -105,7 +106,7 @@ class Iteration:
         self._deltas = 0
         try:
             request = self._request(self._crew.tools if with_tools else [])
-            await self._signal.wait(self._read(reader, request))
+            await self._signal.wait(_on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             raise Cut(self._cut(reader, StepStatus.ERROR), error) from error
@@ -275,6 +276,16 @@ class Iteration:
         ]
         if ready:
             await self._log_results(ready)
+
+
+async def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
+    task = asyncio.create_task(work)
+    try:
+        await task
+    finally:
+        if task.done() and not task.cancelled():
+            task.exception()  # Seen, also where a cancellation came at the same moment.
 
 
 def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:

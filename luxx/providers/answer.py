@@ -104,10 +104,11 @@ class Answer:
                         self._has_begun = True
                         return deltas
                 return await self._end(parser, body)
-            except (Dropped, Stalled) as error:
-                if (last := self._last()) is not None:
-                    return last
-                await self._recover(redacted(error, self._secret))
+            except (Dropped, Stalled) as broken:
+                try:
+                    return self._last(broken)
+                except ProviderError as error:
+                    await self._recover(redacted(error, self._secret))
             except ProviderError as error:
                 await self._recover(redacted(error, self._secret))
         return []
@@ -121,18 +122,20 @@ class Answer:
     async def _end(self, parser: StreamParser, body: Body) -> list[Delta]:
         if self._ending is not None and self._ending.is_done:
             await _drain(body)
+        self._parser = None  # It is closed once.
         deltas = parser.close()
         self._is_over = True
         return deltas
 
-    def _last(self) -> list[Delta] | None:
-        """The end of an answer whose connection broke after it was whole; None where it was not."""
-        if self._parser is None:
-            return None
+    def _last(self, broken: ProviderError) -> list[Delta]:
+        """The end of an answer whose connection broke after it was whole; else the break is raised."""
+        parser, self._parser = self._parser, None
+        if parser is None:
+            raise broken
         try:
-            deltas = self._parser.close()
+            deltas = parser.close()
         except Dropped:
-            return None
+            raise broken from None
         self._is_over = True
         return deltas
 
@@ -156,7 +159,7 @@ class Answer:
         await patience.sleep(delay)
 
     async def _close(self) -> None:
-        body, self._body = self._body, None
+        body, self._body, self._parser = self._body, None, None
         if body is not None:
             await body.aclose()
 

@@ -109,6 +109,17 @@ def test_stall_and_drop_before_the_first_delta_are_tried_again() -> None:
     assert "closed the connection" in called.retries[1].reason
 
 
+def test_try_that_never_starts_is_not_taken_for_the_failure_before_it() -> None:
+    overloaded = Rule(reply=[Fail(message="overloaded", kind="overloaded_error")], times=1)
+    silent = Rule(reply=[Text(text="x")], times=1, faults=Faults(never_start=True))
+
+    called = asyncio.run(ask_scripted(overloaded, silent, ANSWER, retries=2, idle_timeout_seconds=0.2))
+
+    assert called.text == "at last"
+    assert "overloaded" in called.retries[0].reason
+    assert "never started" in called.retries[1].reason
+
+
 def test_key_is_not_in_the_reason_of_a_retry() -> None:
     rule = Rule(reply=[Fail(message=f"key {KEY} overloaded")], times=1)
 

@@ -95,6 +95,7 @@ class AnthropicParser:
         self._model = ""
         self._finish = ""
         self._explanation = ""
+        self._kept = 0
 
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:
@@ -154,7 +155,14 @@ class AnthropicParser:
         if name == b"error":
             self._fail(data)
             return
-        self._read_event(decode_event(data), data, out)
+        event = decode_event(data)
+        if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
+            self._kept += len(data)
+            if self._kept > MAX_BODY_BYTES:
+                raise Garbled(
+                    f"The provider's answer holds more than {MAX_BODY_BYTES} bytes beside its text."
+                )
+        self._read_event(event, data, out)
 
     def _read_event(self, event: Event, data: bytes, out: list[Delta]) -> None:
         match event.type:

@@ -17,7 +17,7 @@ _TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 class OpenBlock:
     """`slot` counts the calls among the blocks, None for others; `parts` are its text or its input."""
 
-    __slots__ = ("fields", "is_told", "parts", "slot", "type")
+    __slots__ = ("fields", "is_closed", "is_told", "parts", "slot", "type")
 
     def __init__(self, fields: Block, slot: int | None) -> None:
         self.fields = fields
@@ -25,6 +25,7 @@ class OpenBlock:
         self.slot = slot
         self.parts: list[str] = []
         self.is_told = False
+        self.is_closed = False
 
 
 class ContentReader:
@@ -57,7 +58,7 @@ class ContentReader:
         self._blocks.append(block)
         if is_call:
             self._calls += 1
-            fields["id"] = _text(fields, "id") or f"toolu_{self._new_id().replace('-', '')}"
+            fields["id"] = self._own_id(_text(fields, "id"))
             fields["name"] = _text(fields, "name")
             out.append(_call_delta(block, ""))
         elif block.type == "text":
@@ -83,7 +84,9 @@ class ContentReader:
                 block.fields["content"] = delta.content
                 if delta.encrypted_content is not None:
                     block.fields["encrypted_content"] = delta.encrypted_content
-            case "input_json_delta", kind if kind in _TAKES_INPUT and delta.partial_json:
+            case "input_json_delta", kind if (
+                kind in _TAKES_INPUT and delta.partial_json and not block.is_closed
+            ):
                 block.parts.append(delta.partial_json)
                 if block.slot is not None:
                     block.is_told = True
@@ -94,6 +97,8 @@ class ContentReader:
     def stop(self, index: int | None, out: list[Delta]) -> None:
         block = self._at(index)
         if block is not None:
+            # An input is whole then; what a second message adds at this index is of another call.
+            block.is_closed = True
             _tell_input(block, out)
 
     def close(self, out: list[Delta]) -> None:
@@ -108,6 +113,13 @@ class ContentReader:
     def is_plain(self) -> bool:
         """Whether text and calls alone say all there is, so that nothing need be kept beside them."""
         return all(_is_plain(block) for block in self._blocks)
+
+    def _own_id(self, call_id: str) -> str:
+        # The same id for two calls would make their results indistinguishable.
+        taken = any(
+            block.slot is not None and block.fields.get("id") == call_id for block in self._blocks[:-1]
+        )
+        return call_id if call_id and not taken else f"toolu_{self._new_id().replace('-', '')}"
 
     def _at(self, index: int | None) -> OpenBlock | None:
         if index is None or not 0 <= index < len(self._blocks):

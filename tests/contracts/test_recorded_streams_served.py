@@ -10,7 +10,9 @@ import recorded
 from journeys.person import PASSWORD, USERNAME, Person
 from journeys.server import LuxxServer
 from recorded_upstream import END, RecordedUpstream
-from wire_reading import as_sdk_arguments, as_sdk_speech
+from wire_reading import as_sdk_arguments, as_sdk_speech, read_in_pieces
+
+from luxx.providers.registry import adapter_for
 
 ENTRIES = [entry for entry in recorded.all_entries() if entry["api"] in recorded.BUILT]
 PROVIDER_TYPES = {"openai": "openai_compatible", "anthropic": "anthropic", "gemini": "gemini"}
@@ -51,7 +53,7 @@ def test_stored_message_says_what_the_sdk_reads(
     steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
     said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
     assert as_sdk_speech(said["text"], said["thinking"], entry) == (
-        entry["expected_text"],
+        entry["expected_text"] or _refusal(entry),
         entry["expected_reasoning"],
     )
     assert [
@@ -78,6 +80,12 @@ async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -
         async with ann.say(conversation) as stream:
             screen = await stream.to_the_end(SECONDS)
         return await ann.answer_shown_by(conversation, screen), await ann.run(screen.run_id)
+
+
+def _refusal(entry: Json) -> str:
+    """The words of a refusal, which the SDKs keep apart and a reader must see."""
+    parser = adapter_for(PROVIDER_TYPES[entry["api"]]).parser
+    return read_in_pieces(parser, recorded.stream_of(entry), 4096).replay.get("refusal", "")
 
 
 def _place(entry: Json) -> str:

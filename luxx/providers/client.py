@@ -13,7 +13,7 @@ import msgspec
 
 from luxx.config import ProvidersConfig
 from luxx.errors import Dropped, ProviderError, Stalled
-from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target
+from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
 from luxx.providers.failures import redacted
 from luxx.providers.registry import adapter_for
 from luxx.providers.transport import Transport
@@ -34,6 +34,7 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 MAX_WAITED_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 16.0
+MAX_PAGES = 20
 DRAIN_SECONDS = 0.2
 """How long the end of a body is awaited after the stream said it is done, to keep the connection."""
 
@@ -62,6 +63,15 @@ class KnowsItsEnd(Protocol):
 
     @property
     def is_done(self) -> bool: ...
+
+
+@runtime_checkable
+class ListsInPages(Protocol):
+    """An adapter whose dialect lists models page by page."""
+
+    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
+        """The request for the page after this one, if there is one."""
+        ...
 
 
 class ModelClient:
@@ -157,8 +167,17 @@ class ModelClient:
         """The names of the models the provider offers. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
         try:
-            body = await self._transport.fetch(adapter.models_request(target), secret=target.api_key)
-            return adapter.parse_models(body)
+            names: list[str] = []
+            request: UpstreamRequest | None = adapter.models_request(target)
+            for _ in range(MAX_PAGES):
+                body = await self._transport.fetch(request, secret=target.api_key)
+                names += adapter.parse_models(body)
+                request = (
+                    adapter.next_models_request(target, body) if isinstance(adapter, ListsInPages) else None
+                )
+                if request is None:
+                    break
+            return names
         except ProviderError as error:
             redacted(error, target.api_key)
             raise

@@ -179,7 +179,6 @@ def test_compatible_providers_speak_the_openai_dialect(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        ("anthropic", "dialect_not_built"),
         ("gemini", "dialect_not_built"),
         ("nonsense", "unknown_provider_type"),
     ],

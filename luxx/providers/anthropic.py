@@ -82,6 +82,8 @@ class AnthropicParser:
     is whole when it told its stop reason, and it ends with the body: one stream may hold several messages.
     """
 
+    rest_seconds = 2.0
+
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._content = ContentReader(new_call_id)
@@ -96,6 +98,11 @@ class AnthropicParser:
         self._finish = ""
         self._explanation = ""
         self._kept = 0
+
+    @property
+    def is_done(self) -> bool:
+        """A message ended, and as a rule nothing follows; the body may stay open all the same."""
+        return self._has_stopped
 
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:

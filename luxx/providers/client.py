@@ -35,8 +35,6 @@ MAX_WAITED_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 16.0
 MAX_PAGES = 20
-DRAIN_SECONDS = 0.2
-"""How long the end of a body is awaited after the stream said it is done, to keep the connection."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +57,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class KnowsItsEnd(Protocol):
-    """A parser whose dialect marks the end inside the body."""
+    """A parser whose dialect marks the end inside the body.
+
+    The body's own end is awaited for `rest_seconds` more: to keep the connection, and to read what follows.
+    """
+
+    @property
+    def rest_seconds(self) -> float: ...
 
     @property
     def is_done(self) -> bool: ...
@@ -194,7 +198,9 @@ class ModelClient:
                     if deltas:
                         yield deltas
                     if ending is not None and ending.is_done:
-                        await _drain(pieces)
+                        rest = await _rest_of(pieces, parser, ending.rest_seconds)
+                        if rest:
+                            yield rest
                         break
             except (Dropped, Stalled) as error:
                 last = _last_of(parser, error)
@@ -219,11 +225,13 @@ def _last_of(parser: StreamParser, error: ProviderError) -> list[Delta]:
         raise error from None
 
 
-async def _drain(pieces: AsyncGenerator[bytes, None]) -> None:
+async def _rest_of(pieces: AsyncGenerator[bytes, None], parser: StreamParser, seconds: float) -> list[Delta]:
+    rest: list[Delta] = []
     with suppress(TimeoutError, ProviderError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for _ in pieces:
-                pass
+        async with asyncio.timeout(seconds):
+            async for piece in pieces:
+                rest += parser.feed(piece)
+    return rest
 
 
 def _grown(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:

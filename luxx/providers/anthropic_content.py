@@ -79,7 +79,9 @@ class ContentReader:
             case "signature_delta", "thinking":
                 block.fields["signature"] = delta.signature or ""
             case "citations_delta", "text":
-                block.fields["citations"] = [*(block.fields.get("citations") or []), delta.citation]
+                cited = block.fields.get("citations")
+                told = cast("list[Any]", cited) if isinstance(cited, list) else []
+                block.fields["citations"] = [*told, delta.citation]
             case "compaction_delta", "compaction":
                 block.fields["content"] = delta.content
                 if delta.encrypted_content is not None:
@@ -151,7 +153,7 @@ def _object(block: OpenBlock) -> Any:
         return block.fields.get("input") or {}
     try:
         value = msgspec.json.decode("".join(block.parts))
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 

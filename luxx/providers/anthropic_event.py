@@ -71,7 +71,7 @@ def decode_event(data: bytes) -> Event:
     """Raises Garbled when it is not JSON or no object that could be an event."""
     try:
         return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_leniently(data)
 
 
@@ -81,7 +81,7 @@ def message_of(event: Event) -> EventMessage:
         return EventMessage(model=event.model, content=event.content, usage=event.usage)
     try:
         return msgspec.convert(event.message, EventMessage, strict=False)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         return EventMessage()
 
 

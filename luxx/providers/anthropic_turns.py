@@ -155,7 +155,8 @@ def _kept_content(message: AssistantPrompt) -> list[Block] | None:
     if not isinstance(kept, list):
         return None
     items = cast("list[object]", kept)
-    blocks = [cast("Block", item) for item in items if isinstance(item, dict) and "type" in item]
+    objects = [cast("Block", item) for item in items if isinstance(item, dict)]
+    blocks = [block for block in objects if isinstance(block.get("type"), str)]
     return blocks if message.text.startswith(_text_of(blocks)) else None
 
 
@@ -189,7 +190,7 @@ def _object(arguments: str) -> Any:
     """Arguments as an object, or `{}`: this dialect takes nothing else, whatever the model wrote."""
     try:
         value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 

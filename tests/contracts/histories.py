@@ -27,7 +27,9 @@ names = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 objects = st.dictionaries(
     st.text("abc_", min_size=1, max_size=5), st.none() | st.integers() | texts, max_size=3
 )
-arguments = objects.map(json.dumps) | st.sampled_from(["", "{", "not json", "[1]", '"text"', "null"])
+arguments = objects.map(json.dumps) | st.sampled_from(
+    ["", "{", "not json", "[1]", '"text"', "null", "[" * 100_000]
+)
 """What models write as arguments: mostly objects, at times something broken."""
 
 images = st.builds(PromptImage, media_type=st.just("image/png"), data=st.just(PIXEL))

@@ -1,16 +1,18 @@
 """The prompt: stored messages and steps turned into what an adapter takes. Pure.
 
 Steps are one row of thinking, text and calls after another; a completion ends where its tools'
-results begin. A call without a result is left out: no dialect takes one.
+results begin, and a paused one is one with the completion that goes on with it. A call without a result
+is left out: no dialect takes one.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
 
+from luxx.wire.delta import PAUSED_MARK
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,
@@ -60,19 +62,37 @@ def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[
     messages: list[PromptMessage] = []
     said: list[Step] = []
     results: list[Step] = []
-    completions = 0
+    notes = _joined(replay)
     for step in [*steps, None]:
         if step is not None and step.type == StepType.TOOL_RESULT:
             results.append(step)
             continue
         if step is None or results:
-            note = replay[completions] if completions < len(replay) else {}
-            completions += 1
-            messages.extend(_completion(said, results, note))
+            messages.extend(_completion(said, results, next(notes, Replay())))
             said, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             said.append(step)
+    # A completion that paused before it said anything has no steps, and is gone on with all the same.
+    messages.extend(AssistantPrompt(replay=note) for note in notes if PAUSED_MARK in note)
     return messages
+
+
+def _joined(replay: Sequence[Replay]) -> Iterator[Replay]:
+    """A note for each row of steps: a paused completion's is joined with that of the next, list by list."""
+    joined: Replay = {}
+    for note in replay:
+        joined = {key: _extended(joined.get(key), value) for key, value in (joined | note).items()}
+        if PAUSED_MARK not in note:
+            yield joined
+            joined = {}
+    if joined:
+        yield joined
+
+
+def _extended(before: Any, value: Any) -> Any:
+    if before is value or not (isinstance(before, list) and isinstance(value, list)):
+        return value
+    return [*cast("list[Any]", before), *cast("list[Any]", value)]
 
 
 def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
@@ -82,7 +102,7 @@ def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[P
     calls = [step for id_ref, step in asked.items() if id_ref in answered]
     text = "".join(step.content for step in said if step.type == StepType.TEXT)
     thinking = "".join(step.content for step in said if step.type == StepType.THINKING)
-    if not (calls or text):
+    if not (calls or text or PAUSED_MARK in replay):
         return []
     order = {step.id_ref: position for position, step in enumerate(calls)}
     in_order = sorted(results, key=lambda step: order.get(step.id_ref, 0))

@@ -21,8 +21,6 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 MAX_WAITED_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 16.0
-DRAIN_SECONDS = 0.2
-"""How long the end of a body is awaited after the stream said it is done, to keep the connection."""
 
 Ask = Callable[[], Awaitable[tuple[StreamParser, Body]]]
 """Sends the request once; gives what reads the answer, and its body. Raises ProviderError."""
@@ -55,7 +53,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class KnowsItsEnd(Protocol):
-    """A parser whose dialect marks the end inside the body."""
+    """A parser whose dialect marks the end inside the body.
+
+    The body's own end is awaited for `rest_seconds` more: to keep the connection, and to read what follows.
+    """
+
+    @property
+    def rest_seconds(self) -> float: ...
 
     @property
     def is_done(self) -> bool: ...
@@ -120,10 +124,11 @@ class Answer:
         return parser, body
 
     async def _end(self, parser: StreamParser, body: Body) -> list[Delta]:
+        rest: list[Delta] = []
         if self._ending is not None and self._ending.is_done:
-            await _drain(body)
+            rest = await _rest_of(body, parser, self._ending.rest_seconds)
         self._parser = None  # It is closed once.
-        deltas = parser.close()
+        deltas = rest + parser.close()
         self._is_over = True
         return deltas
 
@@ -164,8 +169,10 @@ class Answer:
             await body.aclose()
 
 
-async def _drain(body: Body) -> None:
+async def _rest_of(body: Body, parser: StreamParser, seconds: float) -> list[Delta]:
+    rest: list[Delta] = []
     with suppress(TimeoutError, ProviderError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            while await body.read():
-                pass
+        async with asyncio.timeout(seconds):
+            while piece := await body.read():
+                rest += parser.feed(piece)
+    return rest

@@ -89,11 +89,19 @@ BUILT_IN: tuple[ModelCard, ...] = (
     _card("deepseek-chat*", 128_000, 8_192, "tools", (0.28, 0.42)),
     _card("deepseek-reasoner*", 128_000, 65_536, "tools thinking", (0.28, 0.42)),
     _card("deepseek-r1*", 128_000, 32_768, "thinking"),
-    # Anthropic
+    # Anthropic (as of autumn 2026)
+    _card("claude-fable-5*", 1_000_000, 128_000, "tools thinking images structured", (10.00, 50.00)),
+    _card("claude-mythos-*", 1_000_000, 128_000, "tools thinking images structured"),
+    _card("claude-opus-5-5*", 1_000_000, 128_000, "tools thinking images structured", (4.00, 20.00)),
+    _card("claude-opus-5*", 1_000_000, 128_000, "tools thinking images structured", (5.00, 25.00)),
+    _card("claude-sonnet-5*", 1_000_000, 128_000, "tools thinking images structured", (2.00, 10.00)),
+    _card("claude-haiku-5*", 1_000_000, 128_000, "tools thinking images structured"),
+    _card("claude-opus-4-[678]*", 1_000_000, 128_000, "tools thinking images structured", (5.00, 25.00)),
     _card("claude-opus-4-5*", 200_000, 64_000, "tools thinking images structured", (5.00, 25.00)),
     _card("claude-opus-4*", 200_000, 32_000, "tools thinking images", (15.00, 75.00)),
+    _card("claude-sonnet-4-[56]*", 200_000, 64_000, "tools thinking images structured", (3.00, 15.00)),
     _card("claude-sonnet-4*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
-    _card("claude-haiku-4-5*", 200_000, 64_000, "tools thinking images", (1.00, 5.00)),
+    _card("claude-haiku-4-5*", 200_000, 64_000, "tools thinking images structured", (1.00, 5.00)),
     _card("claude-3-7-sonnet*", 200_000, 64_000, "tools thinking images", (3.00, 15.00)),
     _card("claude-3-5-sonnet*", 200_000, 8_192, "tools images", (3.00, 15.00)),
     _card("claude-3-5-haiku*", 200_000, 8_192, "tools images", (0.80, 4.00)),
@@ -138,7 +146,7 @@ class Catalog:
 STARTING_MODELS = {
     "openai": "gpt-4.1-mini",
     "deepseek": "deepseek-chat",
-    "anthropic": "claude-sonnet-4-5",
+    "anthropic": "claude-sonnet-5-5",
     "gemini": "gemini-2.5-flash",
     "glm": "glm-4.6",
 }

@@ -6,12 +6,13 @@ Bytes are the transport's, dialects the adapters', tries and their waits `answer
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from luxx.config import ProvidersConfig
 from luxx.errors import ProviderError
-from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target
+from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
 from luxx.providers.answer import Answer, Patience, Retry
 from luxx.providers.body import Body
 from luxx.providers.failures import redacted
@@ -22,6 +23,7 @@ from luxx.wire.tool import ToolCall
 from luxx.wire.usage import Usage
 
 MAX_RETRIES = 10
+MAX_PAGES = 20
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCall]
     usage: Usage
     finish: FinishReason
+
+
+@runtime_checkable
+class ListsInPages(Protocol):
+    """An adapter whose dialect lists models page by page."""
+
+    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
+        """The request for the page after this one, if there is one."""
+        ...
 
 
 class ModelClient:
@@ -108,8 +119,17 @@ class ModelClient:
         """The names of the models the provider offers. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
         try:
-            body = await self._transport.fetch(adapter.models_request(target), secret=target.api_key)
-            return adapter.parse_models(body)
+            names: list[str] = []
+            request: UpstreamRequest | None = adapter.models_request(target)
+            for _ in range(MAX_PAGES):
+                body = await self._transport.fetch(request, secret=target.api_key)
+                names += adapter.parse_models(body)
+                request = (
+                    adapter.next_models_request(target, body) if isinstance(adapter, ListsInPages) else None
+                )
+                if request is None:
+                    break
+            return names
         except ProviderError as error:
             redacted(error, target.api_key)
             raise

@@ -92,6 +92,8 @@ class OpenAIParser:
     The answer is whole when it said [DONE], a finish reason, or its closing usage.
     """
 
+    rest_seconds = 0.2
+
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._calls = ToolCallReader(new_call_id)

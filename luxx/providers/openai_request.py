@@ -1,6 +1,7 @@
 """The OpenAI dialect's requests: messages, tools and switches, in the spelling each compatible takes."""
 
 import re
+from base64 import b64encode
 from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +97,7 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
         case SystemPrompt():
             return {"role": "system", "content": message.text}
         case UserPrompt():
-            return {"role": "user", "content": message.text}
+            return {"role": "user", "content": _said(message)}
         case ToolPrompt():
             return {
                 "role": "tool",
@@ -105,6 +106,20 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
             }
         case AssistantPrompt():
             return _assistant(message, kind, request)
+
+
+def _said(message: UserPrompt) -> str | list[dict[str, Any]]:
+    """The text alone, or the images and then the text; many servers know no parts but for images."""
+    if not message.images:
+        return message.text
+    parts: list[dict[str, Any]] = [
+        {
+            "type": "image_url",
+            "image_url": {"url": f"data:{image.media_type};base64,{b64encode(image.data).decode()}"},
+        }
+        for image in message.images
+    ]
+    return [*parts, {"type": "text", "text": message.text}] if message.text else parts
 
 
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
@@ -142,7 +157,7 @@ def _object_text(arguments: str) -> str:
     """Arguments as the model wrote them, or `{}`: servers that parse them fail on what is no object."""
     try:
         return arguments if isinstance(msgspec.json.decode(arguments), dict) else "{}"
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return "{}"
 
 

@@ -11,6 +11,7 @@ from luxx.errors import Garbled
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Frame
 from luxx.wire.delta import (
+    PAUSED_MARK,
     Delta,
     FinishDelta,
     FinishReason,
@@ -78,6 +79,8 @@ class CompletionReader:
                     self.replay.update(data)
                 case FinishDelta(reason=reason):
                     self.finish = reason
+                    if reason == FinishReason.PAUSED and not self._calls:
+                        self.replay[PAUSED_MARK] = True
                     yield from self._refuse()
                 case _:
                     assert_never(delta)

@@ -167,6 +167,9 @@ class Turn:
             case Next.RUN_TOOLS:
                 await iteration.act()
                 self._is_resumed = False
+            case Next.CALL_MODEL if self.log.state.iterations > self._max_iterations:
+                # Even the completion that was offered no tools was not the last: it paused, or called one.
+                await self.end([], OUT_OF_ITERATIONS)
             case Next.CALL_MODEL:
                 await self._call_model(iteration)
             case Next.FINISH:

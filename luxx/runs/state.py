@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from luxx.wire.delta import FinishReason
 from luxx.wire.event import CompletionNote, CostUpdate, Done, LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.usage import Usage
@@ -21,7 +22,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 
     Steps before position `settled` belong to ended completions and their tools; the rest were logged
     by a completion whose end is not in the log. `is_answered` says that the last completion asked for
-    no tool, so there is nothing more to ask the model.
+    no tool and did not pause, so there is nothing more to ask the model.
     """
 
     steps: tuple[Step, ...] = ()
@@ -56,7 +57,7 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(
                 settled,
                 iterations=state.iterations + 1,
-                is_answered=not open_calls(settled),
+                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(settled),
                 usage=event.usage,
                 cost=event.cost,
                 notes=(*state.notes, logged.note),

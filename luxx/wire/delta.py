@@ -55,6 +55,10 @@ class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
+PAUSED_MARK = "paused"
+"""The key that the loop adds to the replay note of a paused completion: the next one goes on with it."""
+
+
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
     reason: FinishReason
     raw: str = ""

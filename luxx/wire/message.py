@@ -33,8 +33,18 @@ class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="system"):
     text: str
 
 
+class PromptImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture for a model that reads them: a file of type image/png, jpeg, gif or webp."""
+
+    media_type: str
+    data: bytes
+
+
 class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
+    """What a person said; the images belong before the text."""
+
     text: str
+    images: tuple[PromptImage, ...] = ()
 
 
 class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):

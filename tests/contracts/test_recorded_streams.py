@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import recorded
-from wire_reading import as_json, read_in_pieces
+from wire_reading import Reading, as_sdk_arguments, as_sdk_speech, read_in_pieces
 
+from luxx.providers.anthropic import AnthropicAdapter
 from luxx.providers.openai import OpenAIAdapter
 
 PIECE_SIZES = (1, 7, 4096)
@@ -24,12 +25,12 @@ def test_recorded_streams_are_there() -> None:
 def test_openai_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
     reading = read_in_pieces(OpenAIAdapter().parser, recorded.stream_of(entry), size)
 
-    assert _as_the_sdk_sees_it(reading.text, reading.thinking, entry) == (
+    assert as_sdk_speech(reading.text, reading.thinking, entry) == (
         entry["expected_text"],
         entry["expected_reasoning"],
     )
-    assert [(call["name"], as_json(call["arguments"])) for call in reading.calls] == [
-        (call["name"], as_json(call["arguments"])) for call in entry["expected_tool_calls"]
+    assert [(call["name"], as_sdk_arguments(call["arguments"], entry)) for call in reading.calls] == [
+        (call["name"], as_sdk_arguments(call["arguments"], entry)) for call in entry["expected_tool_calls"]
     ]
     for call, expected in zip(reading.calls, entry["expected_tool_calls"], strict=True):
         assert call["id"] == expected["id"] or (not expected["id"] and call["id"])
@@ -45,8 +46,57 @@ def test_openai_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: in
         assert reading.finish is None
 
 
-def _as_the_sdk_sees_it(text: str, thinking: str, entry: dict[str, Any]) -> tuple[str, str]:
-    # The SDKs leave inline thinking in the text; we take it out, losing no character.
-    if thinking and not entry["expected_reasoning"]:
-        return f"<think>{thinking}</think>{text}", ""
-    return text, thinking
+@pytest.mark.parametrize("size", PIECE_SIZES)
+@pytest.mark.parametrize("entry", recorded.entries("anthropic"), ids=lambda entry: entry["file"])
+def test_anthropic_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
+    reading = read_in_pieces(AnthropicAdapter().parser, recorded.stream_of(entry), size)
+
+    assert (reading.text, reading.thinking) == (entry["expected_text"], entry["expected_reasoning"])
+    assert [
+        {"id": call["id"], "name": call["name"], "arguments": as_sdk_arguments(call["arguments"], entry)}
+        for call in reading.calls
+    ] == entry["expected_tool_calls"]
+    assert _usage_as_the_sdk_counts_it(reading) == _with_numbers(entry["expected_usage"])
+    _assert_content_is_kept(reading, entry)
+    if entry["expected_error"] is None:
+        assert reading.error is None
+        assert reading.finish is not None
+        assert reading.finish.raw == (entry["expected_finish"] or "")
+        assert reading.finishes == 1
+    else:
+        assert reading.error is not None
+        assert entry["expected_error"]["message"] in reading.error.message
+        assert reading.finish is None
+
+
+def _assert_content_is_kept(reading: Reading, entry: dict[str, Any]) -> None:
+    """What goes back: every block in its place, its secrets unchanged; or nothing beside text and calls."""
+    blocks = reading.replay.get("anthropic_content")
+    if blocks is None:
+        assert reading.error is not None or set(entry["expected_blocks"]) <= {"text", "tool_use"}
+        return
+    assert [block["type"] for block in blocks] == entry["expected_blocks"]
+    thinking = [block.get("signature") for block in blocks if block["type"] == "thinking"]
+    assert thinking == entry.get("expected_signatures", [])
+    redacted = [block["data"] for block in blocks if block["type"] == "redacted_thinking"]
+    assert redacted == entry.get("expected_redacted", [])
+    served = [block for block in blocks if block["type"] in ("server_tool_use", "mcp_tool_use")]
+    assert [
+        {"id": block["id"], "name": block["name"], "arguments": block["input"]} for block in served
+    ] == entry["expected_server_tool_calls"]
+
+
+def _usage_as_the_sdk_counts_it(reading: Reading) -> dict[str, int] | None:
+    """The SDK's prompt leaves out what the cache gave or took; ours is all of it."""
+    if reading.usage is None:
+        return None
+    cached = reading.cached
+    return {**reading.usage, "cache_read": cached}
+
+
+def _with_numbers(usage: dict[str, Any] | None) -> dict[str, int] | None:
+    if usage is None:
+        return None
+    read, written = usage["cache_read"] or 0, usage["cache_write"] or 0
+    prompt = usage["prompt"] + read + written
+    return {"prompt": prompt, "completion": usage["completion"], "cache_read": read}

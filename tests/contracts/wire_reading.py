@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import jiter
 import msgspec
 
 from luxx.errors import ProviderError
@@ -24,6 +25,7 @@ class Reading(msgspec.Struct, kw_only=True):
     thinking: str = ""
     calls: list[dict[str, str]] = []
     usage: dict[str, int] | None = None
+    cached: int = 0
     finish: FinishDelta | None = None
     replay: dict[str, Any] = {}
     error: ProviderError | None = None
@@ -61,6 +63,7 @@ def reading_of(deltas: list[Delta]) -> Reading:
                     "prompt": delta.usage.prompt_tokens,
                     "completion": delta.usage.completion_tokens,
                 }
+                reading.cached = delta.usage.cached_tokens
             case ReplayDelta():
                 reading.replay |= delta.data
             case FinishDelta():
@@ -77,9 +80,24 @@ def _grow(calls: list[dict[str, str]], delta: ToolCallDelta) -> None:
     call["arguments"] += delta.arguments
 
 
-def as_json(arguments: str) -> Any:
-    """Arguments as JSON where they are JSON, as their text where not."""
+def as_sdk_arguments(arguments: Any, entry: dict[str, Any]) -> Any:
+    """Arguments as the vendor's SDK gives them: as JSON where they are JSON.
+
+    Anthropic's SDK shuts broken ones where they break. We keep what the model wrote, so that no tool is run
+    on half of what was meant.
+    """
+    if not isinstance(arguments, str):
+        return arguments
+    if entry["api"] == "anthropic":
+        return jiter.from_json(arguments.encode(), partial_mode=True)
     try:
         return json.loads(arguments)
     except ValueError:
         return arguments
+
+
+def as_sdk_speech(text: str, thinking: str, entry: dict[str, Any]) -> tuple[str, str]:
+    """Text and thinking as the SDKs give them: inline thinking stays in the text, and loses no character."""
+    if thinking and not entry["expected_reasoning"]:
+        return f"<think>{thinking}</think>{text}", ""
+    return text, thinking

@@ -190,7 +190,7 @@ def test_provider_without_an_adapter_is_refused_before_any_request() -> None:
     async def run() -> Called:
         async with ScriptedProvider(Script(rules=[])) as server, calling() as caller:
             try:
-                return await caller.call(target_of(server.url, "anthropic"))
+                return await caller.call(target_of(server.url, "gemini"))
             finally:
                 assert server.requests == []
 

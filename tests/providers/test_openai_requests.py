@@ -9,7 +9,14 @@ from luxx.errors import Garbled, InvalidInput
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.openai import OpenAIAdapter
 from luxx.providers.registry import adapter_for, default_base_url
-from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptImage,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
 from luxx.wire.tool import ToolCall, ToolSpec
 
 CALL = ToolCall(call_id="call_1", name="add", arguments='{"x": 1}')
@@ -44,6 +51,20 @@ def test_base_url_is_used_as_given(base_url: str, url: str) -> None:
     request = CompletionRequest(model="m", messages=TURN)
 
     assert OpenAIAdapter().build_request(request, target(base_url=base_url), stream=True).url == url
+
+
+def test_images_are_sent_as_parts_before_the_text() -> None:
+    image = PromptImage(media_type="image/png", data=b"png")
+
+    shown, alone, plain = (
+        sent(messages=[UserPrompt(text=text, images=images)])["messages"][0]["content"]
+        for text, images in (("What is this?", (image,)), ("", (image,)), ("Hello", ()))
+    )
+
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}}
+    assert shown == [part, {"type": "text", "text": "What is this?"}]
+    assert alone == [part]
+    assert plain == "Hello"
 
 
 def test_messages_tools_and_key_are_sent() -> None:
@@ -179,7 +200,6 @@ def test_compatible_providers_speak_the_openai_dialect(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        ("anthropic", "dialect_not_built"),
         ("gemini", "dialect_not_built"),
         ("nonsense", "unknown_provider_type"),
     ],

@@ -26,7 +26,7 @@ def test_everything_is_found_in_the_documented_order() -> None:
     found = discover(environ, Config(llm=llm), [OLLAMA], local_model="smollm2-135m-instruct")
     assert names(found) == [
         "openai",
-        "anthropic (not yet)",
+        "anthropic",
         "deepseek",
         "gemini (not yet)",
         "glm",
@@ -40,7 +40,7 @@ def test_everything_is_found_in_the_documented_order() -> None:
     [
         ({}, [], ["local"]),
         ({"OPENAI_API_KEY": "  "}, [], ["local"]),
-        ({"ANTHROPIC_API_KEY": KEY}, [], ["anthropic (not yet)", "local"]),
+        ({"ANTHROPIC_API_KEY": KEY}, [], ["anthropic"]),
         (
             {},
             [Probe(name="ollama", base_url="http://127.0.0.1:11434/v1", models=[])],
@@ -95,6 +95,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
     environ = {
         "OPENAI_API_KEY": KEY,
         "ANTHROPIC_API_KEY": KEY,
+        "GEMINI_API_KEY": KEY,
         "DEEPSEEK_API_KEY": KEY,
         "DEEPSEEK_BASE_URL": "http://10.0.0.9:8000/v1",
     }
@@ -102,13 +103,14 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
 
     async def work() -> None:
         first = await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found)
-        assert len(first) == 3
+        assert len(first) == 4
         assert await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found) == []
         rows = await house.store.read(
             lambda session: list(session.scalars(select(ProviderRow).order_by(ProviderRow.id)))
         )
         assert [(row.name, row.is_default, row.is_shared) for row in rows] == [
             ("openai", True, True),
+            ("anthropic", False, True),
             ("deepseek", False, True),
             ("ollama", False, True),
         ]
@@ -120,7 +122,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
     run(work)
     out, err = capfd.readouterr()
     said = out + err
-    assert said.count("provider_found ") == 3
+    assert said.count("provider_found ") == 4
     assert said.count("provider_found_not_usable_yet") == 1
     assert KEY not in said
 

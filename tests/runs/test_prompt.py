@@ -97,6 +97,40 @@ def test_a_call_made_again_under_the_same_id_after_a_crash_is_shown_once() -> No
     assert len(messages) == 2
 
 
+def said(index: int, text: str) -> Step:
+    return Step(id=f"step-{index}", index=index, type=StepType.TEXT, content=text)
+
+
+def test_paused_completion_is_one_with_that_which_goes_on_with_it() -> None:
+    notes = [{"paused": True, "blocks": [1], "who": "a"}, {"paused": True, "blocks": [2]}, {"blocks": [3]}]
+
+    messages = assistant_messages([said(0, "one, "), said(1, "two, "), said(2, "three")], notes)
+
+    assert messages == [
+        AssistantPrompt(text="one, two, three", replay={"paused": True, "blocks": [1, 2, 3], "who": "a"})
+    ]
+
+
+def test_notes_after_a_pause_still_belong_to_their_own_completions() -> None:
+    call = Step(id="step-1", index=1, type=StepType.TOOL_CALL, name="f", arguments="{}", id_ref="c")
+    result = Step(id="step-2", index=2, type=StepType.TOOL_RESULT, name="f", id_ref="c", content="{}")
+    notes = [{"paused": True, "blocks": [1]}, {"blocks": [2]}, {"blocks": [3]}]
+
+    messages = assistant_messages([said(0, "a"), call, result, said(3, "b")], notes)
+
+    assert [m.replay.get("blocks") for m in messages if isinstance(m, AssistantPrompt)] == [[1, 2], [3]]
+
+
+def test_completion_that_paused_without_a_word_is_gone_on_with() -> None:
+    call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, name="f", arguments="{}", id_ref="c")
+    result = Step(id="step-1", index=1, type=StepType.TOOL_RESULT, name="f", id_ref="c", content="{}")
+    silent = {"paused": True, "blocks": [2]}
+
+    assert assistant_messages([], [silent]) == [AssistantPrompt(replay=silent)]
+    assert assistant_messages([call, result], [{}, silent])[-1] == AssistantPrompt(replay=silent)
+    assert len(assistant_messages([call, result], [{}, {"blocks": [2]}])) == 2
+
+
 NAMES = st.text(alphabet="ab.`c", min_size=1, max_size=5)
 
 

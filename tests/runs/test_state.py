@@ -113,6 +113,18 @@ def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> No
     raise AssertionError(f"still {decide(state)}")
 
 
+def test_completion_that_paused_is_not_the_answer() -> None:
+    text = Step(id="step-0", index=0, type=StepType.TEXT, content="so far")
+
+    def ended(finish: str, at: int) -> LoggedEvent:
+        note = CompletionNote(finish=finish, usage=Usage())
+        return LoggedEvent(seq=at, event=CostUpdate(usage=Usage()), note=note)
+
+    paused = fold([LoggedEvent(seq=1, event=ProcessStep(step=text)), ended("paused", 2)])
+    assert decide(paused) == Next.CALL_MODEL
+    assert decide(fold([ended("stop", 3)], paused)) == Next.FINISH
+
+
 ANY_STEP = st.builds(
     lambda index, type_, status: Step(id=step_id(index), index=index, type=type_, status=status, id_ref="c"),
     st.integers(0, 4),

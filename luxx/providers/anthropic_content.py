@@ -1,0 +1,188 @@
+"""The content blocks of an Anthropic answer as they grow: what is shown of them, and what goes back whole.
+
+Only a client's own tools (`tool_use`) become calls; server tools and their results stay in the content.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.providers.anthropic_event import Block, EventDelta
+from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+
+_TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+class OpenBlock:
+    """`slot` counts the calls among the blocks, None for others; `parts` are its text or its input."""
+
+    __slots__ = ("fields", "is_closed", "is_told", "parts", "slot", "type")
+
+    def __init__(self, fields: Block, slot: int | None) -> None:
+        self.fields = fields
+        self.type = str(fields.get("type", ""))
+        self.slot = slot
+        self.parts: list[str] = []
+        self.is_told = False
+        self.is_closed = False
+
+
+class ContentReader:
+    """Reads blocks by their position; `new_id` names a call whose server gave none.
+
+    Positions count on when a second message begins in one stream, and deltas go by index to the block
+    at that position, whichever message it was of: that is what the vendor's own SDK reads.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._blocks: list[OpenBlock] = []
+        self._calls = 0
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self._blocks)
+
+    @property
+    def has_calls(self) -> bool:
+        return self._calls > 0
+
+    @property
+    def has_text(self) -> bool:
+        return any(block.type == "text" and any(block.parts) for block in self._blocks)
+
+    def begin(self, fields: Block, out: list[Delta]) -> None:
+        is_call = fields.get("type") == "tool_use"
+        block = OpenBlock(fields, self._calls if is_call else None)
+        self._blocks.append(block)
+        if is_call:
+            self._calls += 1
+            fields["id"] = self._own_id(_text(fields, "id"))
+            fields["name"] = _text(fields, "name")
+            out.append(_call_delta(block, ""))
+        elif block.type == "text":
+            _say(block, _text(fields, "text"), TextDelta, out)
+        elif block.type == "thinking":
+            _say(block, _text(fields, "thinking"), ThinkingDelta, out)
+
+    def grow(self, index: int | None, delta: EventDelta, out: list[Delta]) -> None:
+        """A delta that does not fit its block is left out."""
+        block = self._at(index)
+        if block is None:
+            return
+        match delta.type, block.type:
+            case "text_delta", "text":
+                _say(block, delta.text, TextDelta, out)
+            case "thinking_delta", "thinking":
+                _say(block, delta.thinking, ThinkingDelta, out)
+            case "signature_delta", "thinking":
+                block.fields["signature"] = delta.signature or ""
+            case "citations_delta", "text":
+                cited = block.fields.get("citations")
+                told = cast("list[Any]", cited) if isinstance(cited, list) else []
+                block.fields["citations"] = [*told, delta.citation]
+            case "compaction_delta", "compaction":
+                block.fields["content"] = delta.content
+                if delta.encrypted_content is not None:
+                    block.fields["encrypted_content"] = delta.encrypted_content
+            case "input_json_delta", kind if (
+                kind in _TAKES_INPUT and delta.partial_json and not block.is_closed
+            ):
+                block.parts.append(delta.partial_json)
+                if block.slot is not None:
+                    block.is_told = True
+                    out.append(_call_delta(block, delta.partial_json))
+            case _:
+                pass
+
+    def stop(self, index: int | None, out: list[Delta]) -> None:
+        block = self._at(index)
+        if block is not None:
+            # An input is whole then; what a second message adds at this index is of another call.
+            block.is_closed = True
+            _tell_input(block, out)
+
+    def close(self, out: list[Delta]) -> None:
+        """A call's arguments are told even where there were none, and where its block was never closed."""
+        for block in self._blocks:
+            _tell_input(block, out)
+
+    def content(self) -> list[Block]:
+        """The blocks whole, in their order, as they must be sent back."""
+        return [_whole(block) for block in self._blocks]
+
+    def is_plain(self) -> bool:
+        """Whether text and calls alone say all there is, so that nothing need be kept beside them."""
+        return all(_is_plain(block) for block in self._blocks)
+
+    def _own_id(self, call_id: str) -> str:
+        # The same id for two calls would make their results indistinguishable.
+        taken = any(
+            block.slot is not None and block.fields.get("id") == call_id for block in self._blocks[:-1]
+        )
+        return call_id if call_id and not taken else f"toolu_{self._new_id().replace('-', '')}"
+
+    def _at(self, index: int | None) -> OpenBlock | None:
+        if index is None or not 0 <= index < len(self._blocks):
+            # A server that counts badly means the block it has just begun.
+            return self._blocks[-1] if self._blocks else None
+        return self._blocks[index]
+
+
+def _tell_input(block: OpenBlock, out: list[Delta]) -> None:
+    if block.slot is None or block.is_told:
+        return
+    block.is_told = True
+    out.append(_call_delta(block, msgspec.json.encode(block.fields.get("input") or {}).decode()))
+
+
+def _whole(block: OpenBlock) -> Block:
+    fields = dict(block.fields)
+    if block.type in ("text", "thinking"):
+        fields[block.type] = "".join(block.parts)
+    elif block.type in _TAKES_INPUT:
+        fields["input"] = _object(block)
+    if not fields.get("citations", True):
+        del fields["citations"]
+    return fields
+
+
+def _object(block: OpenBlock) -> Any:
+    if not block.parts:
+        return block.fields.get("input") or {}
+    try:
+        value = msgspec.json.decode("".join(block.parts))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _is_plain(block: OpenBlock) -> bool:
+    match block.type:
+        case "text":
+            return not block.fields.get("citations")
+        case "tool_use":
+            caller = block.fields.get("caller")
+            return not caller or caller == {"type": "direct"}
+        case _:
+            return False
+
+
+def _call_delta(block: OpenBlock, arguments: str) -> ToolCallDelta:
+    return ToolCallDelta(
+        slot=block.slot or 0, call_id=block.fields["id"], name=block.fields["name"], arguments=arguments
+    )
+
+
+def _say(
+    block: OpenBlock, text: str | None, kind: type[TextDelta] | type[ThinkingDelta], out: list[Delta]
+) -> None:
+    if text:
+        block.parts.append(text)
+        out.append(kind(text=text))
+
+
+def _text(fields: Block, name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,75 @@
+"""A provider's server that sends recorded bytes: the first call of a place gets them, each later one an end.
+
+A place is the first part of the path, so that one server plays every recording.
+"""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from luxx.providers.scripted_dialects import Written, write_stream
+from luxx.providers.scripted_requests import read_request
+from luxx.providers.scripted_script import Text
+from luxx.providers.scripted_speakers import speaker_of
+
+END = "That is all."
+PIECE = 1000
+
+
+class RecordedUpstream:
+    """`streams` are played by place; `asked` are the bodies of the calls that came to each."""
+
+    def __init__(self, streams: dict[str, bytes]) -> None:
+        self.asked: dict[str, list[bytes]] = {}
+        self._streams = streams
+        upstream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                upstream.answer(self, body)
+
+            def log_message(self, *_: Any) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def url(self, place: str) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{place}"
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        place = handler.path.split("/")[1]
+        calls = self.asked.setdefault(place, [])
+        calls.append(body)
+        data = self._streams[place] if len(calls) == 1 else _an_end(handler.path, body)
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("transfer-encoding", "chunked")
+        handler.end_headers()
+        for at in range(0, len(data), PIECE):
+            piece = data[at : at + PIECE]
+            handler.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        handler.wfile.write(b"0\r\n\r\n")
+
+
+def _an_end(path: str, body: bytes) -> bytes:
+    asked = read_request("POST", path, body)
+    assert asked is not None, f"{path} is of no dialect"
+    moves = write_stream(asked, [Text(text=END)], speaker_of(asked, is_crlf=False))
+    return b"".join(move.data for move in moves if isinstance(move, Written))

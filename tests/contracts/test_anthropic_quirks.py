@@ -1,0 +1,379 @@
+"""Small streams of our own for each quirk of the Anthropic dialect, and of servers that imitate it."""
+
+import json
+from typing import Any
+
+import pytest
+from anthropic_answers import event
+from wire_reading import Reading, read_in_pieces
+
+from luxx.errors import (
+    ContextTooLong,
+    Dropped,
+    Garbled,
+    ProviderError,
+    ProviderFailed,
+    ProviderRefused,
+    RateLimited,
+)
+from luxx.providers.anthropic import AnthropicAdapter, AnthropicParser
+from luxx.wire.delta import FinishReason, TextDelta
+
+Json = dict[str, Any]
+SIZES = pytest.mark.parametrize("size", [1, 7, 4096])
+STOP = event({"type": "message_stop"})
+PING = event({"type": "ping"})
+
+
+def numbered_parser() -> AnthropicParser:
+    numbers = iter(range(100))
+    return AnthropicParser(lambda: f"made-{next(numbers)}")
+
+
+def start(**usage: Any) -> bytes:
+    return event({"type": "message_start", "message": {"model": "m", "content": [], "usage": usage}})
+
+
+def begin(index: int, **block: Any) -> bytes:
+    return event({"type": "content_block_start", "index": index, "content_block": block})
+
+
+def grow(index: int, kind: str, **fields: Any) -> bytes:
+    return event({"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}})
+
+
+def shut(index: int) -> bytes:
+    return event({"type": "content_block_stop", "index": index})
+
+
+def end(reason: str | None = "end_turn", usage: Json | None = None, **more: Any) -> bytes:
+    delta = {"stop_reason": reason, **more}
+    return event({"type": "message_delta", "delta": delta, "usage": usage or {"output_tokens": 2}}) + STOP
+
+
+def text(index: int, *parts: str) -> bytes:
+    grown = b"".join(grow(index, "text_delta", text=part) for part in parts)
+    return begin(index, type="text", text="") + grown + shut(index)
+
+
+def call(index: int, name: str, *parts: str, call_id: str = "toolu_1", **block: Any) -> bytes:
+    grown = b"".join(grow(index, "input_json_delta", partial_json=part) for part in parts)
+    fields = {"type": "tool_use", "id": call_id, "name": name, "input": {}, **block}
+    return begin(index, **fields) + grown + shut(index)
+
+
+def read(stream: bytes, size: int = 4096) -> Reading:
+    return read_in_pieces(numbered_parser, stream, size)
+
+
+def calls_of(stream: bytes) -> list[tuple[str, str, str]]:
+    reading = read(start() + stream + end("tool_use"))
+    assert reading.error is None
+    return [(one["id"], one["name"], one["arguments"]) for one in reading.calls]
+
+
+@SIZES
+def test_plain_answer_reads_in_pieces_of_any_size_and_needs_no_note(size: int) -> None:
+    stream = start(input_tokens=3) + PING + text(0, "Grüße, ", "世界 🌍") + end()
+
+    reading = read(stream, size)
+
+    assert (reading.text, reading.usage, reading.replay) == (
+        "Grüße, 世界 🌍",
+        {"prompt": 3, "completion": 2},
+        {},
+    )
+    assert reading.finish is not None
+    assert (reading.finish.reason, reading.finish.raw) == (FinishReason.STOP, "end_turn")
+
+
+@SIZES
+def test_thinking_is_shown_and_its_signature_kept(size: int) -> None:
+    stream = start() + begin(0, type="thinking", thinking="", signature="")
+    stream += grow(0, "thinking_delta", thinking="be") + grow(0, "thinking_delta", thinking="cause")
+    stream += grow(0, "signature_delta", signature="sig==") + shut(0) + text(1, "So.") + end()
+
+    reading = read(stream, size)
+
+    assert (reading.thinking, reading.text) == ("because", "So.")
+    assert reading.replay["anthropic_content"] == [
+        {"type": "thinking", "thinking": "because", "signature": "sig=="},
+        {"type": "text", "text": "So."},
+    ]
+
+
+def test_redacted_thinking_is_kept_and_not_shown() -> None:
+    redacted = {"type": "redacted_thinking", "data": "secret=="}
+
+    reading = read(start() + begin(0, **redacted) + shut(0) + text(1, "So.") + end())
+
+    assert (reading.thinking, reading.text) == ("", "So.")
+    assert reading.replay["anthropic_content"][0] == redacted
+
+
+def test_servers_tools_between_text_are_no_calls_and_keep_their_place() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"encrypted": "x"}]}
+    stream = start() + text(0, "I look. ")
+    stream += begin(1, **search) + grow(1, "input_json_delta", partial_json='{"query":"a"}') + shut(1)
+    stream += begin(2, **found) + shut(2) + text(3, "Found.") + end()
+
+    reading = read(stream)
+
+    assert (reading.text, reading.calls) == ("I look. Found.", [])
+    assert reading.replay["anthropic_content"] == [
+        {"type": "text", "text": "I look. "},
+        {**search, "input": {"query": "a"}},
+        found,
+        {"type": "text", "text": "Found."},
+    ]
+
+
+def test_pause_is_told_and_the_content_kept_even_if_it_is_plain() -> None:
+    reading = read(start() + text(0, "So far") + end("pause_turn"))
+
+    assert reading.finish is not None
+    assert reading.finish.reason is FinishReason.PAUSED
+    assert reading.replay["anthropic_content"] == [{"type": "text", "text": "So far"}]
+
+
+def test_citations_and_compaction_are_kept() -> None:
+    stream = start() + begin(0, type="compaction", content=None)
+    stream += grow(0, "compaction_delta", content="Earlier: a.", encrypted_content="x==") + shut(0)
+    stream += begin(1, type="text", text="", citations=[])
+    stream += grow(1, "citations_delta", citation={"cited_text": "c"}) + grow(1, "text_delta", text="T")
+    stream += shut(1) + end()
+
+    assert read(stream).replay["anthropic_content"] == [
+        {"type": "compaction", "content": "Earlier: a.", "encrypted_content": "x=="},
+        {"type": "text", "text": "T", "citations": [{"cited_text": "c"}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments"),
+    [
+        (call(0, "now"), "{}"),
+        (call(0, "now", "", ""), "{}"),
+        (begin(0, type="tool_use", id="toolu_1", name="now"), "{}"),
+        (call(0, "now", input={"x": 1}), '{"x":1}'),
+        (call(0, "now", '{"x"', ": 2}", input={"x": 1}), '{"x": 2}'),
+        (call(0, "now", "{broken"), "{broken"),
+    ],
+)
+def test_arguments_are_told_wherever_they_are_and_where_there_are_none(stream: bytes, arguments: str) -> None:
+    assert calls_of(stream) == [("toolu_1", "now", arguments)]
+
+
+def test_parallel_calls_are_each_a_call_and_interleaved_fragments_find_theirs() -> None:
+    stream = begin(0, type="tool_use", id="a", name="add", input={})
+    stream += begin(1, type="tool_use", id="b", name="mul", input={})
+    stream += grow(1, "input_json_delta", partial_json='{"y"')
+    stream += grow(0, "input_json_delta", partial_json='{"x":1}')
+    stream += grow(1, "input_json_delta", partial_json=":2}") + shut(0) + shut(1)
+
+    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", '{"y":2}')]
+
+
+def test_calls_without_an_id_or_with_one_id_are_told_apart() -> None:
+    stream = call(0, "add", call_id="") + call(1, "mul", call_id="same") + call(2, "mul", call_id="same")
+
+    assert [one[0] for one in calls_of(stream)] == ["toolu_made0", "same", "toolu_made1"]
+
+
+def test_calls_make_the_finish_tool_calls_whatever_it_is_called() -> None:
+    reading = read(start() + call(0, "add") + end("end_turn"))
+
+    assert reading.finish is not None
+    assert reading.finish.reason is FinishReason.TOOL_CALLS
+
+
+def test_second_message_start_changes_neither_usage_nor_what_was_said() -> None:
+    stream = start(input_tokens=5) + text(0, "one") + start(input_tokens=99) + text(0, "two") + end()
+
+    reading = read(stream)
+
+    assert (reading.text, reading.finishes) == ("onetwo", 1)
+    assert reading.usage == {"prompt": 5, "completion": 2}
+
+
+def test_input_that_was_closed_takes_nothing_from_a_second_message() -> None:
+    stream = call(0, "add", '{"x":1}', call_id="a") + start() + call(0, "add", '{"x":2}', call_id="b")
+
+    assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "add", "{}")]
+
+
+def test_server_that_counts_no_blocks_means_the_newest() -> None:
+    stream = event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}})
+    stream += event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}})
+
+    assert read(start() + stream + end()).text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        ({"input_tokens": 9, "output_tokens": 1}, {"output_tokens": 4}, (9, 4, 0)),
+        ({"input_tokens": 9}, {"input_tokens": 20, "output_tokens": 4}, (20, 4, 0)),
+        (
+            {"input_tokens": 1, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 2},
+            {"output_tokens": 4},
+            (10, 4, 7),
+        ),
+        ({"input_tokens": 9, "cache_read_input_tokens": 7}, {"cache_read_input_tokens": 0}, (9, 0, 0)),
+        ({"input_tokens": "9"}, {"output_tokens": 4.0, "input_tokens": None}, (9, 4, 0)),
+    ],
+)
+def test_usage_is_revised_by_what_comes_later(
+    first: Json, last: Json, expected: tuple[int, int, int]
+) -> None:
+    reading = read(start(**first) + text(0, "x") + end(usage=last))
+
+    assert reading.usage is not None
+    assert (reading.usage["prompt"], reading.usage["completion"], reading.cached) == expected
+
+
+@SIZES
+def test_overload_inside_the_stream_is_retryable_and_keeps_what_came_before(size: int) -> None:
+    failure = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+
+    reading = read(start() + begin(0, type="text", text="") + grow(0, "text_delta", text="a") + failure, size)
+
+    assert reading.text == "a"
+    assert type(reading.error) is ProviderFailed
+    assert reading.error.retryable
+    assert "Overloaded" in reading.error.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected", "retryable"),
+    [
+        ("api_error", "Internal server error", ProviderFailed, True),
+        ("rate_limit_error", "slow down", RateLimited, True),
+        ("authentication_error", "invalid x-api-key", ProviderRefused, False),
+        ("permission_error", "not yours", ProviderRefused, False),
+        ("not_found_error", "model: claude-9", ProviderRefused, False),
+        ("billing_error", "no credits", ProviderRefused, False),
+        ("invalid_request_error", "messages: at least one", ProviderRefused, False),
+        ("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", ContextTooLong, False),
+        ("request_too_large", "too many bytes", ContextTooLong, False),
+    ],
+)
+def test_error_in_the_stream_has_its_class(
+    kind: str, message: str, expected: type[ProviderError], retryable: bool
+) -> None:
+    error = read(event({"type": "error", "error": {"type": kind, "message": message}})).error
+
+    assert type(error) is expected
+    assert error.retryable is retryable
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b'event: error\ndata: {"message": "named"}\n\n',
+        b'data: {"error": {"message": "named"}}\n\n',
+        b'{"type": "error", "error": {"type": "api_error", "message": "named"}}',
+    ],
+)
+def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
+    assert "named" in str(read(stream).error)
+
+
+def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
+    parser = AnthropicAdapter().parser()
+    failure = event({"type": "error", "error": {"type": "api_error", "message": "broke"}})
+
+    assert parser.feed(start() + text(0, "so far") + failure) == [TextDelta(text="so far")]
+    with pytest.raises(ProviderFailed, match="broke"):
+        parser.feed(PING)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("max_tokens", FinishReason.LENGTH),
+        ("model_context_window_exceeded", FinishReason.LENGTH),
+        ("stop_sequence", FinishReason.STOP),
+        ("refusal", FinishReason.REFUSED),
+        ("compaction", FinishReason.PAUSED),
+        ("of_a_later_version", FinishReason.UNKNOWN),
+    ],
+)
+def test_every_reason_to_stop_is_told(reason: str, expected: FinishReason) -> None:
+    finish = read(start() + text(0, "x") + end(reason)).finish
+
+    assert finish is not None
+    assert (finish.reason, finish.raw) == (expected, reason)
+
+
+def test_refusal_without_text_is_explained() -> None:
+    details = {"type": "refusal", "category": None, "explanation": "I must not."}
+
+    assert read(start() + end("refusal", stop_details=details)).replay == {"refusal": "I must not."}
+
+
+@SIZES
+def test_crlf_comments_and_no_final_blank_line(size: int) -> None:
+    stream = b": hello\r\n\r\n" + (start() + text(0, "yes") + end()).replace(b"\n", b"\r\n")
+
+    reading = read(stream.removesuffix(b"\r\n"), size)
+
+    assert (reading.text, reading.error) == ("yes", None)
+
+
+@SIZES
+def test_plain_json_answer_to_a_streaming_request_is_read(size: int) -> None:
+    answer = {
+        "type": "message",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "whole"},
+            {"type": "tool_use", "id": "a", "name": "add", "input": {"x": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 2},
+    }
+
+    reading = read(b"\n" + json.dumps(answer, indent=1).encode(), size)
+
+    assert (reading.text, reading.usage) == ("whole", {"prompt": 1, "completion": 2})
+    assert reading.calls == [{"id": "a", "name": "add", "arguments": '{"x":1}'}]
+
+
+@pytest.mark.parametrize(
+    "stream", [b"", b": hello\n\n", start() + text(0, "half"), (start() + text(0, "x"))[:-20], b"event: mess"]
+)
+def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
+    assert isinstance(read(stream).error, Dropped)
+
+
+@pytest.mark.parametrize(
+    "stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n", b"{}", b"[]"]
+)
+def test_what_is_no_message_is_garbled(stream: bytes) -> None:
+    assert isinstance(read(stream).error, Garbled)
+
+
+@pytest.mark.parametrize("ending", [STOP, end().removesuffix(STOP)])
+def test_stop_or_its_reason_alone_make_an_answer_whole(ending: bytes) -> None:
+    assert read(start() + text(0, "x") + ending).error is None
+
+
+def test_half_a_surrogate_pair_and_bad_utf_8_do_not_break_the_stream() -> None:
+    stream = (
+        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\\ud83d"}}\n\n'
+    )
+    stream += stream.replace(b"a\\ud83d", b"b\xff")
+
+    assert read(start() + begin(0, type="text", text="") + stream + end()).text == "a\ufffdb\ufffd"
+
+
+def test_unknown_events_blocks_and_deltas_are_passed_over() -> None:
+    stream = start() + event({"type": "of_a_later_version", "x": 1})
+    stream += begin(0, type="new_block", x=1) + grow(0, "new_delta", y=2) + shut(0) + text(1, "hi") + end()
+
+    reading = read(stream)
+
+    assert reading.text == "hi"
+    assert reading.replay["anthropic_content"][0] == {"type": "new_block", "x": 1}

@@ -1,0 +1,163 @@
+"""What an Anthropic answer held comes back in the next request as it came: secrets, servers' tools, order."""
+
+from typing import Any
+
+from anthropic_answers import Said, answers, stream_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sdk_types import ANTHROPIC, accepted_by
+from wire_reading import Reading, read_in_pieces
+
+from luxx.context.prompt import assistant_messages
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.anthropic import AnthropicAdapter
+from luxx.runs.completion import CompletionReader
+from luxx.runs.frames import OpenStep
+from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+from luxx.wire.tool import ToolCall
+
+Json = dict[str, Any]
+MODEL = "claude-sonnet-4-5"
+RELAXED = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+
+def sent(messages: list[PromptMessage], model: str = MODEL) -> list[Json]:
+    """The turns of a request with this history, which the vendor's types accept."""
+    request = CompletionRequest(model=model, messages=messages)
+    target = Target(provider_id=1, provider_type="anthropic", base_url="https://models.example")
+    body = AnthropicAdapter().build_request(request, target, stream=True).body
+    return accepted_by(ANTHROPIC, body)["messages"]
+
+
+def read(answer: list[Said], **ending: str) -> Reading:
+    reading = read_in_pieces(AnthropicAdapter().parser, stream_of(answer, **ending), 4096)
+    assert reading.error is None
+    return reading
+
+
+def prompts(reading: Reading) -> list[PromptMessage]:
+    """The answer as it is in a history, with the results of its calls."""
+    calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
+    answer = AssistantPrompt(
+        text=reading.text, thinking=reading.thinking, tool_calls=calls, replay=reading.replay
+    )
+    return [answer, *(ToolPrompt(call_id=call.call_id, name=call.name, content="{}") for call in calls)]
+
+
+def wholes(answer: list[Said]) -> list[Json]:
+    return [part.whole for part in answer]
+
+
+def is_thought(block: Json) -> bool:
+    return block["type"] in ("thinking", "redacted_thinking")
+
+
+@RELAXED
+@given(answer=answers())
+def test_answer_goes_back_as_it_came_in_the_turn_and_in_later_ones(answer: list[Said]) -> None:
+    reading = read(answer)
+    asked = UserPrompt(text="Go on.")
+
+    for then in ([], [UserPrompt(text="And?")]):
+        turns = sent([asked, *prompts(reading), *then, *([] if then or reading.calls else [asked])])
+        back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
+        expected = wholes(answer)
+        if all(is_thought(block) for block in expected):
+            expected = []
+        if not reading.replay:
+            # Plain text needs no note; its blocks come back as one, and before the calls.
+            assert text_of(back) == text_of(expected)
+            assert calls_of(back) == calls_of(expected)
+        else:
+            assert back == expected
+
+
+@RELAXED
+@given(answer=answers())
+def test_another_models_thinking_is_left_out_once_its_turn_is_over(answer: list[Said]) -> None:
+    reading = read(answer)
+    history = [UserPrompt(text="Go on."), *prompts(reading), UserPrompt(text="And?")]
+
+    turns = sent(history, model="claude-opus-5-5")
+
+    back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
+    assert not any(is_thought(block) for block in back)
+    assert text_of(back) == text_of(wholes(answer))
+
+
+@RELAXED
+@given(first=answers(), second=answers(), size=st.integers(1, 200))
+def test_paused_answer_and_what_goes_on_with_it_are_one(
+    first: list[Said], second: list[Said], size: int
+) -> None:
+    first = [part for part in first if part.whole["type"] != "tool_use"]
+    second = [renamed(part) for part in second]
+    state = Steps()
+    state.complete(stream_of(first, stop_reason="pause_turn"), size)
+
+    paused = sent([UserPrompt(text="Search."), *state.messages()])
+
+    if not all(is_thought(part.whole) for part in first):
+        assert paused[-1] == {"role": "assistant", "content": wholes(first)}
+    state.complete(stream_of(second), size)
+    state.answer_calls()
+    turns = sent([UserPrompt(text="Search."), *state.messages(), UserPrompt(text="And?")])
+    back = [block for turn in turns if turn["role"] == "assistant" for block in turn["content"]]
+    expected = wholes(first) + wholes(second)
+    if all(is_thought(block) for block in expected):
+        expected = []
+    if state.notes[-1]:
+        assert back == expected
+    assert text_of(back) == text_of(expected)
+
+
+def renamed(part: Said) -> Said:
+    """With ids of its own, as a second answer has."""
+
+    def own(value: Json) -> Json:
+        return {key: f"{v}_b" if key in ("id", "tool_use_id") else v for key, v in value.items()}
+
+    return Said(own(part.start), part.deltas, own(part.whole))
+
+
+class Steps:
+    """A run's steps and notes as its loop makes them of the streams it reads."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.notes: list[dict[str, Any]] = []
+
+    def complete(self, stream: bytes, size: int) -> None:
+        open_steps: dict[int, OpenStep] = {}
+        reader = CompletionReader("run", len(self.steps), open_steps)
+        parser = AnthropicAdapter().parser()
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        for deltas in [*map(parser.feed, pieces), parser.close()]:
+            for output in reader.take(deltas):
+                if isinstance(output, Step):
+                    self.steps.append(output)
+                    del open_steps[output.index]
+        self.steps += reader.close(StepStatus.DONE)
+        self.notes.append(reader.replay)
+
+    def answer_calls(self) -> None:
+        for call in [step for step in self.steps if step.type == StepType.TOOL_CALL]:
+            at = len(self.steps)
+            self.steps.append(
+                Step(
+                    id=step_id(at), index=at, type=StepType.TOOL_RESULT, content="{}", name=call.name,
+                    id_ref=call.id_ref, success=True,
+                )
+            )  # fmt: skip
+
+    def messages(self) -> list[PromptMessage]:
+        return assistant_messages(self.steps, self.notes)
+
+
+def text_of(blocks: list[Json]) -> str:
+    return "".join(block.get("text", "") for block in blocks)
+
+
+def calls_of(blocks: list[Json]) -> list[Json]:
+    return [block for block in blocks if block["type"] == "tool_use"]

@@ -1,0 +1,110 @@
+"""Every recorded stream through a running server: what is stored and shown is what the vendors' SDKs read."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import recorded
+from journeys.person import PASSWORD, USERNAME, Person
+from journeys.server import LuxxServer
+from recorded_upstream import END, RecordedUpstream
+from wire_reading import as_sdk_arguments, as_sdk_speech, read_in_pieces
+
+from luxx.providers.registry import adapter_for
+
+ENTRIES = [entry for entry in recorded.all_entries() if entry["api"] in recorded.BUILT]
+PROVIDER_TYPES = {"openai": "openai_compatible", "anthropic": "anthropic", "gemini": "gemini"}
+VERSIONS = {"openai": "/v1", "anthropic": "", "gemini": "/v1beta"}
+SECONDS = 60.0
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+    """One for all recordings; it tries nothing twice, so that an error is the first that came."""
+    with LuxxServer(tmp_path_factory.mktemp("served"), {"LUXX_PROVIDERS__RETRIES": "0"}) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def token(server: LuxxServer) -> str:
+    answer = httpx.post(
+        f"{server.url}/auth/login", json={"username": USERNAME, "password": PASSWORD}, trust_env=False
+    )
+    return answer.json()["data"]["access_token"]
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[RecordedUpstream]:
+    streams = {_place(entry): recorded.stream_of(entry) for entry in ENTRIES}
+    with RecordedUpstream(streams) as one:
+        yield one
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
+def test_stored_message_says_what_the_sdk_reads(
+    server: LuxxServer, token: str, upstream: RecordedUpstream, entry: Json
+) -> None:
+    message, run = asyncio.run(_chat(server.url, token, upstream, entry))
+
+    steps = _of_the_first_completion(message["steps"], len(upstream.asked[_place(entry)]))
+    said = {kind: _joined(steps, kind) for kind in ("text", "thinking")}
+    assert as_sdk_speech(said["text"], said["thinking"], entry) == (
+        entry["expected_text"] or _refusal(entry),
+        entry["expected_reasoning"],
+    )
+    assert [
+        (step["name"], as_sdk_arguments(step["arguments"], entry)) for step in steps if _is_call(step)
+    ] == [(call["name"], as_sdk_arguments(call["arguments"], entry)) for call in entry["expected_tool_calls"]]
+    if entry["expected_error"] is None:
+        assert (run["status"], message["status"]) == ("completed", "complete")
+    else:
+        assert run["status"] == "failed"
+        assert entry["expected_error"]["message"] in run["error"]
+
+
+async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -> tuple[Json, Json]:
+    async with asyncio.timeout(SECONDS), Person(url, token) as ann:
+        provider = {
+            "name": entry["file"],
+            "provider_type": PROVIDER_TYPES[entry["api"]],
+            "base_url": f"{upstream.url(_place(entry))}{VERSIONS[entry['api']]}",
+            "api_key": "a-key-of-no-use",
+            "default_model": "recorded",
+        }
+        provider_id = (await ann.post("/providers", provider))["id"]
+        conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
+        async with ann.say(conversation) as stream:
+            screen = await stream.to_the_end(SECONDS)
+        return await ann.answer_shown_by(conversation, screen), await ann.run(screen.run_id)
+
+
+def _refusal(entry: Json) -> str:
+    """The words of a refusal, which the SDKs keep apart and a reader must see."""
+    parser = adapter_for(PROVIDER_TYPES[entry["api"]]).parser
+    return read_in_pieces(parser, recorded.stream_of(entry), 4096).replay.get("refusal", "")
+
+
+def _place(entry: Json) -> str:
+    return entry["file"].replace("/", "-")
+
+
+def _of_the_first_completion(steps: list[Json], completions: int) -> list[Json]:
+    """The steps before the first result; or, where none was asked for, before the next completion's words."""
+    if completions == 1:
+        return steps
+    assert completions == 2
+    assert (steps[-1]["type"], steps[-1]["content"]) == ("text", END)
+    results = [at for at, step in enumerate(steps) if step["type"] == "tool_result"]
+    return steps[: results[0] if results else -1]
+
+
+def _joined(steps: list[Json], kind: str) -> str:
+    return "".join(step["content"] for step in steps if step["type"] == kind)
+
+
+def _is_call(step: Json) -> bool:
+    return step["type"] == "tool_call"

@@ -1,0 +1,292 @@
+"""What the Anthropic adapter sends: turns, switches by model, and lists of models."""
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from luxx.errors import Garbled, ProviderRefused
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.anthropic import AnthropicAdapter
+from luxx.providers.anthropic_schema import strict_schema
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptImage,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
+from luxx.wire.tool import ToolCall, ToolSpec
+
+Json = dict[str, Any]
+
+ADD = ToolSpec(name="add", description="Adds.", parameters={"type": "object"})
+SIGNED = {"type": "thinking", "thinking": "I add.", "signature": "sig"}
+ASKED: list[PromptMessage] = [SystemPrompt(text="Be brief."), UserPrompt(text="1+1?")]
+
+
+def called(*call_ids: str, arguments: str = '{"x": 1}', **fields: Any) -> AssistantPrompt:
+    calls = [ToolCall(call_id=call_id, name="add", arguments=arguments) for call_id in call_ids]
+    return AssistantPrompt(tool_calls=calls, **fields)
+
+
+def result(call_id: str, **fields: Any) -> ToolPrompt:
+    return ToolPrompt(**{"call_id": call_id, "name": "add", "content": "2", **fields})
+
+
+def target(base_url: str = "http://host") -> Target:
+    return Target(provider_id=1, provider_type="anthropic", base_url=base_url, api_key="sk-secret")
+
+
+def sent(*messages: PromptMessage, model: str = "claude-sonnet-4-5", **fields: Any) -> Json:
+    request = CompletionRequest(model=model, messages=list(messages or ASKED), **fields)
+    return json.loads(AnthropicAdapter().build_request(request, target(), stream=True).body)
+
+
+def roles(body: Json) -> list[str]:
+    return [turn["role"] for turn in body["messages"]]
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["http://host", "http://host/", "http://host/v1", "http://host/v1/", "http://host/v1/messages"],
+)
+def test_base_url_may_end_in_the_version_or_not(base_url: str) -> None:
+    adapter = AnthropicAdapter()
+    request = CompletionRequest(model="m", messages=ASKED)
+
+    assert adapter.build_request(request, target(base_url), stream=True).url == "http://host/v1/messages"
+    assert adapter.models_request(target(base_url)).url == "http://host/v1/models?limit=1000"
+
+
+def test_key_version_and_system_text_are_where_the_dialect_has_them() -> None:
+    built = AnthropicAdapter().build_request(
+        CompletionRequest(model="claude-sonnet-4-5", messages=ASKED, tools=[ADD]), target(), stream=True
+    )
+    body = json.loads(built.body)
+
+    assert built.headers["x-api-key"] == "sk-secret"
+    assert built.headers["anthropic-version"] == "2023-06-01"
+    assert body["system"] == "Be brief."
+    assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "1+1?"}]}]
+    assert body["tools"] == [{"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}]
+
+
+def test_results_of_parallel_calls_are_one_users_turn_and_what_is_said_next_joins_them() -> None:
+    body = sent(
+        *ASKED, called("a", "b"), result("a"), result("b", success=False), UserPrompt(text="And now?")
+    )
+
+    assert roles(body) == ["user", "assistant", "user"]
+    assert body["messages"][2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "a", "content": "2"},
+        {"type": "tool_result", "tool_use_id": "b", "content": "2", "is_error": True},
+        {"type": "text", "text": "And now?"},
+    ]
+
+
+def test_two_users_messages_in_a_row_are_one_turn_and_empty_text_is_dropped() -> None:
+    body = sent(UserPrompt(text="One."), AssistantPrompt(text=" \n"), UserPrompt(text="Two."))
+
+    assert [block["text"] for block in body["messages"][0]["content"]] == ["One.", "Two."]
+    assert roles(body) == ["user"]
+
+
+def test_images_come_before_the_text() -> None:
+    image = PromptImage(media_type="image/png", data=b"png")
+
+    content = sent(UserPrompt(text="What is this?", images=(image,)))["messages"][0]["content"]
+
+    source = {"type": "base64", "media_type": "image/png", "data": b64encode(b"png").decode()}
+    assert content == [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
+
+
+@pytest.mark.parametrize("arguments", ["", "{broken", "[1]", "null", '"x"'])
+def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -> None:
+    body = sent(*ASKED, called("a", arguments=arguments), result("a"))
+
+    assert body["messages"][1]["content"][0]["input"] == {}
+
+
+def test_ids_are_made_fit_and_unique_and_results_follow_them() -> None:
+    body = sent(
+        *ASKED, called("call_0"), result("call_0"), called("call_0", "fn:1"), result("call_0"), result("fn:1")
+    )
+
+    first, second = (body["messages"][at]["content"] for at in (1, 3))
+    ids = [block["id"] for block in [*first, *second]]
+    assert ids[0] == "call_0"
+    assert len(set(ids)) == 3
+    assert ":" not in "".join(ids)
+    assert [block["tool_use_id"] for block in body["messages"][4]["content"]] == ids[1:]
+
+
+def test_calls_in_the_history_are_named_even_if_no_tool_is_offered() -> None:
+    body = sent(*ASKED, called("a"), result("a"))
+
+    assert [tool["name"] for tool in body["tools"]] == ["add"]
+    assert body["tool_choice"] == {"type": "none"}
+    assert "tool_choice" not in sent(*ASKED, called("a"), result("a"), tools=[ADD])
+
+
+def test_answer_is_limited_by_the_models_own_most_unless_told() -> None:
+    assert sent(model="claude-opus-4-1")["max_tokens"] == 32_000
+    assert sent(model="some-model")["max_tokens"] > 0
+    assert sent(max_tokens=77)["max_tokens"] == 77
+
+
+@pytest.mark.parametrize(
+    ("model", "max_tokens", "expected"),
+    [
+        ("claude-sonnet-4-5-20250929", 64_000, {"type": "enabled", "budget_tokens": 16_000}),
+        ("claude-3-7-sonnet-latest", 3_000, {"type": "enabled", "budget_tokens": 1_500}),
+        ("claude-opus-4-20250514", 1_025, {"type": "enabled", "budget_tokens": 1_024}),
+        ("claude-haiku-4-5", 1_024, None),
+        ("claude-3-5-sonnet-20241022", 8_192, None),
+        ("claude-3-opus-20240229", 4_096, None),
+        ("claude-opus-4-6", 64_000, {"type": "adaptive", "display": "summarized"}),
+        ("anthropic/claude-sonnet-4.6", 64_000, {"type": "adaptive", "display": "summarized"}),
+        ("claude-opus-5-5", 500, {"type": "adaptive", "display": "summarized"}),
+        ("claude-fable-5", 64_000, {"type": "adaptive", "display": "summarized"}),
+        ("a-compatible-model", 8_192, {"type": "enabled", "budget_tokens": 4_096}),
+    ],
+)
+def test_thinking_is_switched_on_as_the_model_takes_it(
+    model: str, max_tokens: int, expected: Json | None
+) -> None:
+    body = sent(model=model, max_tokens=max_tokens, thinking_enabled=True, temperature=0.5)
+
+    assert body.get("thinking") == expected
+    assert expected is None or "temperature" not in body
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("claude-sonnet-4-5", None),
+        ("claude-opus-5", "disabled"),
+        ("claude-sonnet-5-5", "between_tools"),
+        ("claude-opus-5-5", None),
+    ],
+)
+def test_thinking_is_switched_off_where_a_model_thinks_unless_told(model: str, expected: str | None) -> None:
+    assert sent(model=model).get("thinking", {}).get("type") == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "temperature", "expected"),
+    [
+        ("claude-sonnet-4-5", 0.3, 0.3),
+        ("claude-sonnet-4-6", 2.0, 1.0),
+        ("claude-opus-4-7", 0.3, None),
+        ("claude-haiku-5-5", 0.3, None),
+    ],
+)
+def test_temperature_is_sent_where_it_is_taken(
+    model: str, temperature: float, expected: float | None
+) -> None:
+    assert sent(model=model, temperature=temperature).get("temperature") == expected
+
+
+def test_turn_that_called_tools_without_thinking_goes_on_without() -> None:
+    kept = {"anthropic_content": [SIGNED, {"type": "tool_use", "id": "a", "name": "add", "input": {"x": 1}}]}
+    going_on = [*ASKED, called("a"), result("a")]
+
+    assert "thinking" not in sent(*going_on, thinking_enabled=True)
+    assert "thinking" in sent(*going_on, UserPrompt(text="Next."), thinking_enabled=True)
+    signed = sent(*ASKED, called("a", replay=kept), result("a"), thinking_enabled=True)
+    assert "thinking" in signed
+    assert signed["messages"][1]["content"][0] == SIGNED
+
+
+def test_thinking_without_a_signature_and_answers_of_thinking_alone_are_left_out() -> None:
+    unsigned = {"anthropic_content": [{**SIGNED, "signature": ""}, {"type": "text", "text": "2"}]}
+    thought = {"anthropic_content": [SIGNED]}
+    body = sent(*ASKED, AssistantPrompt(text="2", replay=unsigned), UserPrompt(text="And?"))
+    silent = sent(*ASKED, AssistantPrompt(replay=thought), UserPrompt(text="And?"))
+
+    assert body["messages"][1]["content"] == [{"type": "text", "text": "2"}]
+    assert roles(silent) == ["user"]
+
+
+def test_kept_content_that_no_longer_fits_the_text_is_not_sent() -> None:
+    kept = {"anthropic_content": [SIGNED, {"type": "text", "text": "old words"}]}
+
+    body = sent(*ASKED, AssistantPrompt(text="new words", replay=kept), UserPrompt(text="And?"))
+
+    assert body["messages"][1]["content"] == [{"type": "text", "text": "new words"}]
+
+
+def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_on() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    paused = AssistantPrompt(text="I look.", replay={
+        "paused": True, "anthropic_content": [{"type": "text", "text": "I look."}, search],
+    })  # fmt: skip
+
+    assert sent(*ASKED, paused)["messages"][-1]["content"][-1] == search
+    over = sent(*ASKED, paused, UserPrompt(text="Never mind."))
+    assert over["messages"][1]["content"] == [{"type": "text", "text": "I look."}]
+
+
+def test_structured_answer_is_asked_for_as_the_model_can() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+
+    asked = sent(response_schema=schema)["output_config"]["format"]
+    told = sent(model="claude-3-5-haiku-latest", response_schema=schema)
+
+    assert asked["type"] == "json_schema"
+    assert asked["schema"] == {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "description": '{"minimum":1}'}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    assert "output_config" not in told
+    assert json.dumps(schema).replace(" ", "") in told["system"].replace(" ", "")
+
+
+def test_schema_with_definitions_and_choices_stays_one() -> None:
+    schema = {
+        "$defs": {"A": {"type": "object", "properties": {"x": {"type": "string", "format": "date"}}}},
+        "oneOf": [{"$ref": "#/$defs/A"}, {"type": "array", "items": {"$ref": "#/$defs/A"}, "minItems": 3}],
+    }
+
+    assert strict_schema(schema) == {
+        "anyOf": [
+            {"$ref": "#/$defs/A"},
+            {"type": "array", "items": {"$ref": "#/$defs/A"}, "description": '{"minItems":3}'},
+        ],
+        "$defs": {
+            "A": {
+                "type": "object",
+                "properties": {"x": {"type": "string", "format": "date"}},
+                "additionalProperties": False,
+            }
+        },
+    }
+
+
+def test_list_of_models_is_read_page_by_page() -> None:
+    adapter = AnthropicAdapter()
+    page = b'{"data": [{"id": "a"}, {"id": "b"}], "has_more": true, "last_id": "b&c"}'
+
+    following = adapter.next_models_request(target(), page)
+
+    assert adapter.parse_models(page) == ["a", "b"]
+    assert following is not None
+    assert following.url == "http://host/v1/models?limit=1000&after_id=b%26c"
+    assert adapter.next_models_request(target(), b'{"data": [], "has_more": false, "last_id": "b"}') is None
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff", b'"x"'])
+def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
+    with pytest.raises(Garbled):
+        AnthropicAdapter().parse_models(body)
+
+
+def test_error_instead_of_a_list_of_models_is_told() -> None:
+    body = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "named"}}'
+    with pytest.raises(ProviderRefused, match="named"):
+        AnthropicAdapter().parse_models(body)

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from luxx.errors import InvalidInput
 from luxx.providers.adapter import Adapter
+from luxx.providers.gemini import GeminiAdapter
 from luxx.providers.openai import OpenAIAdapter
 
 
@@ -68,7 +69,9 @@ def adapter_for(provider_type: str) -> Adapter:
     match dialect:
         case Dialect.OPENAI:
             return OpenAIAdapter()
-        case Dialect.ANTHROPIC | Dialect.GEMINI:
+        case Dialect.GEMINI:
+            return GeminiAdapter()
+        case Dialect.ANTHROPIC:
             raise InvalidInput(
                 f"Providers of type '{provider_type}' are not usable yet.", kind="dialect_not_built"
             )

@@ -17,6 +17,7 @@ from luxx.wire.delta import (
     ToolCallDelta,
     UsageDelta,
 )
+from luxx.wire.usage import Usage
 
 
 class Reading(msgspec.Struct, kw_only=True):
@@ -24,6 +25,7 @@ class Reading(msgspec.Struct, kw_only=True):
     thinking: str = ""
     calls: list[dict[str, str]] = []
     usage: dict[str, int] | None = None
+    spent: Usage = Usage()
     finish: FinishDelta | None = None
     replay: dict[str, Any] = {}
     error: ProviderError | None = None
@@ -57,6 +59,7 @@ def reading_of(deltas: list[Delta]) -> Reading:
             case ToolCallDelta():
                 _grow(reading.calls, delta)
             case UsageDelta():
+                reading.spent = delta.usage
                 reading.usage = {
                     "prompt": delta.usage.prompt_tokens,
                     "completion": delta.usage.completion_tokens,
@@ -83,3 +86,14 @@ def as_json(arguments: str) -> Any:
         return json.loads(arguments)
     except ValueError:
         return arguments
+
+
+def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:
+    """The scalars in a JSON value by the JSON paths they are at."""
+    if isinstance(value, dict):
+        inner = [(f"{path}.{key}", item) for key, item in value.items()]
+    elif isinstance(value, list):
+        inner = [(f"{path}[{at}]", item) for at, item in enumerate(value)]
+    else:
+        return {path: value}
+    return {at: scalar for where, item in inner for at, scalar in values_at_paths(item, where).items()}

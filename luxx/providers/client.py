@@ -13,7 +13,7 @@ import msgspec
 
 from luxx.config import ProvidersConfig
 from luxx.errors import Dropped, ProviderError, Stalled
-from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target
+from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
 from luxx.providers.failures import redacted
 from luxx.providers.registry import adapter_for
 from luxx.providers.transport import Transport
@@ -29,6 +29,7 @@ from luxx.wire.delta import (
 from luxx.wire.tool import ToolCall
 from luxx.wire.usage import Usage
 
+MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
 MAX_RETRY_AFTER_SECONDS = 60.0
 MAX_WAITED_SECONDS = 180.0
@@ -62,6 +63,15 @@ class KnowsItsEnd(Protocol):
 
     @property
     def is_done(self) -> bool: ...
+
+
+@runtime_checkable
+class ListsByPage(Protocol):
+    """An adapter whose servers list their models in pages."""
+
+    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
+        """The GET of the page after the one read as `body`; None after the last."""
+        ...
 
 
 class ModelClient:
@@ -154,11 +164,20 @@ class ModelClient:
         )
 
     async def list_models(self, target: Target) -> list[str]:
-        """The names of the models the provider offers. Raises ProviderError."""
+        """The names of the models the provider offers, of at most 20 pages. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
+        names: list[str] = []
+        asked: UpstreamRequest | None = adapter.models_request(target)
         try:
-            body = await self._transport.fetch(adapter.models_request(target), secret=target.api_key)
-            return adapter.parse_models(body)
+            for _ in range(MAX_MODEL_PAGES):
+                body = await self._transport.fetch(asked, secret=target.api_key)
+                names += adapter.parse_models(body)
+                asked = (
+                    adapter.next_models_request(target, body) if isinstance(adapter, ListsByPage) else None
+                )
+                if asked is None:
+                    break
+            return names
         except ProviderError as error:
             redacted(error, target.api_key)
             raise

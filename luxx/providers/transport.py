@@ -12,6 +12,7 @@ from urllib.request import getproxies
 
 import aiohttp
 import httpx
+import msgspec
 from aiohttp.abc import AbstractResolver
 from httpx_aiohttp import AiohttpTransport
 
@@ -155,8 +156,8 @@ class Transport:
             # The status alone must do; half a body is still read for its message.
             pass
         found = read_error_body(body[:MAX_ERROR_BODY_BYTES])
-        found = type(found)(
-            message=redact(found.message, secret), code=found.code, status=response.status_code
+        found = msgspec.structs.replace(
+            found, message=redact(found.message, secret), status=response.status_code
         )
         wait = retry_after_seconds(response.headers.get("retry-after"))
         return as_provider_error(found, retry_after=wait)

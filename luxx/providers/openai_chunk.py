@@ -88,7 +88,7 @@ def decode_chunk(data: bytes) -> Chunk:
     """One chunk, or a whole answer. Raises Garbled when it is not JSON or no object at all."""
     try:
         return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_by_hand(data)
 
 

@@ -142,7 +142,7 @@ def _object_text(arguments: str) -> str:
     """Arguments as the model wrote them, or `{}`: servers that parse them fail on what is no object."""
     try:
         return arguments if isinstance(msgspec.json.decode(arguments), dict) else "{}"
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return "{}"
 
 

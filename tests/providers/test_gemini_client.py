@@ -13,6 +13,7 @@ from provider_calls import KEY, Called, calling
 
 from luxx.errors import Dropped, ProviderFailed, ProviderRefused, RateLimited
 from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import Completion
 from luxx.providers.scripted import (
     Bytes,
@@ -274,3 +275,22 @@ def test_models_are_listed_page_by_page() -> None:
 def test_list_of_models_without_an_end_is_given_up() -> None:
     with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
         assert len(asyncio.run(_listed(url))) == len(asked) == 20
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("API key not valid. Please pass a valid API key.", "wrong_key"),
+        ("API key expired. Please renew the API key.", "wrong_key"),
+        ("Invalid value at 'contents'", "refused"),
+    ],
+)
+def test_wrong_key_is_told_apart_though_its_status_is_that_of_a_wrong_request(
+    message: str, kind: str
+) -> None:
+    async def run() -> ProviderCheck:
+        rule = Rule(status=400, message=message)
+        async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+            return await check_provider(caller.client, gemini_at(server.url), "gemini-x")
+
+    assert asyncio.run(run()).kind == kind

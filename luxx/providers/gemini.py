@@ -194,8 +194,17 @@ class GeminiParser:
         elif name == b"error":
             self._failure = as_provider_error(read_error_body(data))
         else:
-            for chunk in decode_chunks(data):
+            for chunk in self._chunks_of(data):
                 self._read_chunk(chunk, out)
+
+    def _chunks_of(self, data: bytes) -> list[Chunk]:
+        try:
+            return decode_chunks(data)
+        except Garbled:
+            if b"\n" not in data:
+                raise
+            # No blank line between the events of some gateways: each line is one.
+            return [chunk for line in data.split(b"\n") if line for chunk in decode_chunks(line)]
 
     def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
         for candidate in chunk.candidates or []:

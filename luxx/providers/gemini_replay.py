@@ -31,6 +31,8 @@ class PartNotes:
 
     def spoke(self, text: str, signature: str, *, is_thought: bool) -> None:
         kind = "thought" if is_thought else "text"
+        # Without a note, the text of an answer goes before its calls.
+        self._is_needed |= bool(text and self._by_call and not is_thought)
         last = self._notes[-1] if self._notes else {}
         if text and not signature and kind in last and "signature" not in last:
             last[kind] += len(text)

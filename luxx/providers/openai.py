@@ -174,7 +174,16 @@ class OpenAIParser:
         if name == b"error":
             self._failure = as_provider_error(read_error_body(data))
             return
-        self._read_chunk(decode_chunk(data), out)
+        try:
+            chunk = decode_chunk(data)
+        except Garbled:
+            if b"\n" not in data:
+                raise
+            # No blank line between the events of some servers: each line is one.
+            for line in data.split(b"\n"):
+                self._read_event(name, line, out)
+            return
+        self._read_chunk(chunk, out)
 
     def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
         choices = chunk.choices
@@ -196,8 +205,10 @@ class OpenAIParser:
                 self._failure = as_provider_error(read_error(chunk.x_groq.error))
         if chunk.error:
             self._failure = as_provider_error(read_error({"error": chunk.error, "code": chunk.code}))
-        elif chunk.object == "error":
-            self._failure = as_provider_error(read_error({"message": chunk.message, "code": chunk.code}))
+        elif chunk.object == "error" or (chunk.message and (chunk.code or chunk.type) and not choices):
+            self._failure = as_provider_error(
+                read_error({"message": chunk.message, "code": chunk.code, "type": chunk.type})
+            )
 
     def _read_choice(self, choice: ChunkChoice, out: list[Delta]) -> None:
         if choice.delta is not None:

@@ -440,6 +440,13 @@ def test_sloppy_types_are_read_all_the_same() -> None:
     assert (reading.error, reading.text, reading.usage) == (None, "x", {"prompt": 4, "completion": 0})
 
 
+@SIZES
+def test_events_without_a_blank_line_between_them_are_read(size: int) -> None:
+    stream = events(chunk(text("a")), chunk(text("b"), finish="STOP")).replace(b"\r\n\r\n", b"\n")
+
+    assert (read(stream, size).text, read(stream, size).error) == ("ab", None)
+
+
 def test_half_a_surrogate_pair_and_invalid_utf_8_do_not_break_the_stream() -> None:
     stream = b'data: {"candidates":[{"content":{"parts":[{"text":"a\\ud83d"}]}}]}\n\n'
     stream += b'data: {"candidates":[{"content":{"parts":[{"text":"b\xff"}]},"finishReason":"STOP"}]}\n\n'

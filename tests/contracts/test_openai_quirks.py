@@ -66,6 +66,15 @@ def test_plain_answer_reads_in_pieces_of_any_size(size: int) -> None:
 
 
 @SIZES
+def test_events_without_a_blank_line_between_them_are_read(size: int) -> None:
+    stream = chunk({"content": "a"}) + chunk({"content": "b"}) + chunk({}, "stop") + DONE
+
+    reading = read(stream.replace(b"\n\n", b"\n") + b"\n", size)
+
+    assert (reading.text, reading.error) == ("ab", None)
+
+
+@SIZES
 @pytest.mark.parametrize("done", [b"", DONE])
 def test_error_after_status_200_keeps_what_came_before(size: int, done: bytes) -> None:
     stream = chunk({"content": "so far"}) + event({"error": {"message": "it broke", "code": 500}}) + done
@@ -122,6 +131,7 @@ def test_error_in_the_stream_has_its_class(error: Any, kind: type[ProviderError]
         b'data: {"object": "error", "message": "named", "code": 500}\n\n',
         b'{"error": {"message": "named"}}',
         b'[{"error": {"message": "named"}}]',
+        b'data: {"message": "named", "type": "too_many_requests_error", "code": "queue"}\n\n',
     ],
 )
 def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:

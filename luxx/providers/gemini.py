@@ -241,10 +241,10 @@ class GeminiParser:
             if call_id:
                 self._notes.called(call_id, signature)
             return
-        if any(kind in part for kind in _KEPT_PARTS):
+        said = part.get("text")
+        if said is None and any(kind in part for kind in _KEPT_PARTS):
             self._notes.other(part)
             return
-        said = part.get("text")
         text = said if isinstance(said, str) else ""
         is_thought = part.get("thought") is True
         self._notes.spoke(text, signature, is_thought=is_thought)

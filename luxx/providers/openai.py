@@ -198,11 +198,10 @@ class OpenAIParser:
         if chunk.usage is not None:
             self._read_usage(chunk.usage, out)
             self._has_closing_usage = self._has_chunks and not choices
-        elif chunk.x_groq is not None:
-            if chunk.x_groq.usage is not None:
-                self._read_usage(chunk.x_groq.usage, out)
-            if chunk.x_groq.error and not chunk.error:
-                self._failure = as_provider_error(read_error(chunk.x_groq.error))
+        elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
+            self._read_usage(chunk.x_groq.usage, out)
+        if chunk.x_groq is not None and chunk.x_groq.error:
+            self._failure = as_provider_error(read_error(chunk.x_groq.error))
         if chunk.error:
             self._failure = as_provider_error(read_error({"error": chunk.error, "code": chunk.code}))
         elif chunk.object == "error" or (chunk.message and (chunk.code or chunk.type) and not choices):

@@ -93,6 +93,15 @@ def test_error_beside_choices_comes_after_their_text() -> None:
     assert isinstance(reading.error, ProviderFailed)
 
 
+def test_groqs_own_error_is_raised_beside_usage() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+
+    reading = read(chunk({"content": "a"}, "stop", usage=usage, x_groq={"error": "over capacity"}) + DONE)
+
+    assert (reading.text, reading.usage) == ("a", {"prompt": 3, "completion": 2})
+    assert "over capacity" in str(reading.error)
+
+
 def test_error_in_a_choice_is_raised() -> None:
     choice = {"delta": {"content": ""}, "finish_reason": "error", "error": {"message": "upstream died"}}
 

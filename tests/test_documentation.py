@@ -67,6 +67,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             "http://127.0.0.1:8000": server.url,
             "https://api.openai.com/v1": f"{model.url}/v1",
             "https://api.anthropic.com": model.url,
+            "https://generativelanguage.googleapis.com/v1beta": f"{model.url}/v1beta",
             "$OPENAI_API_KEY": "sk-a-key-for-the-documentation",
             ".venv/bin/luxx ": "luxx ",
             "luxx chat": f"luxx chat --url {server.url}",

@@ -47,15 +47,16 @@ FUNCTION_LINES = 40
 SIGN_LINES = 8
 BAD_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "shared"})
 ONLY_IN = {
-    "aiohttp": {"luxx.providers.transport", "luxx.providers.resolver"},
+    "aiohttp": {"luxx.providers.body", "luxx.providers.resolver", "luxx.providers.transport"},
     "httpx": {
+        "luxx.providers.body",
         "luxx.providers.transport",
         "luxx.providers.scripted",
         "luxx.providers.discovery",
         "luxx.providers.local",
         "luxx.chat_client",
     },
-    "httpx_aiohttp": {"luxx.providers.transport"},
+    "httpx_aiohttp": {"luxx.providers.body"},
     "openai": set[str](),
     "anthropic": set[str](),
 }

@@ -78,6 +78,7 @@ class Answer:
         self._body: Body | None = None
         self._parser: StreamParser | None = None
         self._ending: KnowsItsEnd | None = None
+        self._is_drained = False
         self._has_begun = False
         self._is_over = False
         self._failed = 0
@@ -124,11 +125,13 @@ class Answer:
         return parser, body
 
     async def _end(self, parser: StreamParser, body: Body) -> list[Delta]:
-        rest: list[Delta] = []
-        if self._ending is not None and self._ending.is_done:
-            rest = await _rest_of(body, parser, self._ending.rest_seconds)
+        ending = self._ending
+        if ending is not None and ending.is_done and not self._is_drained:
+            self._is_drained = True
+            if rest := await _rest_of(body, parser, ending.rest_seconds):
+                return rest
         self._parser = None  # It is closed once.
-        deltas = rest + parser.close()
+        deltas = parser.close()
         self._is_over = True
         return deltas
 
@@ -164,7 +167,7 @@ class Answer:
         await patience.sleep(delay)
 
     async def _close(self) -> None:
-        body, self._body, self._parser = self._body, None, None
+        body, self._body, self._parser, self._is_drained = self._body, None, None, False
         if body is not None:
             await body.aclose()
 

@@ -107,10 +107,16 @@ BUILT_IN: tuple[ModelCard, ...] = (
     _card("claude-3-5-haiku*", 200_000, 8_192, "tools images", (0.80, 4.00)),
     _card("claude-*", 200_000, 8_192, "tools images"),
     # Google (prices of prompts up to 200k tokens)
+    _card("gemini-3-pro-image*", 65_536, 32_768, "images"),
+    _card("gemini-3-pro*", 1_048_576, 65_536, "tools thinking images structured", (2.00, 12.00)),
+    _card("gemini-3-flash*", 1_048_576, 65_536, "tools thinking images structured", (0.50, 3.00)),
+    _card("gemini-3*", 1_048_576, 65_536, "tools thinking images structured"),
+    _card("gemini-2.5-flash-image*", 32_768, 32_768, "images"),
     _card("gemini-2.5-flash-lite*", 1_048_576, 65_536, "tools thinking images structured", (0.10, 0.40)),
     _card("gemini-2.5-flash*", 1_048_576, 65_536, "tools thinking images structured", (0.30, 2.50)),
     _card("gemini-2.5-pro*", 1_048_576, 65_536, "tools thinking images structured", (1.25, 10.00)),
     _card("gemini-2.0-flash*", 1_048_576, 8_192, "tools images structured", (0.10, 0.40)),
+    _card("gemini-*-latest", 1_048_576, 65_536, "tools thinking images structured"),
     _card("gemini-*", 1_048_576, 8_192, "tools images structured"),
     # Zhipu
     _card("glm-4.6*", 200_000, 128_000, "tools thinking", (0.60, 2.20)),

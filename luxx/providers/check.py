@@ -1,6 +1,7 @@
 """Testing a provider: a real question to its server, and what its answer says is wrong."""
 
 import asyncio
+import re
 import time
 
 import msgspec
@@ -22,6 +23,9 @@ from luxx.wire.message import UserPrompt
 CHECK_SECONDS = 30.0
 CHECK_TOKENS = 256
 """Enough for a model that thinks first; few write more to the question asked."""
+
+_KEY_REFUSED = re.compile(r"api[ _]key (not valid|not found|expired)", re.IGNORECASE)
+"""What Google says of a wrong key, with a status that elsewhere means a wrong request."""
 
 
 class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +106,7 @@ def _explain(error: LuxxError, target: Target, *, model: str) -> _Finding:
     status = error.status if isinstance(error, ProviderError) else None
     if error.kind in ("private_address", "address_forbidden"):
         return _Finding(error.kind, said)
-    if status in (401, 403):
+    if status in (401, 403) or (status == 400 and _KEY_REFUSED.search(said)):
         return _Finding("wrong_key", f"{target.base_url} refused the key ({status}); check api_key")
     if status in (404, 405) and model:
         return _Finding("wrong_model", f"{target.base_url} does not know the model '{model}': {said}")

@@ -22,8 +22,8 @@ from luxx.wire.delta import FinishDelta, FinishReason, TextDelta, ThinkingDelta,
 from luxx.wire.tool import ToolCall
 from luxx.wire.usage import Usage
 
+MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
-MAX_PAGES = 20
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +37,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class ListsInPages(Protocol):
-    """An adapter whose dialect lists models page by page."""
+class ListsByPage(Protocol):
+    """An adapter whose servers list their models in pages."""
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
-        """The request for the page after this one, if there is one."""
+        """The GET of the page after the one read as `body`; None after the last."""
         ...
 
 
@@ -116,18 +116,18 @@ class ModelClient:
         return Answer(ask, target.api_key, patience)
 
     async def list_models(self, target: Target) -> list[str]:
-        """The names of the models the provider offers. Raises ProviderError."""
+        """The names of the models the provider offers, of at most 20 pages. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
+        names: list[str] = []
+        asked: UpstreamRequest | None = adapter.models_request(target)
         try:
-            names: list[str] = []
-            request: UpstreamRequest | None = adapter.models_request(target)
-            for _ in range(MAX_PAGES):
-                body = await self._transport.fetch(request, secret=target.api_key)
+            for _ in range(MAX_MODEL_PAGES):
+                body = await self._transport.fetch(asked, secret=target.api_key)
                 names += adapter.parse_models(body)
-                request = (
-                    adapter.next_models_request(target, body) if isinstance(adapter, ListsInPages) else None
+                asked = (
+                    adapter.next_models_request(target, body) if isinstance(adapter, ListsByPage) else None
                 )
-                if request is None:
+                if asked is None:
                     break
             return names
         except ProviderError as error:

@@ -25,15 +25,19 @@ _NO_MORE_MONEY = re.compile(
     r"insufficient_(quota|balance|credit)|billing|credits? (exhausted|depleted)", re.I
 )
 _BUSY = re.compile(r"overload|rate.?limit|too many requests|unavailable|timeout|server_error|internal", re.I)
-_KEYS = re.compile(r"\b(sk|gsk|xai|pplx|AIza|rk|key)[-_][A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
+_KEYS = re.compile(r"\b((sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
 
 
 class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as its server told it; `code` joins whatever codes and types it gave."""
+    """An error as its server told it; `code` joins whatever codes and types it gave.
+
+    `retry_after` is in seconds, where the body itself says when to try again.
+    """
 
     message: str = ""
     code: str = ""
     status: int | None = None
+    retry_after: float | None = None
 
 
 def read_error(value: object) -> UpstreamError:
@@ -60,6 +64,7 @@ def read_error(value: object) -> UpstreamError:
         message=text if isinstance(text, str) else _compact(text),
         code=" ".join(codes),
         status=_status_of(fields),
+        retry_after=_retry_delay(fields.get("details")),
     )
 
 
@@ -80,12 +85,13 @@ def as_provider_error(found: UpstreamError, *, retry_after: float | None = None)
     words = f"{found.code} {found.message}"
     if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_WORDS.search(words)):
         return ContextTooLong(f"The prompt is too long for the model: {said}", status=status)
-    if status == 429 or (status is None and re.search(r"rate.?limit", found.code, re.I)):
+    if status == 429 or (status is None and re.search(r"rate.?limit|resource_exhausted", found.code, re.I)):
         return RateLimited(
             f"The provider limits the rate of requests: {said}",
             status=status,
-            retry_after=retry_after,
-            retryable=not _NO_MORE_MONEY.search(words),
+            retry_after=found.retry_after if retry_after is None else retry_after,
+            # Google speaks of billing in every such message; a delay says that it is about the rate.
+            retryable=found.retry_after is not None or not _NO_MORE_MONEY.search(words),
         )
     if status is None:
         refused = "invalid_request" in found.code and not _BUSY.search(words)
@@ -133,6 +139,17 @@ def redacted(error: ProviderError, secret: str) -> ProviderError:
     error.message = redact(error.message, secret)
     error.args = (error.message,)
     return error
+
+
+def _retry_delay(details: object) -> float | None:
+    """The delay in Google's `details`; None where the limit is a day's, for which no delay helps."""
+    if not isinstance(details, list):
+        return None
+    items = [cast("dict[str, Any]", item) for item in cast("list[object]", details) if isinstance(item, dict)]
+    if any("PerDay" in str(item.get("violations")) for item in items):
+        return None
+    delays = [re.fullmatch(r"(\d{1,9}(?:\.\d+)?)s", str(item.get("retryDelay"))) for item in items]
+    return next((float(delay[1]) for delay in delays if delay), None)
 
 
 def _status_of(fields: dict[str, Any]) -> int | None:

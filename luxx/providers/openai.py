@@ -182,7 +182,16 @@ class OpenAIParser:
         if name == b"error":
             self._failure = as_provider_error(read_error_body(data))
             return
-        self._read_chunk(decode_chunk(data), out)
+        try:
+            chunk = decode_chunk(data)
+        except Garbled:
+            if b"\n" not in data:
+                raise
+            # No blank line between the events of some servers: each line is one.
+            for line in data.split(b"\n"):
+                self._read_event(name, line, out)
+            return
+        self._read_chunk(chunk, out)
 
     def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
         choices = chunk.choices
@@ -197,15 +206,16 @@ class OpenAIParser:
         if chunk.usage is not None:
             self._read_usage(chunk.usage, out)
             self._has_closing_usage = self._has_chunks and not choices
-        elif chunk.x_groq is not None:
-            if chunk.x_groq.usage is not None:
-                self._read_usage(chunk.x_groq.usage, out)
-            if chunk.x_groq.error and not chunk.error:
-                self._failure = as_provider_error(read_error(chunk.x_groq.error))
+        elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
+            self._read_usage(chunk.x_groq.usage, out)
+        if chunk.x_groq is not None and chunk.x_groq.error:
+            self._failure = as_provider_error(read_error(chunk.x_groq.error))
         if chunk.error:
             self._failure = as_provider_error(read_error({"error": chunk.error, "code": chunk.code}))
-        elif chunk.object == "error":
-            self._failure = as_provider_error(read_error({"message": chunk.message, "code": chunk.code}))
+        elif chunk.object == "error" or (chunk.message and (chunk.code or chunk.type) and not choices):
+            self._failure = as_provider_error(
+                read_error({"message": chunk.message, "code": chunk.code, "type": chunk.type})
+            )
 
     def _read_choice(self, choice: ChunkChoice, out: list[Delta]) -> None:
         if choice.delta is not None:

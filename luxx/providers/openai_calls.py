@@ -100,7 +100,7 @@ class _OpenCall:
             return False
         try:
             msgspec.json.decode("".join(self.arguments))
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return False
         return True
 

@@ -79,6 +79,7 @@ class Chunk(msgspec.Struct):
     object: str | None = None
     message: Any = None
     code: Any = None
+    type: Any = None
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
@@ -114,6 +115,7 @@ def _decode_by_hand(data: bytes) -> Chunk:
         object=_text(fields.get("object")),
         message=fields.get("message"),
         code=fields.get("code"),
+        type=fields.get("type"),
     )
 
 

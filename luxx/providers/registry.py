@@ -6,6 +6,7 @@ from typing import assert_never
 from luxx.errors import InvalidInput
 from luxx.providers.adapter import Adapter
 from luxx.providers.anthropic import AnthropicAdapter
+from luxx.providers.gemini import GeminiAdapter
 from luxx.providers.openai import OpenAIAdapter
 
 
@@ -64,7 +65,7 @@ def dialect_of(provider_type: str) -> Dialect:
 
 
 def adapter_for(provider_type: str) -> Adapter:
-    """Raises InvalidInput (`dialect_not_built`) for a provider that is known but not usable yet."""
+    """Raises InvalidInput (`unknown_provider_type`)."""
     dialect = dialect_of(provider_type)
     match dialect:
         case Dialect.OPENAI:
@@ -72,9 +73,7 @@ def adapter_for(provider_type: str) -> Adapter:
         case Dialect.ANTHROPIC:
             return AnthropicAdapter()
         case Dialect.GEMINI:
-            raise InvalidInput(
-                f"Providers of type '{provider_type}' are not usable yet.", kind="dialect_not_built"
-            )
+            return GeminiAdapter()
         case _:
             assert_never(dialect)
 

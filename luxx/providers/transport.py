@@ -11,6 +11,7 @@ from urllib.request import getproxies
 
 import aiohttp
 import httpx
+import msgspec
 from aiohttp.abc import AbstractResolver
 
 from luxx import __version__
@@ -149,8 +150,8 @@ class Transport:
         finally:
             await answer.aclose()
         found = read_error_body(body[:MAX_ERROR_BODY_BYTES])
-        found = type(found)(
-            message=redact(found.message, secret), code=found.code, status=response.status_code
+        found = msgspec.structs.replace(
+            found, message=redact(found.message, secret), status=response.status_code
         )
         wait = retry_after_seconds(response.headers.get("retry-after"))
         return as_provider_error(found, retry_after=wait)

@@ -126,7 +126,8 @@ class CompletionReader:
     def _refuse(self) -> Iterator[Output]:
         """The words of a refusal, which some providers keep apart from the text."""
         words = self.replay.get(REFUSAL)
-        if self.finish == FinishReason.REFUSED and isinstance(words, str) and self._speaking is None:
+        has_spoken = self._speaking is not None and self._speaking.type == StepType.TEXT
+        if self.finish == FinishReason.REFUSED and isinstance(words, str) and not has_spoken:
             yield from self._speak(StepType.TEXT, words)
 
     def _begin(self, step: OpenStep) -> OpenStep:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-BUILT = frozenset({"anthropic", "openai"})
+BUILT = frozenset({"anthropic", "gemini", "openai"})
 """The dialects that have an adapter."""
 
 

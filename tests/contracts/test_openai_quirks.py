@@ -66,6 +66,15 @@ def test_plain_answer_reads_in_pieces_of_any_size(size: int) -> None:
 
 
 @SIZES
+def test_events_without_a_blank_line_between_them_are_read(size: int) -> None:
+    stream = chunk({"content": "a"}) + chunk({"content": "b"}) + chunk({}, "stop") + DONE
+
+    reading = read(stream.replace(b"\n\n", b"\n") + b"\n", size)
+
+    assert (reading.text, reading.error) == ("ab", None)
+
+
+@SIZES
 @pytest.mark.parametrize("done", [b"", DONE])
 def test_error_after_status_200_keeps_what_came_before(size: int, done: bytes) -> None:
     stream = chunk({"content": "so far"}) + event({"error": {"message": "it broke", "code": 500}}) + done
@@ -82,6 +91,15 @@ def test_error_beside_choices_comes_after_their_text() -> None:
 
     assert reading.text == "last words"
     assert isinstance(reading.error, ProviderFailed)
+
+
+def test_groqs_own_error_is_raised_beside_usage() -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+
+    reading = read(chunk({"content": "a"}, "stop", usage=usage, x_groq={"error": "over capacity"}) + DONE)
+
+    assert (reading.text, reading.usage) == ("a", {"prompt": 3, "completion": 2})
+    assert "over capacity" in str(reading.error)
 
 
 def test_error_in_a_choice_is_raised() -> None:
@@ -122,6 +140,7 @@ def test_error_in_the_stream_has_its_class(error: Any, kind: type[ProviderError]
         b'data: {"object": "error", "message": "named", "code": 500}\n\n',
         b'{"error": {"message": "named"}}',
         b'[{"error": {"message": "named"}}]',
+        b'data: {"message": "named", "type": "too_many_requests_error", "code": "queue"}\n\n',
     ],
 )
 def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:

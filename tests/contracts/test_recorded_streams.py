@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 import recorded
-from wire_reading import Reading, as_sdk_arguments, as_sdk_speech, read_in_pieces
+from wire_reading import (
+    Reading,
+    as_sdk_arguments,
+    as_sdk_speech,
+    joined_calls,
+    read_in_pieces,
+    values_at_paths,
+)
 
 from luxx.providers.anthropic import AnthropicAdapter
+from luxx.providers.gemini import GeminiAdapter
 from luxx.providers.openai import OpenAIAdapter
 
 PIECE_SIZES = (1, 7, 4096)
@@ -100,3 +108,39 @@ def _with_numbers(usage: dict[str, Any] | None) -> dict[str, int] | None:
     read, written = usage["cache_read"] or 0, usage["cache_write"] or 0
     prompt = usage["prompt"] + read + written
     return {"prompt": prompt, "completion": usage["completion"], "cache_read": read}
+
+
+@pytest.mark.parametrize("size", PIECE_SIZES)
+@pytest.mark.parametrize("entry", recorded.entries("gemini"), ids=lambda entry: entry["file"])
+def test_gemini_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: int) -> None:
+    reading = read_in_pieces(GeminiAdapter().parser, recorded.stream_of(entry), size)
+
+    assert (reading.text, reading.thinking) == (entry["expected_text"], entry["expected_reasoning"])
+    expected = joined_calls(entry["expected_tool_calls"])
+    assert [call["name"] for call in reading.calls] == [call["name"] for call in expected]
+    for call, told in zip(reading.calls, expected, strict=True):
+        assert call["id"] == told["id"] or (not told["id"] and call["id"])
+        assert values_at_paths(as_sdk_arguments(call["arguments"], entry)) == told["values"]
+    notes = reading.replay.get("gemini", [])
+    assert sum(_has_signature(note) for note in notes) == entry["expected_thought_signatures"]
+    if entry["expected_usage"]:
+        told = {key: value or 0 for key, value in entry["expected_usage"].items()}
+        # Prompts of the server's own tools are counted apart by the SDK, as prompt tokens by us.
+        of_tools = told["total"] - told["prompt"] - told["completion"] - told["thoughts"]
+        assert reading.spent.prompt_tokens in (told["prompt"], told["prompt"] + of_tools)
+        assert reading.spent.completion_tokens == told["completion"] + told["thoughts"]
+        assert reading.spent.reasoning_tokens == told["thoughts"]
+        assert reading.spent.total_tokens == told["total"]
+    if entry["expected_error"] is not None:
+        assert entry["expected_error"]["message"] in str(reading.error)
+    elif reading.error is not None:
+        # The SDK hands some broken answers on as if they were whole.
+        assert entry["expected_finish"] in reading.error.message
+    else:
+        assert reading.finish is not None
+        assert reading.finish.raw == entry["expected_finish"]
+        assert reading.finishes == 1
+
+
+def _has_signature(note: dict[str, Any]) -> bool:
+    return "signature" in note or "thoughtSignature" in note.get("part", {})

@@ -10,7 +10,7 @@ import recorded
 from journeys.person import PASSWORD, USERNAME, Person
 from journeys.server import LuxxServer
 from recorded_upstream import END, RecordedUpstream
-from wire_reading import as_sdk_arguments, as_sdk_speech, read_in_pieces
+from wire_reading import as_sdk_arguments, as_sdk_speech, joined_calls, read_in_pieces, values_at_paths
 
 from luxx.providers.registry import adapter_for
 
@@ -57,8 +57,10 @@ def test_stored_message_says_what_the_sdk_reads(
         entry["expected_reasoning"],
     )
     assert [
-        (step["name"], as_sdk_arguments(step["arguments"], entry)) for step in steps if _is_call(step)
-    ] == [(call["name"], as_sdk_arguments(call["arguments"], entry)) for call in entry["expected_tool_calls"]]
+        (step["name"], values_at_paths(as_sdk_arguments(step["arguments"], entry)))
+        for step in steps
+        if _is_call(step)
+    ] == _expected_calls(entry)
     if entry["expected_error"] is None:
         assert (run["status"], message["status"]) == ("completed", "complete")
     else:
@@ -80,6 +82,13 @@ async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -
         async with ann.say(conversation) as stream:
             screen = await stream.to_the_end(SECONDS)
         return await ann.answer_shown_by(conversation, screen), await ann.run(screen.run_id)
+
+
+def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
+    told = entry["expected_tool_calls"]
+    if entry["api"] == "gemini":
+        return [(call["name"], call["values"]) for call in joined_calls(told)]
+    return [(call["name"], values_at_paths(as_sdk_arguments(call["arguments"], entry))) for call in told]
 
 
 def _refusal(entry: Json) -> str:

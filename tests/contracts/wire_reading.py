@@ -18,6 +18,7 @@ from luxx.wire.delta import (
     ToolCallDelta,
     UsageDelta,
 )
+from luxx.wire.usage import Usage
 
 
 class Reading(msgspec.Struct, kw_only=True):
@@ -26,6 +27,7 @@ class Reading(msgspec.Struct, kw_only=True):
     calls: list[dict[str, str]] = []
     usage: dict[str, int] | None = None
     cached: int = 0
+    spent: Usage = Usage()
     finish: FinishDelta | None = None
     replay: dict[str, Any] = {}
     error: ProviderError | None = None
@@ -59,6 +61,7 @@ def reading_of(deltas: list[Delta]) -> Reading:
             case ToolCallDelta():
                 _grow(reading.calls, delta)
             case UsageDelta():
+                reading.spent = delta.usage
                 reading.usage = {
                     "prompt": delta.usage.prompt_tokens,
                     "completion": delta.usage.completion_tokens,
@@ -101,3 +104,31 @@ def as_sdk_speech(text: str, thinking: str, entry: dict[str, Any]) -> tuple[str,
     if thinking and not entry["expected_reasoning"]:
         return f"<think>{thinking}</think>{text}", ""
     return text, thinking
+
+
+def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:
+    """The scalars in a JSON value by the JSON paths they are at."""
+    if isinstance(value, dict):
+        inner = [(f"{path}.{key}", item) for key, item in value.items()]
+    elif isinstance(value, list):
+        inner = [(f"{path}[{at}]", item) for at, item in enumerate(value)]
+    else:
+        return {path: value}
+    return {at: scalar for where, item in inner for at, scalar in values_at_paths(item, where).items()}
+
+
+def joined_calls(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls as a reader joins them: what the SDK gives of a streamed call are its fragments."""
+    calls: list[dict[str, Any]] = []
+    for fragment in told:
+        if fragment["name"]:
+            whole = values_at_paths(fragment["arguments"] or {})
+            calls.append({"id": fragment["id"], "name": fragment["name"], "values": whole})
+        for item in fragment.get("partial_args") or []:
+            kind = next((key for key in item if key.endswith("_value")), None)
+            if kind is None:
+                continue
+            values, path = calls[-1]["values"], item["json_path"]
+            old = values.get(path)
+            values[path] = old + item[kind] if isinstance(old, str) else item[kind]
+    return calls

@@ -186,11 +186,11 @@ def test_refused_list_of_models_is_told() -> None:
         asyncio.run(run())
 
 
-def test_provider_without_an_adapter_is_refused_before_any_request() -> None:
+def test_provider_of_no_known_type_is_refused_before_any_request() -> None:
     async def run() -> Called:
         async with ScriptedProvider(Script(rules=[])) as server, calling() as caller:
             try:
-                return await caller.call(target_of(server.url, "gemini"))
+                return await caller.call(target_of(server.url, "nonsense"))
             finally:
                 assert server.requests == []
 

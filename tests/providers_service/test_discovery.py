@@ -28,7 +28,7 @@ def test_everything_is_found_in_the_documented_order() -> None:
         "openai",
         "anthropic",
         "deepseek",
-        "gemini (not yet)",
+        "gemini",
         "glm",
         "ollama",
     ]
@@ -48,6 +48,7 @@ def test_everything_is_found_in_the_documented_order() -> None:
         ),
         ({}, [OLLAMA], ["ollama"]),
         ({"DEEPSEEK_API_KEY": KEY}, [], ["deepseek"]),
+        ({"GEMINI_API_KEY": KEY}, [], ["gemini"]),
         ({"OPENAI_API_KEY": "not a\nkey"}, [], ["openai (not yet)", "local"]),
         ({"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "ftp://x"}, [], ["openai (not yet)", "local"]),
         (

@@ -203,3 +203,14 @@ def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
         list(reader.take([piece]))
     (step,) = reader.close(StepStatus.ERROR)
     assert len(step.content) == MOST_CHARACTERS
+
+
+def test_words_of_a_refusal_are_shown_after_thinking_but_not_after_an_answer() -> None:
+    refused = [ReplayDelta(data={"refusal": "No."}), FinishDelta(reason=FinishReason.REFUSED)]
+
+    def texts(first: Delta) -> list[str]:
+        steps = told([first, *refused], [3]).steps
+        return [step.content for step in steps if step.type == StepType.TEXT]
+
+    assert texts(ThinkingDelta(text="Hm.")) == ["No."]
+    assert texts(TextDelta(text="Well,")) == ["Well,"]

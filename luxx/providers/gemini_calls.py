@@ -1,0 +1,112 @@
+"""Function calls of the Gemini dialect: whole in one part, or streamed as values at JSON paths.
+
+A streamed call opens with its name and `willContinue`, grows by `partialArgs`, and closes with a
+fragment without `willContinue`, often an empty one. Ids are often missing. What the values at paths
+make together is `gemini_arguments.py`'s.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.providers.gemini_arguments import PartialArguments
+from luxx.wire.delta import Delta, ToolCallDelta
+
+
+class FunctionCallReader:
+    """Turns `functionCall` parts into ToolCallDeltas; `new_id` names a call whose server gave none.
+
+    A streamed call is shown when it opens, and its arguments once they are whole: the paths may come
+    in any order, so no prefix of the JSON text is certain before.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._ids: set[str] = set()
+        self._open: list[_OpenCall] = []
+        self._slots = 0
+
+    @property
+    def has_calls(self) -> bool:
+        return self._slots > 0
+
+    def read(self, fragment: dict[str, Any], out: list[Delta]) -> str:
+        """Reads one fragment; gives the id of the call it belongs to, empty where it belongs to none."""
+        given_id, name = _word(fragment.get("id")), _word(fragment.get("name"))
+        args, partial = fragment.get("args"), fragment.get("partialArgs")
+        more = fragment.get("willContinue") is True
+        call = self._continued(given_id, name, fragment)
+        if call is None:
+            if not (name or given_id or args or partial):
+                return ""
+            call = self._begin(given_id, name)
+            if not (more or partial):
+                # The usual case: the whole call in one part.
+                out.append(call.delta(_json_text(args)))
+                return call.call_id
+            self._open.append(call)
+            out.append(call.delta(""))
+        if isinstance(args, dict):
+            call.arguments.merge(cast("dict[str, Any]", args))
+        for item in cast("list[object]", partial) if isinstance(partial, list) else []:
+            if isinstance(item, dict):
+                call.arguments.put(cast("dict[str, Any]", item))
+        if not more:
+            self._shut(call, out, is_whole=True)
+        return call.call_id
+
+    def close(self, out: list[Delta], *, is_whole: bool) -> None:
+        """Ends calls that nobody closed. Cut ones end in broken JSON, so that nothing runs half a call."""
+        for call in tuple(self._open):
+            self._shut(call, out, is_whole=is_whole)
+
+    def _continued(self, given_id: str, name: str, fragment: dict[str, Any]) -> "_OpenCall | None":
+        if given_id:
+            known = next((call for call in self._open if call.given_id == given_id), None)
+            if known is not None:
+                return known
+        last = self._open[-1] if self._open else None
+        if last is None or (given_id and last.given_id) or (name and name != last.name):
+            return None
+        if name and last.arguments.has_values and not fragment.get("partialArgs"):
+            # The name again: a second call of the same tool, unless this is nothing but the close.
+            return last if "args" not in fragment and not fragment.get("willContinue") else None
+        return last
+
+    def _begin(self, given_id: str, name: str) -> "_OpenCall":
+        call_id = given_id
+        if not call_id or call_id in self._ids:
+            # The same id for two calls would make their results indistinguishable.
+            call_id = f"call_{self._new_id().replace('-', '')}"
+        self._ids.add(call_id)
+        call = _OpenCall(slot=self._slots, call_id=call_id, given_id=given_id, name=name)
+        self._slots += 1
+        return call
+
+    def _shut(self, call: "_OpenCall", out: list[Delta], *, is_whole: bool) -> None:
+        self._open.remove(call)
+        text = call.arguments.text()
+        out.append(call.delta(text if is_whole and not call.arguments.is_broken else text[:-1]))
+
+
+class _OpenCall:
+    __slots__ = ("arguments", "call_id", "given_id", "name", "slot")
+
+    def __init__(self, *, slot: int, call_id: str, given_id: str, name: str) -> None:
+        self.slot = slot
+        self.call_id = call_id
+        self.given_id = given_id
+        self.name = name
+        self.arguments = PartialArguments()
+
+    def delta(self, arguments: str) -> ToolCallDelta:
+        return ToolCallDelta(slot=self.slot, call_id=self.call_id, name=self.name, arguments=arguments)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json_text(args: object) -> str:
+    return msgspec.json.encode(cast("object", args) if isinstance(args, dict) else {}).decode()

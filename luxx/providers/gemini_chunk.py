@@ -1,0 +1,204 @@
+"""The Gemini dialect's chunks as Structs, and the two framings they come in: events, or one JSON array.
+
+Decoded strictly and fast, or by hand when a server is sloppy. What the fields mean is in `gemini.py`.
+"""
+
+import json
+import re
+from typing import Any, cast
+
+import msgspec
+
+from luxx.errors import Garbled
+from luxx.providers.sse import MAX_EVENT_BYTES
+
+
+class Content(msgspec.Struct):
+    """`parts` stay as they came: some go back unchanged on the next turn."""
+
+    parts: list[dict[str, Any]] | None = None
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    index: int | None = None
+    content: Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+
+
+class PromptFeedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class UsageCounts(msgspec.Struct, rename="camel"):
+    prompt_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    total_token_count: int | None = None
+
+
+class Chunk(msgspec.Struct, rename="camel"):
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: UsageCounts | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(Chunk).decode
+
+
+def decode_chunks(data: bytes) -> list[Chunk]:
+    """One chunk, or those of an array. Raises Garbled when it is not JSON or holds no object."""
+    try:
+        return [_decode(data)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_by_hand(data)
+
+
+def _decode_by_hand(data: bytes) -> list[Chunk]:
+    try:
+        value = _speakable(json.loads(data.decode("utf-8", "replace"), strict=False))
+    except (ValueError, RecursionError) as error:
+        shown = data[:80].decode("utf-8", "replace")
+        raise Garbled(f"The provider sent what is not JSON: {shown!r}") from error
+    if value is None:
+        return []
+    items = _objects(cast("object", value) if isinstance(value, list) else [value])
+    if not items and value != []:
+        raise Garbled(f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}")
+    return [_chunk(item) for item in items]
+
+
+def _speakable(value: Any) -> Any:
+    # Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out.
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _chunk(fields: dict[str, Any]) -> Chunk:
+    feedback = _object(fields.get("promptFeedback"))
+    usage = _object(fields.get("usageMetadata"))
+    return Chunk(
+        candidates=[_candidate(item) for item in _objects(fields.get("candidates"))],
+        prompt_feedback=PromptFeedback(
+            block_reason=_text(feedback.get("blockReason")),
+            block_reason_message=_text(feedback.get("blockReasonMessage")),
+        ),
+        usage_metadata=UsageCounts(
+            **{
+                name: _number(usage.get(written))
+                for name, written in zip(
+                    UsageCounts.__struct_fields__, UsageCounts.__struct_encode_fields__, strict=True
+                )
+            }
+        ),
+        error=fields.get("error"),
+    )
+
+
+def _candidate(fields: dict[str, Any]) -> Candidate:
+    content = fields.get("content")
+    return Candidate(
+        index=_number(fields.get("index")),
+        content=Content(parts=_objects(_object(content).get("parts"))) if content is not None else None,
+        finish_reason=_text(fields.get("finishReason")),
+        finish_message=_text(fields.get("finishMessage")),
+    )
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        return []
+    return [cast("dict[str, Any]", item) for item in cast("list[object]", value) if isinstance(item, dict)]
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+        return int(value)
+    if isinstance(value, int | float) and value == value and abs(value) < 2**53:
+        return int(value)
+    return None
+
+
+_MARKS = re.compile(rb'["{}\[\]]')
+_STRING_MARKS = re.compile(rb'["\\]')
+
+
+class ArraySplitter:
+    """Cuts `[{…},{…}]`, or a lone `{…}`, into the bytes of its objects, fed in pieces of any size.
+
+    `is_done`: the array, or the lone object, has ended. `is_within`: an object has begun and not ended.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._at = 0
+        self._depth = 0
+        self._in_array = False
+        self._in_string = False
+        self.is_done = False
+
+    @property
+    def is_within(self) -> bool:
+        return self._depth > 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The objects completed by this piece. Raises Garbled for one past the size bound."""
+        if self.is_done:
+            return []
+        self._buffer += piece
+        found: list[bytes] = []
+        while not self.is_done and (mark := self._next_mark()):
+            self._read_mark(mark, found)
+        if not self.is_within:
+            del self._buffer[: self._at]
+            self._at = 0
+        if len(self._buffer) > MAX_EVENT_BYTES:
+            raise Garbled(f"The provider sent an event of more than {MAX_EVENT_BYTES} bytes.")
+        return found
+
+    def _next_mark(self) -> bytes:
+        """The next byte that matters, stepped over; empty where the pieces so far hold none."""
+        found = (_STRING_MARKS if self._in_string else _MARKS).search(self._buffer, self._at)
+        if found is None:
+            self._at = len(self._buffer)
+            return b""
+        if found[0] == b"\\" and found.end() == len(self._buffer):
+            # What is escaped comes with the next piece.
+            self._at = found.start()
+            return b""
+        self._at = found.end() + (found[0] == b"\\")
+        return found[0]
+
+    def _read_mark(self, mark: bytes, found: list[bytes]) -> None:
+        if mark == b'"':
+            self._in_string = not self._in_string
+        elif mark in b"{[":
+            if self._depth == 0:
+                if mark == b"[" and not self._in_array:
+                    self._in_array = True
+                    return
+                del self._buffer[: self._at - 1]
+                self._at = 1
+            self._depth += 1
+        elif mark in b"}]":
+            if self._depth == 0:
+                self.is_done = True
+                return
+            self._depth -= 1
+            if self._depth == 0:
+                found.append(bytes(self._buffer[: self._at]))
+                self.is_done = not self._in_array

@@ -1,0 +1,296 @@
+"""The Gemini adapter behind the real client, against the scripted provider's side of the dialect."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from provider_calls import KEY, Called, calling
+
+from luxx.errors import Dropped, ProviderFailed, ProviderRefused, RateLimited
+from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.check import ProviderCheck, check_provider
+from luxx.providers.client import Completion
+from luxx.providers.scripted import (
+    Bytes,
+    Call,
+    Counts,
+    Fail,
+    Faults,
+    Finish,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    Thinking,
+    When,
+)
+from luxx.wire.delta import FinishReason, ReplayDelta
+from luxx.wire.message import AssistantPrompt, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.tool import ToolCall
+from luxx.wire.usage import Usage
+
+HELLO = CompletionRequest(
+    model="gemini-x",
+    messages=[SystemPrompt(text="Be kind."), UserPrompt(text="hello")],
+    thinking_enabled=True,
+)
+
+
+def gemini_at(url: str) -> Target:
+    return Target(provider_id=1, provider_type="gemini", base_url=url, api_key=KEY)
+
+
+async def ask(*rules: Rule, request: CompletionRequest = HELLO, **settings: Any) -> Called:
+    async with ScriptedProvider(Script(rules=list(rules))) as server, calling(**settings) as caller:
+        called = await caller.call(gemini_at(server.url), request)
+        assert all(one.headers["x-goog-api-key"] == KEY for one in server.requests)
+        assert all(KEY not in one.path for one in server.requests)
+        return called
+
+
+async def completed(*rules: Rule) -> Completion:
+    async with ScriptedProvider(Script(rules=list(rules))) as server, calling() as caller:
+        return await caller.client.complete(HELLO, gemini_at(server.url))
+
+
+@pytest.mark.parametrize("split", [0, 1, 7])
+@pytest.mark.parametrize("is_crlf", [False, True])
+def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
+    rule = Rule(
+        when=When(system="Be kind", user="hello", model="^gemini-x$"),
+        reply=[
+            Thinking(text="I add."),
+            Text(text="The sum is 2."),
+            Call(name="add", arguments={"x": 1}, id="c1"),
+            Call(name="now"),
+            Counts(prompt=9, completion=5),
+        ],
+        crlf=is_crlf,
+        faults=Faults(split=split),
+    )
+
+    completion = asyncio.run(completed(rule))
+
+    assert (completion.thinking, completion.text) == ("I add.", "The sum is 2.")
+    assert [(call.name, call.arguments) for call in completion.tool_calls] == [
+        ("add", '{"x":1}'),
+        ("now", "{}"),
+    ]
+    assert completion.tool_calls[0].call_id == "c1"
+    assert completion.usage == Usage(prompt_tokens=9, completion_tokens=5, total_tokens=14)
+    assert completion.finish is FinishReason.TOOL_CALLS
+
+
+def test_length_finish_is_told() -> None:
+    rule = Rule(reply=[Text(text="cut"), Finish(reason="length")])
+
+    assert asyncio.run(completed(rule)).finish is FinishReason.LENGTH
+
+
+def test_signature_of_a_call_comes_back_with_its_result() -> None:
+    async def run() -> list[Any]:
+        rules = [
+            Rule(
+                when=When(has_tool_result=False), reply=[Text(text="Let me see."), Call(name="now", id="c1")]
+            ),
+            Rule(when=When(has_tool_result=True), reply=[Text(text="Noon.")]),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as server, calling() as caller:
+            first = await caller.call(gemini_at(server.url), HELLO)
+            (replay,) = [delta.data for delta in first.deltas if isinstance(delta, ReplayDelta)]
+            call = ToolCall(call_id="c1", name="now", arguments="{}")
+            answer = AssistantPrompt(text=first.text, tool_calls=[call], replay=replay)
+            result = ToolPrompt(call_id="c1", name="now", content="12:00")
+            again = CompletionRequest(model="gemini-x", messages=[*HELLO.messages, answer, result])
+            assert (await caller.call(gemini_at(server.url), again)).text == "Noon."
+            return server.requests[1].json["contents"][1]["parts"]
+
+    assert asyncio.run(run()) == [
+        {"text": "Let me see."},
+        {"functionCall": {"id": "c1", "name": "now", "args": {}}, "thoughtSignature": "c2NyaXB0ZWQ="},
+    ]
+
+
+def test_error_in_the_stream_keeps_what_came_and_is_tried_again_only_before() -> None:
+    late = asyncio.run(ask(Rule(reply=[Text(text="half"), Fail(message="overloaded")]), retries=2))
+    early = asyncio.run(
+        ask(Rule(reply=[Fail(message="overloaded")], times=1), Rule(reply=[Text(text="whole")]), retries=2)
+    )
+
+    assert (late.text, type(late.error), late.retries) == ("half", ProviderFailed, [])
+    assert (early.text, early.error, len(early.retries)) == ("whole", None, 1)
+
+
+def test_call_that_the_server_could_not_read_is_asked_for_again() -> None:
+    broken = {
+        "candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "print(now())"}],
+        "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9},
+    }
+    rules = (
+        Rule(reply=[Bytes(data=f"data: {json.dumps(broken)}\r\n\r\n")], times=1),
+        Rule(reply=[Text(text="at last")]),
+    )
+
+    called = asyncio.run(ask(*rules, retries=1))
+
+    assert (called.text, called.error) == ("at last", None)
+    assert "MALFORMED_FUNCTION_CALL" in called.retries[0].reason
+
+
+def test_array_instead_of_events_is_read() -> None:
+    chunks = [
+        {"candidates": [{"content": {"parts": [{"text": "from an "}]}}]},
+        {"candidates": [{"content": {"parts": [{"text": "array"}]}, "finishReason": "STOP"}]},
+    ]
+    headers = {"content-type": "application/json"}
+    rule = Rule(reply=[Bytes(data=json.dumps(chunks, indent=2))], headers=headers, faults=Faults(split=7))
+
+    called = asyncio.run(ask(rule))
+
+    assert (called.text, called.error) == ("from an array", None)
+
+
+def test_body_left_open_after_an_array_ends_the_answer() -> None:
+    chunk = {"candidates": [{"content": {"parts": [{"text": "done"}]}, "finishReason": "STOP"}]}
+    rule = Rule(reply=[Bytes(data=json.dumps([chunk]))], faults=Faults(keep_open=True))
+
+    assert asyncio.run(ask(rule, idle_timeout_seconds=60)).text == "done"
+
+
+def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() -> None:
+    cut = asyncio.run(ask(Rule(reply=[Text(text="one two three", pieces=0)], faults=Faults(drop_at=200))))
+    left_open = asyncio.run(
+        ask(Rule(reply=[Text(text="whole")], faults=Faults(keep_open=True)), idle_timeout_seconds=0.3)
+    )
+
+    assert isinstance(cut.error, Dropped)
+    assert (left_open.text, left_open.error) == ("whole", None)
+
+
+def limited(*details: dict[str, Any]) -> str:
+    message = "You exceeded your current quota, please check your plan and billing details."
+    error = {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": list(details)}
+    return json.dumps({"error": error})
+
+
+DELAY = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
+PER_DAY = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+}
+
+
+def test_limit_of_the_rate_is_waited_for_as_its_body_says() -> None:
+    rules = (Rule(status=429, body=limited(DELAY), times=1), Rule(reply=[Text(text="at last")]))
+
+    called = asyncio.run(ask(*rules, retries=1))
+
+    assert called.text == "at last"
+    assert 7.5 <= called.waits[0] < 9
+
+
+@pytest.mark.parametrize("body", [limited(DELAY, PER_DAY), limited()])
+def test_limit_of_the_day_or_of_the_money_is_not_waited_for(body: str) -> None:
+    called = asyncio.run(ask(Rule(status=429, body=body), retries=3))
+
+    assert isinstance(called.error, RateLimited)
+    assert called.retries == []
+
+
+def test_refusals_array_is_read_for_its_words() -> None:
+    body = json.dumps([{"error": {"code": 400, "message": "Please use a valid role: user, model."}}])
+
+    called = asyncio.run(ask(Rule(status=400, body=body)))
+
+    assert isinstance(called.error, ProviderRefused)
+    assert "valid role" in called.error.message
+
+
+def test_google_key_is_not_in_an_error() -> None:
+    key = "AIza" + "Sy0123456789abcdefghijklmnopqrstuvw"
+
+    called = asyncio.run(ask(Rule(status=400, message=f"consumer {key} is suspended")))
+
+    assert called.error is not None
+    assert key not in called.error.message
+
+
+def test_models_are_listed() -> None:
+    async def run() -> list[str]:
+        async with ScriptedProvider(Script(rules=[], models=["a", "b"])) as server, calling() as caller:
+            return await caller.client.list_models(gemini_at(server.url))
+
+    assert asyncio.run(run()) == ["a", "b"]
+
+
+@contextmanager
+def paged_models(pages: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """A server that lists models in pages, the last of them over and over; its address, what it was asked."""
+    asked: list[str] = []
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(pages[min(len(asked), len(pages) - 1)]).encode()
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def _listed(url: str) -> list[str]:
+    async with calling() as caller:
+        return await caller.client.list_models(gemini_at(url))
+
+
+def test_models_are_listed_page_by_page() -> None:
+    pages = [
+        {"models": [{"name": "models/a"}], "nextPageToken": "two"},
+        {"models": [{"name": "models/b"}], "nextPageToken": "three"},
+        {"models": [{"name": "models/c"}]},
+    ]
+    with paged_models(pages) as (url, asked):
+        assert asyncio.run(_listed(url)) == ["a", "b", "c"]
+
+    assert [path.partition("pageToken=")[2] for path in asked] == ["", "two", "three"]
+
+
+def test_list_of_models_without_an_end_is_given_up() -> None:
+    with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
+        assert len(asyncio.run(_listed(url))) == len(asked) == 20
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("API key not valid. Please pass a valid API key.", "wrong_key"),
+        ("API key expired. Please renew the API key.", "wrong_key"),
+        ("Invalid value at 'contents'", "refused"),
+    ],
+)
+def test_wrong_key_is_told_apart_though_its_status_is_that_of_a_wrong_request(
+    message: str, kind: str
+) -> None:
+    async def run() -> ProviderCheck:
+        rule = Rule(status=400, message=message)
+        async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+            return await check_provider(caller.client, gemini_at(server.url), "gemini-x")
+
+    assert asyncio.run(run()).kind == kind

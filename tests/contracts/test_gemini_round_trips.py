@@ -6,7 +6,7 @@ from typing import Any
 
 from google.genai.types import Content, GenerateContentConfig
 from histories import histories, objects, said
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_reading import reading_of
 
@@ -28,6 +28,9 @@ TOOL = ToolSpec(
     description="Adds.",
     parameters={"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
 )
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""The SDK builds its models when they are first used, and a busy machine draws slowly."""
 
 base64 = st.binary(min_size=3, max_size=30).map(lambda data: b64encode(data).decode())
 
@@ -68,6 +71,7 @@ def check_roles_and_pairs(contents: list[Content]) -> None:
     assert asked == []
 
 
+@UNHURRIED
 @given(
     messages=histories(),
     model=st.sampled_from(MODELS),
@@ -110,6 +114,7 @@ def _spoken(message: PromptMessage) -> str:
     return message.text if isinstance(message, UserPrompt | AssistantPrompt) else ""
 
 
+@UNHURRIED
 @given(messages=histories())
 def test_prompt_that_begins_with_the_models_words_gets_a_persons_before(
     messages: list[PromptMessage],
@@ -156,6 +161,7 @@ other_parts = st.builds(
 bare_parts = base64.map(lambda signature: {"text": "", "thoughtSignature": signature})
 
 
+@UNHURRIED
 @given(parts=st.lists(text_parts | call_parts | other_parts | bare_parts, min_size=1, max_size=8))
 def test_what_the_model_sent_goes_back_with_each_signature_on_its_part(parts: list[dict[str, Any]]) -> None:
     parser = GeminiAdapter().parser()

@@ -29,7 +29,7 @@ TOOL = ToolSpec(
     parameters={"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
 )
 
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+UNHURRIED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """The SDK builds its models when they are first used, and a busy machine draws slowly."""
 
 base64 = st.binary(min_size=3, max_size=30).map(lambda data: b64encode(data).decode())

@@ -57,7 +57,7 @@ def _sent(download: Download, media_type: str, suffix: str) -> Stream:
     plain = name.encode("ascii", "ignore").decode().strip() or "conversation"
     named = f"attachment; filename=\"{plain}.{suffix}\"; filename*=UTF-8''{quote(f'{name}.{suffix}')}"
     headers = {"content-disposition": named, "content-length": str(download.size)}
-    return Stream(_chunks(download), media_type=f"{media_type}; charset=utf-8", headers=headers)
+    return Stream(_chunks(download), media_type=media_type, headers=headers)
 
 
 async def _chunks(download: Download) -> AsyncIterator[bytes]:

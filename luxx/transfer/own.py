@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from luxx.transfer.document import VERSION, ExportDocument, ExportedMessage
 from luxx.transfer.draft import (
+    TITLE_LENGTH,
     Draft,
     DraftMessage,
     Json,
@@ -21,7 +22,6 @@ from luxx.transfer.draft import (
     object_of,
     text_of,
     time_of,
-    title_of,
 )
 from luxx.wire.message import Attachment
 from luxx.wire.step import Step, StepStatus, StepType, step_id
@@ -43,7 +43,7 @@ def draft_of(document: Json, losses: Losses) -> Draft:
         raise Unusable(f"it is not as an export is: {str(error)[:300]}") from error
     told = read.conversation
     return Draft(
-        title=title_of(told.title),
+        title=told.title[:TITLE_LENGTH] if told.title.strip() else "",
         messages=[_message(message, losses) for message in read.messages],
         leaf=told.selected_leaf_id,
         model=told.model,

@@ -8,6 +8,7 @@ import re
 from typing import IO, Any
 
 from litestar import Request
+from litestar.exceptions import InternalServerException
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from luxx.errors import InvalidInput
@@ -25,12 +26,16 @@ async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None
     """Puts the request's file into `file`. Raises InvalidInput where there is none."""
     kind = request.headers.get("content-type", "")
     into = _Writer(file)
-    if kind.lower().startswith("multipart/form-data"):
-        boundary = BOUNDARY.search(kind)
-        await _receive_part(request, boundary[1] if boundary else "", into)
-    else:
-        async for chunk in request.stream():
-            await into.write(chunk)
+    try:
+        if kind.lower().startswith("multipart/form-data"):
+            boundary = BOUNDARY.search(kind)
+            await _receive_part(request, boundary[1] if boundary else "", into)
+        else:
+            async for chunk in request.stream():
+                await into.write(chunk)
+    except InternalServerException as error:
+        # So the framework says that the client left, which is no mistake of the server's.
+        raise InvalidInput("the upload broke off", kind="upload_broken") from error
     await into.end()
     if not into.size:
         raise InvalidInput(f"there is no file in the request: {NO_FILE}", kind="file_missing")

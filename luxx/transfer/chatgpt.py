@@ -56,6 +56,8 @@ class _Tree:
 
     def __init__(self, mapping: Json, losses: Losses) -> None:
         self._nodes = {key: object_of(node) for key, node in mapping.items()}
+        told = {key: node.get("parent") for key, node in self._nodes.items()}
+        self._parents = {key: name if isinstance(name, str) else None for key, name in told.items()}
         self._losses = losses
         self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
         self._home: dict[str, str] = {}
@@ -136,14 +138,14 @@ class _Tree:
         for start in self._nodes:
             path: list[str] = []
             seen: set[str] = set()
-            key: Any = start
-            while isinstance(key, str) and key in self._nodes and key not in order and key not in seen:
+            key: str | None = start
+            while key is not None and key in self._nodes and key not in order and key not in seen:
                 path.append(key)
                 seen.add(key)
-                key = self._nodes[key].get("parent")
-            if key in seen:
+                key = self._parents[key]
+            if key is not None and key in seen:
                 self._losses.add("places of messages that went round in a circle")
-                self._nodes[path[-1]]["parent"] = None
+                self._parents[path[-1]] = None
             elif key is not None and key not in order:
                 self._losses.add("places of messages whose predecessor is missing")
             order.update(dict.fromkeys(reversed(path)))
@@ -152,13 +154,12 @@ class _Tree:
     def _kept_parent(self, key: str) -> str | None:
         """The nearest node above that is kept; remembered, or a long chain would be walked for ever."""
         skipped: list[str] = []
-        parent: Any = self._nodes[key].get("parent")
-        while isinstance(parent, str) and parent in self._nodes and not self._is_kept(parent):
+        parent = self._parents[key]
+        while parent is not None and parent in self._nodes and not self._is_kept(parent):
             skipped.append(parent)
-            parent = self._nodes[parent].get("parent")
-        found = parent if isinstance(parent, str) and parent in self._nodes else None
-        for each in [key, *skipped]:
-            self._nodes[each]["parent"] = found
+            parent = self._parents[parent]
+        found = parent if parent is not None and parent in self._nodes else None
+        self._parents.update(dict.fromkeys([key, *skipped], found))
         return found
 
     def _begin(self, key: str, parent: str | None) -> DraftMessage:
@@ -190,7 +191,7 @@ class _Tree:
                 writer.result(call_id, name, result, success=not said.is_error)
             case Kind.INSTRUCTIONS | Kind.NOTHING:
                 return
-        if node.get("status") in UNFINISHED:
+        if str(node.get("status")) in UNFINISHED:
             message.status = "partial"
 
 

@@ -139,7 +139,7 @@ def _attachments(message: Json, losses: Losses) -> list[Attachment]:
         kept.append(Attachment(name=name, extension=suffix[:20], content=text_of(content, losses)))
     names = {file.name for file in kept}
     files = [object_of(file).get("file_name") for file in list_of(message.get("files"))]
-    losses.add("attached files", sum(name not in names for name in files))
+    losses.add("attached files", sum(str(name) not in names for name in files))
     return kept
 
 

@@ -140,7 +140,6 @@ class StepWriter:
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._called: set[str] = set()
         self._open: dict[str, str] = {}
 
     def new_call_id(self) -> str:
@@ -148,7 +147,7 @@ class StepWriter:
         return f"call_{len(self.steps)}"
 
     def open_call(self) -> tuple[str, str] | None:
-        """Id and name of the latest call that has no result yet."""
+        """Id and name of the latest call that can still get a result."""
         return next(reversed(self._open.items()), None)
 
     def say(self, type_: StepType, text: str, *, is_apart: bool = True) -> None:
@@ -160,17 +159,17 @@ class StepWriter:
         self._add(Step(id="", index=0, type=type_, content=text))
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        self._called.add(call_id)
-        self._open[call_id] = name
         self._add(
             Step(id="", index=0, type=StepType.TOOL_CALL, id_ref=call_id, name=name, arguments=arguments)
         )
+        self._open[call_id] = name
 
     def result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
         """A result; one without its call gets one, because no model takes it else."""
-        if call_id not in self._called:
+        if call_id not in self._open:
+            call_id = self.new_call_id()
             self.call(call_id, name, "{}")
-        self._open.pop(call_id, None)
+        del self._open[call_id]
         self._add(
             Step(
                 id="",
@@ -186,4 +185,7 @@ class StepWriter:
 
     def _add(self, step: Step) -> None:
         index = len(self.steps)
+        if step.type != StepType.TOOL_RESULT and index and self.steps[-1].type == StepType.TOOL_RESULT:
+            # The results end a completion: what it called and got no answer to stays without one.
+            self._open.clear()
         self.steps.append(msgspec.structs.replace(step, id=step_id(index), index=index))

@@ -102,15 +102,22 @@ def _notes(message: ExportedMessage, losses: Losses) -> list[Json]:
 
 
 def _steps(steps: list[Step], losses: Losses) -> list[Step]:
-    """The steps numbered from 0, none of them open, every call named and every result after its call."""
+    """The steps numbered from 0, none of them open; every result in the completion of its call."""
     kept: list[Step] = []
     called: set[Any] = set()
     for step in steps:
-        if step.type == StepType.TOOL_CALL and step.id_ref is not UNSET and step.name is not UNSET:
+        if step.type == StepType.TOOL_RESULT:
+            if step.id_ref not in called:
+                losses.add("tool results that belong to no call")
+                continue
+            called.remove(step.id_ref)
+        elif kept and kept[-1].type == StepType.TOOL_RESULT:
+            called.clear()
+        if step.type == StepType.TOOL_CALL:
+            if step.id_ref is UNSET or step.name is UNSET:
+                losses.add("tool calls without a name")
+                continue
             called.add(step.id_ref)
-        elif step.type in (StepType.TOOL_CALL, StepType.TOOL_RESULT) and step.id_ref not in called:
-            losses.add("tool calls and results that do not belong together")
-            continue
         index = len(kept)
         status = StepStatus.INTERRUPTED if step.status in OPEN else step.status
         content = text_of(step.content, losses)

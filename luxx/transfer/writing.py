@@ -18,8 +18,8 @@ from luxx.store.engine import Store
 from luxx.store.tables import table_of
 from luxx.transfer.ready import ReadyConversation, ReadyMessage, ReadyRow
 
-BATCH_BYTES = 512 * 1024
-BATCH_ROWS = 400
+BATCH_BYTES = 256 * 1024
+BATCH_ROWS = 200
 DELETE_ROWS = 2000
 """A transaction stays under some ten milliseconds, which is how long another writer may wait."""
 

@@ -5,6 +5,7 @@ every stream of the server stutter for seconds. It also can be given bounds on m
 secret in it and no database, so that the worst a hostile file does is end it.
 """
 
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -124,6 +125,10 @@ class Reader:
 
     def _skip(self, title: str, reason: str) -> None:
         self._skipped_total += 1
+        if self._skipped_total > MOST_CONVERSATIONS:
+            raise Unreadable(
+                "it lists more things that are no conversations than are read", is_too_large=True
+            )
         if len(self._skipped) < MOST_TOLD:
             self._skipped.append(Skipped(title=title, reason=reason))
 
@@ -147,6 +152,7 @@ def _title(value: Any) -> str:
 def main() -> None:
     """`python -m luxx.transfer.child LIMIT DESCRIPTOR`."""
     limit, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -66,6 +66,7 @@ def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
         (b"null", 400, UNKNOWN),
         (b'{"messages": []}', 400, UNKNOWN),
         (b"[{}, [], 1, null]", 400, UNKNOWN),
+        (b"[" + b"{}," * 250_000 + b"{}]", 413, TOO_LARGE),
         (b"PK\x03\x04 and nothing more", 400, UNREADABLE),
         (zipped(readme__txt=b"hello"), 400, UNREADABLE),
         (zipped(conversations__json=b"[1"), 400, UNREADABLE),

@@ -37,6 +37,7 @@ from luxx.api.runs import RunController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
+from luxx.api.transfer import TransferController
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.service import ConversationService
@@ -63,6 +64,7 @@ from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.transfer.service import TransferService
 from luxx.vault import Vault, find_secret
 
 NO_SANDBOX = "none"
@@ -109,6 +111,7 @@ class House:
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        self.transfer = TransferService(self.store, self.data_dir, config.files)
         self.hub = Hub()
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
@@ -119,6 +122,7 @@ class House:
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.to_thread(migrate, self.engine)
+        await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
@@ -252,6 +256,7 @@ def create_app(house: House) -> Litestar:
             ServiceInfoController,
             SettingsController,
             ToolController,
+            TransferController,
         ],
         dependencies={
             "caller": Provide(provide_caller),
@@ -261,6 +266,7 @@ def create_app(house: House) -> Litestar:
             "providers": _given(lambda: house.providers),
             "conversations": _given(lambda: house.conversations),
             "runs": _given(lambda: house.runs),
+            "transfer": _given(lambda: house.transfer),
             "tool_executor": _given(lambda: house.executor),
             "workspace_of": _given(lambda: house.workspace_of),
             "service_state": _given(house.service_state),

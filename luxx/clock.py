@@ -1,6 +1,8 @@
 """Time and ids, in one place so that what is not deterministic can be seen and injected."""
 
+import secrets
 import time
+import uuid
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -32,3 +34,12 @@ def _second(seconds: int) -> str:
 def new_id() -> str:
     """A new time-ordered id: UUIDv7 in its 36-character form."""
     return str(uuid_utils.uuid7())
+
+
+def id_at(milliseconds: int, place: int) -> str:
+    """A new id as it would have been made at that Unix time; `place` (below 4096) orders those of one moment.
+
+    What comes from elsewhere is listed where its time belongs.
+    """
+    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | (place & 0xFFF) << 64 | 0b10 << 62
+    return str(uuid.UUID(int=value | secrets.randbits(62)))

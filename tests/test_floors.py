@@ -31,6 +31,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "tools",
                 "providers",
                 "conversations",
+                "transfer",
                 "agents",
                 "usage",
                 "accounts",

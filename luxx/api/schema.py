@@ -4,7 +4,6 @@ What no signature tells (streams, failures, who may come in) is added here; how 
 """
 
 import inspect
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
 
@@ -18,6 +17,8 @@ from msgspec import Meta
 
 from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
+from luxx.api.schema_files import DOWNLOADS, UPLOADS
+from luxx.api.schema_shapes import MODULES, always_whole, short_names, timed
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 
@@ -26,9 +27,6 @@ Json: TypeAlias = dict[str, Any]
 BODY = "data"
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
 REF = "#/components/schemas/{name}"
-MODULES = re.compile(r"luxx(?:\.[a-z_]+)*\.(?=[A-Z])")
-TIMES = re.compile(r"_at$|^timestamp$")
-"""Names of fields that hold a time; msgspec gives no format for those that may be naive."""
 
 TAGS = {
     "service": "What runs here and whether it works.",
@@ -90,6 +88,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     parameters: list[tuple[FieldDefinition, str]]
     body: Any
     answer: Any
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.method, self.path
 
     @property
     def is_public(self) -> bool:
@@ -178,15 +180,16 @@ class _Types:
 
     def __init__(self, operations: list[Operation]) -> None:
         wanted = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
+        wanted += [document for document, _ in DOWNLOADS.values()]
         for operation in operations:
             wanted += [_parameter_type(field) for field, _ in operation.parameters]
             wanted += [one for one in (operation.body, operation.answer) if _is_shape(one)]
         self._wanted = wanted
         references, components = msgspec.json.schema_components(wanted, ref_template=REF)
-        self._names = _short_names(list(components))
+        self._names = short_names(list(components))
         self._references = [self._tidied(reference) for reference in references]
         self.components: Json = {
-            self._names[name]: _always_whole(self._tidied(schema))
+            self._names[name]: always_whole(self._tidied(schema))
             for name, schema in sorted(components.items())
         }
 
@@ -210,36 +213,8 @@ class _Types:
             return MODULES.sub("", item)
         if isinstance(item, dict) and key == "properties":
             fields = cast("dict[str, Json]", item)
-            return {name: _timed(name, self._tidied(schema)) for name, schema in fields.items()}
+            return {name: timed(name, self._tidied(schema)) for name, schema in fields.items()}
         return self._tidied(item)
-
-
-def _short_names(names: list[str]) -> dict[str, str]:
-    """`Success_luxx.wire.run.Run_` as `Success_Run`, unless two would get the same name."""
-    short = {name: MODULES.sub("", name).strip("_") for name in names}
-    taken = list(short.values())
-    return {name: brief if taken.count(brief) == 1 else name for name, brief in short.items()}
-
-
-def _always_whole(schema: Json) -> Json:
-    """What we send carries every field, defaults too; only what may be unset is left out at times."""
-    if "properties" not in schema or schema.get("additionalProperties") is False:
-        return schema
-    fields: dict[str, Json] = schema["properties"]
-    sent = {
-        name: {key: item for key, item in told.items() if key != "default"} for name, told in fields.items()
-    }
-    known = schema.get("required", [])
-    required = [name for name, told in fields.items() if name in known or "default" in told]
-    return {**schema, "properties": sent, "required": required}
-
-
-def _timed(name: str, schema: Json) -> Json:
-    if not TIMES.search(name):
-        return schema
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [_timed(name, one) for one in schema["anyOf"]]}
-    return {**schema, "format": "date-time"} if schema.get("type") == "string" else schema
 
 
 def _is_shape(kind: Any) -> bool:
@@ -287,7 +262,9 @@ def _describe(operation: Operation, types: _Types) -> Json:
     if operation.body is not None:
         content = {"application/json": {"schema": types.of(operation.body)}}
         described["requestBody"] = {"required": True, "content": content}
-    stream = STREAMS.get((operation.method, operation.path))
+    elif operation.key in UPLOADS:
+        described["requestBody"] = {"required": True, "content": UPLOADS[operation.key]}
+    stream = STREAMS.get(operation.key)
     described["responses"] = _answers(operation, types)
     if stream is not None:
         described["responses"] = _stream_answers(*stream, types) | described["responses"]
@@ -317,10 +294,13 @@ def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:
 
 
 def _answers(operation: Operation, types: _Types) -> Json:
-    if (operation.method, operation.path) in STREAMS:
+    if operation.key in STREAMS:
         return {}
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
-    if _is_shape(operation.answer):
+    if operation.key in DOWNLOADS:
+        document, other = DOWNLOADS[operation.key]
+        content = {"application/json": {"schema": types.of(document)}, other: {"schema": {"type": "string"}}}
+    elif _is_shape(operation.answer):
         content = {"application/json": {"schema": types.of(operation.answer)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
@@ -372,7 +352,7 @@ def _refusals(operation: Operation) -> list[str]:
         "403": True,
         "404": not operation.is_public and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
-        "413": operation.body is not None,
+        "413": operation.body is not None or operation.key in UPLOADS,
         "429": not operation.is_public or is_sign_in,
         "502": bool(ASKS_UPSTREAM & set(operation.tags)),
         "503": True,

@@ -20,10 +20,14 @@ class ProjectRow(Base):
 
 
 class ConversationRow(Base):
-    """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any."""
+    """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
+
+    A row with an `import_id` is being written by an import and is not there yet for anybody: queries of
+    somebody's conversations ask for `import_id IS NULL`.
+    """
 
     __tablename__ = "conversations"
-    __table_args__ = (Index("ix_conversations_user_id_id", "user_id", "id"),)
+    __table_args__ = (Index("ix_conversations_user_id_import_id_id", "user_id", "import_id", "id"),)
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
@@ -43,6 +47,7 @@ class ConversationRow(Base):
     tags: Mapped[str] = mapped_column(Text, default="[]")
     selected_leaf_id: Mapped[str | None] = mapped_column(String(36))
     run_id: Mapped[str | None] = mapped_column(String(36))
+    import_id: Mapped[str | None] = mapped_column(String(36))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Select, bindparam, delete, func, select, update
+from sqlalchemy import Select, and_, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from luxx.accounts.caller import Caller
@@ -73,7 +73,7 @@ class ConversationService:
         """The caller's conversations, newest first, and how many there are."""
 
         def work(session: Session) -> tuple[list[ConversationView], int]:
-            mine = ConversationRow.user_id == caller.user_id
+            mine = and_(ConversationRow.user_id == caller.user_id, ConversationRow.import_id.is_(None))
             total = session.scalar(select(func.count()).select_from(ConversationRow).where(mine)) or 0
             rows = session.scalars(
                 select(ConversationRow)
@@ -178,7 +178,9 @@ class ConversationService:
 
 
 _own = select(ConversationRow).where(
-    ConversationRow.id == bindparam("b_id"), ConversationRow.user_id == bindparam("b_user")
+    ConversationRow.id == bindparam("b_id"),
+    ConversationRow.user_id == bindparam("b_user"),
+    ConversationRow.import_id.is_(None),
 )
 
 

@@ -17,6 +17,7 @@ ROUTES = {
     ("GET", "/auth/users"), ("PUT", "/auth/users/{}"), ("POST", "/auth/refresh"), ("POST", "/auth/password"),
     ("GET", "/conversations"), ("POST", "/conversations"), ("GET", "/conversations/{}"),
     ("PUT", "/conversations/{}"), ("DELETE", "/conversations/{}"),
+    ("GET", "/conversations/{}/export"), ("POST", "/conversations/import"),
     ("GET", "/messages"), ("POST", "/messages"), ("POST", "/messages/stream"), ("DELETE", "/messages/{}"),
     ("GET", "/providers"), ("POST", "/providers"), ("GET", "/providers/{}"), ("PUT", "/providers/{}"),
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),

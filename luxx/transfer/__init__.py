@@ -1,0 +1,1 @@
+"""Conversations that leave and arrive: exports, and imports of our own and of others' files."""

@@ -1,0 +1,140 @@
+"""A draft becomes rows: the tree mended, every message given its place in time and its id. Pure but for ids.
+
+A file may say anything: predecessors that are missing, circles, times in disorder. What is kept of it
+is always a forest whose messages are never older than what they answer.
+"""
+
+import heapq
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from luxx.clock import id_at
+from luxx.transfer.draft import Draft, DraftMessage, Unusable
+from luxx.transfer.ready import ReadyConversation, ReadyMessage
+from luxx.wire.message import AssistantContent, UserContent
+
+PLACES = 4096
+"""Ids that can be told apart by their order within one millisecond."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[ReadyMessage]]:
+    """The rows of a draft, parents first. Raises Unusable."""
+    known = {message.key: message for message in draft.messages}
+    if len(known) < len(draft.messages):
+        raise Unusable("two of its messages have the same id")
+    parents = _mended(draft, known)
+    first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
+    began = draft.created_at or first or draft.updated_at or datetime.now(UTC)
+    order = _in_order(draft, parents, began)
+    ids = dict(zip([key for key, _ in order], _ids([moment for _, moment in order]), strict=True))
+    ended = max([began, *(moment for _, moment in order)])
+    conversation = ReadyConversation(
+        id=id_at(_milliseconds(began), 0),
+        title=draft.title or untitled,
+        model=draft.model,
+        system_prompt=draft.system_prompt,
+        temperature=draft.temperature,
+        max_tokens=draft.max_tokens,
+        thinking_enabled=draft.thinking_enabled,
+        pinned=draft.pinned,
+        archived=draft.archived,
+        tags=_encode(draft.tags).decode(),
+        selected_leaf_id=ids.get(draft.leaf) if draft.leaf is not None else None,
+        created_at=began,
+        updated_at=draft.updated_at or ended,
+    )
+    messages = [
+        _row(known[key], ids[key], conversation.id, _id_of(parents[key], ids), moment)
+        for key, moment in order
+    ]
+    return conversation, messages
+
+
+def _mended(draft: Draft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
+    """Every message's parent, of those that are there; a circle is cut where it is first met again."""
+    parents = {key: message.parent for key, message in known.items()}
+    for key, parent in parents.items():
+        if parent is not None and parent not in known:
+            parents[key] = None
+            draft.losses.add("places of messages whose predecessor is missing")
+    is_rooted: set[str] = set()
+    for start in parents:
+        path: dict[str, None] = {}
+        key: str | None = start
+        while key is not None and key not in is_rooted:
+            if key in path:
+                parents[key] = None
+                draft.losses.add("places of messages that went round in a circle")
+                break
+            path[key] = None
+            key = parents[key]
+        is_rooted.update(path)
+    return parents
+
+
+def _in_order(draft: Draft, parents: dict[str, str | None], began: datetime) -> list[tuple[str, datetime]]:
+    """The messages with their times, parents first, else by time and then as the file has them."""
+    places = {message.key: place for place, message in enumerate(draft.messages)}
+    children: dict[str | None, list[DraftMessage]] = {}
+    for message in draft.messages:
+        children.setdefault(parents[message.key], []).append(message)
+    waiting: list[tuple[datetime, int, str]] = []
+    order: list[tuple[str, datetime]] = []
+    parent, moment = None, began
+    while True:
+        for message in children.get(parent, ()):
+            # Only the roots may be older than what is known of the conversation's beginning.
+            own = message.created_at or moment
+            heapq.heappush(
+                waiting, (own if parent is None else max(own, moment), places[message.key], message.key)
+            )
+        if not waiting:
+            return order
+        moment, _, parent = heapq.heappop(waiting)
+        order.append((parent, moment))
+
+
+def _ids(moments: list[datetime]) -> Iterator[str]:
+    last, place = -1, 0
+    for moment in moments:
+        milliseconds = _milliseconds(moment)
+        place = place + 1 if milliseconds <= last else 0
+        last = max(milliseconds, last) if place < PLACES else last + 1
+        place %= PLACES
+        yield id_at(last, place)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def _id_of(key: str | None, ids: dict[str, str]) -> str | None:
+    return None if key is None else ids[key]
+
+
+def _row(
+    message: DraftMessage, id_: str, conversation_id: str, parent_id: str | None, moment: datetime
+) -> ReadyMessage:
+    if message.role == "user":
+        content = _encode(UserContent(text=message.text, attachments=message.attachments))
+    else:
+        content = _encode(AssistantContent(steps=message.steps))
+    return ReadyMessage(
+        id=id_,
+        conversation_id=conversation_id,
+        parent_id=parent_id,
+        role=message.role,
+        content=content.decode(),
+        replay=_encode(message.replay).decode() if message.replay else None,
+        token_count=message.token_count,
+        usage=_encode(message.usage).decode() if message.usage is not None else None,
+        status=message.status,
+        sender_name=message.sender_name,
+        sender_color=message.sender_color,
+        round_number=message.round_number,
+        created_at=moment,
+    )

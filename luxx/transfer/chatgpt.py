@@ -1,0 +1,199 @@
+"""ChatGPT's export: a `mapping` of nodes, each with its parent; here it becomes a draft.
+
+There one answer is many nodes (thoughts, a call, its result, text); here it is one message of many
+steps. A run of such nodes becomes one message as long as nothing branches off inside it.
+"""
+
+from typing import Any
+
+from luxx.transfer.chatgpt_content import NOTHING, Kind, Said, said_by
+from luxx.transfer.draft import (
+    Draft,
+    DraftMessage,
+    Json,
+    Losses,
+    StepWriter,
+    Unusable,
+    list_of,
+    object_of,
+    prompt_of,
+    text_of,
+    time_of,
+    title_of,
+)
+from luxx.transfer.results import result_text
+from luxx.wire.step import StepType
+
+UNFINISHED = frozenset({"in_progress", "finished_partial_completion"})
+WITHOUT_TEXT = "(a picture or a recording)"
+"""Stands where somebody sent no text: an empty message is refused by models."""
+
+
+def draft_of(conversation: Json, losses: Losses) -> Draft:
+    """Raises Unusable where there is no tree of messages."""
+    mapping = conversation.get("mapping")
+    if not isinstance(mapping, dict):
+        raise Unusable("its mapping of messages is missing")
+    tree = _Tree(object_of(mapping), losses)
+    tree.read()
+    for name, what in (("gizmo_id", "the custom GPT it was with"), ("voice", "the voice it was spoken in")):
+        losses.add(what, 1 if conversation.get(name) else 0)
+    return Draft(
+        title=title_of(conversation.get("title")),
+        messages=tree.messages,
+        leaf=tree.kept(conversation.get("current_node")) or tree.newest(),
+        system_prompt=prompt_of("\n\n".join(tree.instructions), losses),
+        pinned=conversation.get("is_starred") is True or bool(conversation.get("pinned_time")),
+        archived=conversation.get("is_archived") is True,
+        created_at=time_of(conversation.get("create_time"), losses),
+        updated_at=time_of(conversation.get("update_time"), losses),
+        losses=losses,
+    )
+
+
+class _Tree:
+    """The nodes of one conversation; `messages` are what became of them."""
+
+    def __init__(self, mapping: Json, losses: Losses) -> None:
+        self._nodes = {key: object_of(node) for key, node in mapping.items()}
+        told = {key: node.get("parent") for key, node in self._nodes.items()}
+        self._parents = {key: name if isinstance(name, str) else None for key, name in told.items()}
+        self._losses = losses
+        self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
+        self._home: dict[str, str] = {}
+        self.messages: list[DraftMessage] = []
+        self.instructions: list[str] = []
+
+    def read(self) -> None:
+        """Makes the messages. A node comes after its parent, whatever order the file has."""
+        order = self._parents_first()
+        branches: dict[str | None, int] = {}
+        for key in order:
+            if self._is_kept(key):
+                parent = self._kept_parent(key)
+                branches[parent] = branches.get(parent, 0) + 1
+        writers: dict[str, StepWriter] = {}
+        made: dict[str, DraftMessage] = {}
+        for key in order:
+            said = self._said[key]
+            if said.kind == Kind.INSTRUCTIONS and said.text.strip() and said.text not in self.instructions:
+                self.instructions.append(said.text)
+            if not self._is_kept(key):
+                continue
+            parent = self._kept_parent(key)
+            home = None if parent is None else self._home[parent]
+            if home is None or self._is_users(key) or home not in writers or branches[parent] > 1:
+                home = key
+                made[key] = self._begin(key, parent)
+                if not self._is_users(key):
+                    writers[key] = StepWriter()
+            self._home[key] = home
+            if not self._is_users(key):
+                self._say(key, writers[home], made[home])
+        for key, message in made.items():
+            if key in writers:
+                message.steps = writers[key].steps
+        self.messages = list(made.values())
+
+    def kept(self, key: Any) -> str | None:
+        """The message that a node became part of, or the nearest above it that was kept."""
+        if not isinstance(key, str) or key not in self._nodes:
+            return None
+        return self._home.get(key) if self._is_kept(key) else self._home.get(self._kept_parent(key) or "")
+
+    def newest(self) -> str | None:
+        return self.messages[-1].key if self.messages else None
+
+    def _read_node(self, node: Json) -> Said:
+        message = node.get("message")
+        return said_by(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
+
+    def _is_kept(self, key: str) -> bool:
+        said = self._said[key]
+        if said.kind in (Kind.NOTHING, Kind.INSTRUCTIONS):
+            return False
+        return bool(said.text.strip()) or said.kind in (Kind.CALL, Kind.RESULT) or self._has_files(key)
+
+    def _is_users(self, key: str) -> bool:
+        return self._author(key).get("role") == "user"
+
+    def _has_files(self, key: str) -> bool:
+        """Whether a user sent something that is no text: the place in the conversation stays."""
+        if not self._is_users(key):
+            return False
+        message = object_of(self._nodes[key].get("message"))
+        parts = list_of(object_of(message.get("content")).get("parts"))
+        return any(isinstance(part, dict) for part in parts) or bool(self._files(key))
+
+    def _files(self, key: str) -> list[Any]:
+        message = object_of(self._nodes[key].get("message"))
+        return list_of(object_of(message.get("metadata")).get("attachments"))
+
+    def _author(self, key: str) -> Json:
+        return object_of(object_of(self._nodes[key].get("message")).get("author"))
+
+    def _parents_first(self) -> list[str]:
+        """All nodes; in a circle one of them has to be first, and one whose parent is missing is a root."""
+        order: dict[str, None] = {}
+        for start in self._nodes:
+            path: list[str] = []
+            seen: set[str] = set()
+            key: str | None = start
+            while key is not None and key in self._nodes and key not in order and key not in seen:
+                path.append(key)
+                seen.add(key)
+                key = self._parents[key]
+            if key is not None and key in seen:
+                self._losses.add("places of messages that went round in a circle")
+                self._parents[path[-1]] = None
+            elif key is not None and key not in order:
+                self._losses.add("places of messages whose predecessor is missing")
+            order.update(dict.fromkeys(reversed(path)))
+        return list(order)
+
+    def _kept_parent(self, key: str) -> str | None:
+        """The nearest node above that is kept; remembered, or a long chain would be walked for ever."""
+        skipped: list[str] = []
+        parent = self._parents[key]
+        while parent is not None and parent in self._nodes and not self._is_kept(parent):
+            skipped.append(parent)
+            parent = self._parents[parent]
+        found = parent if parent is not None and parent in self._nodes else None
+        self._parents.update(dict.fromkeys([key, *skipped], found))
+        return found
+
+    def _begin(self, key: str, parent: str | None) -> DraftMessage:
+        message, said = object_of(self._nodes[key].get("message")), self._said[key]
+        is_users = self._is_users(key)
+        files = self._files(key)
+        self._losses.add("attached files", len(files))
+        text = said.text if said.text.strip() else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
+        return DraftMessage(
+            key=key,
+            parent=None if parent is None else self._home[parent],
+            role="user" if is_users else "assistant",
+            text=text if is_users else "",
+            created_at=time_of(message.get("create_time"), self._losses),
+        )
+
+    def _say(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
+        said, node = self._said[key], object_of(self._nodes[key].get("message"))
+        match said.kind:
+            case Kind.TEXT:
+                writer.say(StepType.TEXT, said.text)
+            case Kind.THINKING:
+                writer.say(StepType.THINKING, said.text)
+            case Kind.CALL:
+                writer.call(writer.new_call_id(), said.name, said.arguments)
+            case Kind.RESULT:
+                call_id, name = writer.open_call() or (writer.new_call_id(), said.name)
+                result = result_text(said.text, is_error=said.is_error)
+                writer.result(call_id, name, result, success=not said.is_error)
+            case Kind.INSTRUCTIONS | Kind.NOTHING:
+                return
+        if str(node.get("status")) in UNFINISHED:
+            message.status = "partial"
+
+
+def _names(files: list[Any], losses: Losses) -> list[str]:
+    return [name for file in files if (name := text_of(object_of(file).get("name"), losses)[:255])][:20]

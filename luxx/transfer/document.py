@@ -1,0 +1,97 @@
+"""The document of an exported conversation and the report of an import, as they travel. Words only.
+
+`version` grows when a reader of today could misread what is written.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from luxx.wire.message import Attachment
+from luxx.wire.step import Step
+from luxx.wire.usage import Usage
+
+FORMAT = "luxx.conversation"
+VERSION = 1
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the tree. A user's has `text` and `attachments`, an assistant's its `steps`.
+
+    `replay` is what the model's server wants to see again when the conversation goes on.
+    """
+
+    id: MessageKey
+    parent_id: MessageKey | None
+    role: Literal["user", "assistant"]
+    text: str = ""
+    attachments: list[Attachment] = []
+    steps: list[Step] = []
+    replay: list[dict[str, Any]] = []
+    token_count: Count = 0
+    usage: Usage | None = None
+    status: Literal["complete", "partial", "failed"] = "complete"
+    sender_name: Annotated[str, Meta(max_length=200)] | None = None
+    sender_color: Annotated[str, Meta(max_length=20)] | None = None
+    round_number: Count | None = None
+    created_at: datetime
+
+
+class ExportedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is set to. The provider stays behind: it belongs to its server."""
+
+    id: MessageKey
+    title: str
+    model: Annotated[str, Meta(max_length=200)] | None = None
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    thinking_enabled: bool | None = None
+    pinned: bool = False
+    archived: bool = False
+    tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
+    selected_leaf_id: MessageKey | None = None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ExportDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation with all its branches; `messages` are oldest first."""
+
+    format: Literal["luxx.conversation"]
+    version: Literal[1]
+    exported_at: datetime
+    conversation: ExportedConversation
+    messages: list[ExportedMessage]
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What of one conversation could not be kept; `conversation` is its title."""
+
+    conversation: str
+    what: str
+    count: int
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that was not imported, and why."""
+
+    title: str
+    reason: str
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a long list the first entries are told; `…_total` and `conversations` count all of them."""
+
+    conversations: int
+    messages: int
+    conversation_ids: list[str]
+    lost: list[Loss]
+    lost_total: int
+    skipped: list[Skipped]
+    skipped_total: int

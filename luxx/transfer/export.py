@@ -1,0 +1,107 @@
+"""A conversation out of the database into a file, row by row, in one read transaction.
+
+A transaction, so that the tree is whole whatever is written meanwhile; a file, so that a slow client
+keeps no transaction open and a long conversation takes no memory.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import msgspec
+from sqlalchemy import Row, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.clock import utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.service import own_conversation
+from luxx.conversations.stored import assistant_steps, path_ids, user_content
+from luxx.conversations.views import ConversationView, conversation_view, message_view
+from luxx.store.tables import table_of
+from luxx.transfer.document import FORMAT, VERSION, ExportedConversation, ExportedMessage
+from luxx.transfer.markdown import head_of, message_text
+from luxx.wire.usage import Usage
+
+ROWS_AT_ONCE = 100
+
+_messages = table_of(MessageRow)
+_all = (
+    select(_messages)
+    .where(_messages.c.conversation_id == bindparam("b_id"))
+    .order_by(_messages.c.id)
+    .execution_options(yield_per=ROWS_AT_ONCE)
+)
+_some = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
+_count = select(func.count()).where(_messages.c.conversation_id == bindparam("b_id"))
+_encode = msgspec.json.Encoder().encode
+_replay = msgspec.json.Decoder(list[dict[str, Any]])
+_usage = msgspec.json.Decoder(Usage)
+
+Export = Callable[[Session, Caller, str, IO[bytes]], str]
+"""Writes the caller's conversation of an id to a file and returns its title. Raises NotFound."""
+
+
+def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
+    """The document of `document.py`, as one JSON object."""
+    row = own_conversation(session, caller, conversation_id)
+    told = {"format": FORMAT, "version": VERSION, "exported_at": utc_now(), "conversation": _told(row)}
+    file.write(_encode(told)[:-1] + b',"messages":[')
+    separator = b""
+    for message in session.connection().execute(_all, {"b_id": row.id}):
+        file.write(separator + _encode(_exported(message)))
+        separator = b","
+    file.write(b"]}")
+    return row.title
+
+
+def write_markdown(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
+    """The selected path, as `markdown.py` shows it."""
+    conversation = conversation_view(own_conversation(session, caller, conversation_id))
+    ids = _path(session, conversation)
+    total = session.scalar(_count, {"b_id": conversation.id}) or 0
+    file.write(head_of(conversation, total - len(ids)).encode())
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        some = ids[start : start + ROWS_AT_ONCE]
+        rows = {row.id: row for row in session.scalars(_some, {"b_ids": some})}
+        for id_ in some:
+            file.write(message_text(message_view(rows[id_])).encode())
+        session.expunge_all()
+    return conversation.title
+
+
+def _path(session: Session, conversation: ConversationView) -> list[str]:
+    if conversation.selected_leaf_id is None:
+        return []
+    return path_ids(session.connection(), conversation.selected_leaf_id)
+
+
+def _told(row: ConversationRow) -> ExportedConversation:
+    view = conversation_view(row)
+    fields = ExportedConversation.__struct_fields__
+    return ExportedConversation(**{name: getattr(view, name) for name in fields})
+
+
+def _exported(row: Row[Any]) -> ExportedMessage:
+    user = user_content(row.content) if row.role == "user" else None
+    return ExportedMessage(
+        id=row.id,
+        parent_id=row.parent_id,
+        role=row.role,
+        text=user.text if user else "",
+        attachments=user.attachments if user else [],
+        steps=[] if user else assistant_steps(row.content),
+        replay=_replay.decode(row.replay) if row.replay else [],
+        token_count=row.token_count,
+        usage=_usage.decode(row.usage) if row.usage else None,
+        status=row.status,
+        sender_name=row.sender_name,
+        sender_color=row.sender_color,
+        round_number=row.round_number,
+        created_at=row.created_at,
+    )
+
+
+def chunks(file: IO[bytes], size: int = 64 * 1024) -> Iterator[bytes]:
+    """A file's content from where it stands."""
+    while data := file.read(size):
+        yield data

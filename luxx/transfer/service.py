@@ -1,0 +1,193 @@
+"""Exports and imports of one user's conversations. The caller comes first; files go in and out.
+
+An import has two passes: a process of its own reads the whole file (`child.py`), and only then are the
+rows it made written, hidden until the last is there (`writing.py`).
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import structlog
+
+from luxx.accounts.caller import Caller
+from luxx.clock import id_at, new_id
+from luxx.config import FilesConfig
+from luxx.errors import InvalidInput, TooLarge, TooMany, Unavailable
+from luxx.store.engine import Store
+from luxx.transfer.document import ImportReport
+from luxx.transfer.export import Export, write_json, write_markdown
+from luxx.transfer.ready import Outcome, Read, Refused
+from luxx.transfer.writing import forget, reveal, stored_size, write_hidden
+
+READ_SECONDS = 600.0
+MOST_AT_ONCE = 2
+"""Files read at the same time: each may take the memory that `child.py` says."""
+
+WAIT_SECONDS = 60.0
+RETRY_SECONDS = 10
+UNPACKED = 10
+"""How many times `files.max_upload_mb` a ZIP file may unpack to."""
+
+MIB = 1024 * 1024
+STALE_SECONDS = 3600
+"""Past the longest import: where servers share a database, what is hidden for longer is nobody's."""
+
+logger = structlog.get_logger()
+_outcome = msgspec.json.Decoder(Outcome)
+
+
+class Download(msgspec.Struct, frozen=True, kw_only=True):
+    """An export; `file` stands at its beginning and is the receiver's to close."""
+
+    file: IO[bytes]
+    size: int
+    title: str
+
+
+class TransferService:
+    """One per process. Its temporary files are in the data directory and have no name."""
+
+    def __init__(self, store: Store, data_dir: Path, config: FilesConfig) -> None:
+        self._store = store
+        self._data_dir = data_dir
+        self._config = config
+        self._importing: set[int] = set()
+        self._reading = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def open(self) -> None:
+        """Deletes what imports left behind that never came to their end."""
+        before = None
+        if not self._store.is_sqlite:
+            before = id_at(int((time.time() - STALE_SECONDS) * 1000), 0)
+        await asyncio.to_thread(forget, self._store, before=before)
+
+    async def export_json(self, caller: Caller, conversation_id: str) -> Download:
+        """The conversation with all its branches, as a document that an import reads."""
+        return await self._export(caller, conversation_id, write_json)
+
+    async def export_markdown(self, caller: Caller, conversation_id: str) -> Download:
+        """The selected path of the conversation, for people."""
+        return await self._export(caller, conversation_id, write_markdown)
+
+    @contextlib.asynccontextmanager
+    async def upload(self, caller: Caller) -> AsyncGenerator[IO[bytes]]:
+        """A file to put an upload in. Raises TooMany while another of the caller's is on its way."""
+        if caller.user_id in self._importing:
+            raise TooMany(
+                "an import of yours is going on; wait for its end",
+                retry_after=RETRY_SECONDS,
+                kind="import_active",
+            )
+        self._importing.add(caller.user_id)
+        try:
+            with self._new_file() as file:
+                yield file
+        finally:
+            self._importing.discard(caller.user_id)
+
+    async def import_file(self, caller: Caller, file: IO[bytes]) -> ImportReport:
+        """Imports all that an uploaded file holds. Raises InvalidInput or TooLarge, with nothing written."""
+        with self._new_file() as rows:
+            read = await self._read(file, rows)
+            await self._check_quota(caller, read.size)
+            await asyncio.shield(asyncio.to_thread(self._write, caller, rows))
+        logger.info("import_finished", conversations=read.report.conversations, messages=read.report.messages)
+        return read.report
+
+    async def _export(self, caller: Caller, conversation_id: str, write: Export) -> Download:
+        file = self._new_file()
+        try:
+            title = await self._store.read(lambda session: write(session, caller, conversation_id, file))
+        except BaseException:
+            file.close()
+            raise
+        size = file.tell()
+        file.seek(0)
+        return Download(file=file, size=size, title=title)
+
+    def _new_file(self) -> IO[bytes]:
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=self._data_dir)
+
+    async def _read(self, file: IO[bytes], rows: IO[bytes]) -> Read:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._reading.acquire()
+        except TimeoutError as error:
+            raise TooMany(
+                "the server is busy with other imports", retry_after=RETRY_SECONDS, kind="server_busy"
+            ) from error
+        try:
+            outcome = await _read_in_child(file, rows, int(self._config.max_upload_mb * MIB) * UNPACKED)
+        finally:
+            self._reading.release()
+        if isinstance(outcome, Refused):
+            refuse = TooLarge if outcome.is_too_large else InvalidInput
+            raise refuse(outcome.reason, kind=outcome.kind)
+        return outcome
+
+    async def _check_quota(self, caller: Caller, size: int) -> None:
+        quota = self._config.quota_mb * MIB
+        used = await self._store.read(lambda session: stored_size(session, caller.user_id))
+        if used + size > quota:
+            raise TooLarge(
+                f"with this import your conversations would take up more than {self._config.quota_mb:g} MiB, "
+                "which is what this server gives a user (files.quota_mb)",
+                kind="quota_exceeded",
+            )
+
+    def _write(self, caller: Caller, rows: IO[bytes]) -> None:
+        import_id = new_id()
+        rows.seek(0)
+        try:
+            write_hidden(self._store, caller.user_id, import_id, rows)
+            self._store.write_now(lambda session: reveal(session, import_id))
+        except BaseException:
+            # Where even this fails (the store is closed, the disk is full), the next start does it.
+            with contextlib.suppress(Exception):
+                forget(self._store, import_id=import_id)
+            raise
+
+
+async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcome:
+    file.seek(0)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "luxx.transfer.child", str(limit), str(rows.fileno()),
+        stdin=file.fileno(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        pass_fds=(rows.fileno(),), env=_environment(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            told, said = await child.communicate()
+    except TimeoutError:
+        return TAKES_TOO_LONG
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode == 0:
+        return _outcome.decode(told)
+    if child.returncode is not None and child.returncode < 0:
+        # A signal: past its time, or the system had no more memory for it.
+        logger.warning("import_reader_killed", signal=-child.returncode)
+        return TAKES_TOO_LONG
+    logger.error("import_reader_broke", said=said.decode(errors="replace")[-4000:])
+    raise Unavailable("the file could not be read; the server's log says more", kind="import_failed")
+
+
+TAKES_TOO_LONG = Refused(
+    kind="import_too_large", reason="the file takes too much time or memory to read", is_too_large=True
+)
+
+
+def _environment() -> dict[str, str]:
+    """No secret, no key: only where programs and modules are."""
+    return {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -1,0 +1,57 @@
+"""One server and a model that answers, per module; two people with a provider each."""
+
+from collections.abc import Iterator
+
+import pytest
+from api.conftest import connect
+from api.person import Person
+from api.schema import Document
+from api.server import Server
+
+from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    rules = [
+        Rule(name="waits", when=When(user="wait here"), reply=[Gate(name="waiting"), Text(text="Back.")]),
+        Rule(name="answers", reply=[Thinking(text="A greeting."), Text(text="Hello there.")]),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> Document:
+    with Person(server, None) as nobody:
+        return Document(nobody.good_document())
+
+
+@pytest.fixture(scope="module")
+def admin(server: Server, document: Document, upstream: ScriptedProvider) -> Iterator[Person]:
+    with Person(server, document).sign_in() as person:
+        hosts = [upstream.url.removeprefix("http://")]
+        person.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
+        yield person
+
+
+@pytest.fixture(scope="module")
+def ann(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    with Person(server, document).register("ann") as person:
+        connect(person, upstream)
+        yield person
+
+
+@pytest.fixture(scope="module")
+def ben(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    with Person(server, document).register("ben") as person:
+        connect(person, upstream)
+        yield person

@@ -1,0 +1,160 @@
+"""The server dies in the middle of an import: after the next start nothing of it is there, or all of it."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from api.person import PASSWORD, Person
+from api.server import Server
+
+from transfer.files import IMPORT, bring, everything, tree
+
+CONVERSATIONS, TURNS = 200, 50
+WAIT_SECONDS = 60.0
+TEXT = " ".join(f"word{number}" for number in range(100))
+
+
+def big_file() -> bytes:
+    """Some eight megabytes: enough for many transactions."""
+    messages = [{"sender": ("human", "assistant")[n % 2], "text": f"{n} {TEXT}"} for n in range(TURNS)]
+    return json.dumps(
+        [{"name": f"chat {n}", "chat_messages": messages} for n in range(CONVERSATIONS)]
+    ).encode()
+
+
+class Database:
+    """The server's file, looked at from outside."""
+
+    def __init__(self, server: Server) -> None:
+        self._path = server.data_dir / "luxx.db"
+
+    def count(self, table: str, where: str = "1") -> int:
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=10)) as connection:
+            return int(connection.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()[0])
+
+    def wait_for_messages(self, at_least: int) -> int:
+        """How many there are, once there are as many."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (found := self.count("messages")) < at_least:
+            assert time.monotonic() < deadline, f"only {found} messages came"
+        return found
+
+    def problems(self) -> list[Any]:
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as connection:
+            return connection.execute("PRAGMA foreign_key_check").fetchall()
+
+
+class Importing(threading.Thread):
+    """One import on a line of its own; `report` stays None if the line breaks."""
+
+    def __init__(self, person: Person, content: bytes) -> None:
+        super().__init__(daemon=True)
+        self._person = person
+        self._content = content
+        self.report: dict[str, Any] | None = None
+
+    def run(self) -> None:
+        try:
+            answer = self._person.http.post(IMPORT, content=self._content, timeout=WAIT_SECONDS)
+            self.report = answer.json().get("data")
+        except httpx.TransportError:
+            pass
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as running:
+        yield running
+
+
+@pytest.mark.parametrize("at_least", [1, 5_000])
+def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: Server, at_least: int) -> None:
+    database = Database(server)
+    with Person(server, None).register("dora") as dora:
+        kept = bring(dora, [{"name": "kept", "chat_messages": [{"sender": "human", "text": "stay"}]}])
+        importing = Importing(dora, big_file())
+        importing.start()
+        found = database.wait_for_messages(1 + at_least)
+        before = everything(dora)
+        server.kill()
+        importing.join(WAIT_SECONDS)
+    assert importing.report is None, "the import had ended before the kill"
+    assert before == kept["conversation_ids"], "hidden conversations were seen"
+    assert found < 1 + CONVERSATIONS * TURNS
+    with Server(server.folder) as again, Person(again, None).sign_in("dora", PASSWORD) as dora:
+        assert everything(dora) == kept["conversation_ids"]
+        assert [message["text"] for message in tree(dora, before[0])] == ["stay"]
+        assert (database.count("conversations"), database.count("messages")) == (1, 1)
+        assert database.problems() == []
+        assert bring(dora, big_file())["messages"] == CONVERSATIONS * TURNS
+        assert database.count("conversations", "import_id IS NOT NULL") == 0
+    left = {file.name for file in server.data_dir.iterdir()}
+    assert not [name for name in left if name.startswith("tmp")], left
+
+
+def test_a_stop_in_the_middle_leaves_all_or_nothing(server: Server) -> None:
+    with Person(server, None).register("emil") as emil:
+        importing = Importing(emil, big_file())
+        importing.start()
+        Database(server).wait_for_messages(1000)
+        server.stop()
+        importing.join(WAIT_SECONDS)
+    with Server(server.folder) as again, Person(again, None).sign_in("emil", PASSWORD) as emil:
+        there = len(everything(emil))
+        assert there == (CONVERSATIONS if importing.report else 0)
+        assert Database(server).count("messages") == there * TURNS
+
+
+def test_others_read_and_write_while_a_big_import_goes_on(server: Server) -> None:
+    with Person(server, None).register("fay") as fay, Person(server, None).register("gus") as gus:
+        importing = Importing(fay, big_file())
+        importing.start()
+        slowest, asked = 0.0, 0
+        while importing.is_alive():
+            started = time.monotonic()
+            gus.good("POST", "/conversations", json={})
+            slowest, asked = max(slowest, time.monotonic() - started), asked + 1
+        assert importing.report is not None
+        assert importing.report["conversations"] == CONVERSATIONS
+        assert asked > 10
+        assert slowest < 2.0, "one transaction for all of it would have taken as long as the import"
+        second = gus.http.post(IMPORT, content=b"[]")
+        assert second.status_code == 200
+
+
+def test_a_second_import_of_the_same_person_waits_for_its_turn(server: Server) -> None:
+    with Person(server, None).register("hal") as hal, Person(server, None, hal.token) as twin:
+        importing = Importing(hal, big_file())
+        importing.start()
+        Database(server).wait_for_messages(1)
+        failure = twin.bad("POST", IMPORT, 429, content=b"[]")
+        assert failure["detail"]["kind"] == "import_active"
+        importing.join(WAIT_SECONDS)
+        assert importing.report is not None
+        assert bring(twin, [])["conversations"] == 0
+
+
+def test_a_broken_line_leaves_nothing(server: Server) -> None:
+    """A client that sends half of its file and goes."""
+    with Person(server, None).register("ida") as ida:
+        content = big_file()
+
+        def half() -> Iterator[bytes]:
+            yield content[: len(content) // 2]
+            raise ConnectionAbortedError
+
+        with pytest.raises(ConnectionAbortedError):
+            ida.http.post(IMPORT, content=half())
+        assert everything(ida) == []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while ida.http.post(IMPORT, content=b"[]").status_code == 429:
+            assert time.monotonic() < deadline, "the place of the broken import was never given back"
+        assert Database(server).count("messages") == 0
+    assert "request_broke" not in server.output

@@ -27,6 +27,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     input_price: float | None = None
     output_price: float | None = None
 
+    @property
+    def may_take_images(self) -> bool:
+        """A model nobody described may: its server says no if it does not."""
+        return self.images or self.pattern == "*"
+
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """What a completion cost in US dollars, None where the price is not known."""
         if self.input_price is None or self.output_price is None:

@@ -107,7 +107,7 @@ def read_attachment(connection: Connection, message_id: str, file: Attachment) -
     """The image itself or the text as UTF-8; None where the image is not this message's."""
     if not isinstance(file.blob_id, str):
         return AttachedBytes(
-            name=file.name, media_type="text/plain; charset=utf-8", data=file.content.encode()
+            name=file.name, media_type="text/plain", data=file.content.encode()
         )
     image = read_images(connection, message_id, [file.blob_id]).get(file.blob_id)
     return image and AttachedBytes(name=file.name, media_type=image.media_type, data=image.data)

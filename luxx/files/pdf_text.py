@@ -45,6 +45,7 @@ def limit(memory: int, seconds: int) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 16,
+        resource.RLIMIT_NPROC: 0,  # for some filters the library would start a program
     }
     for kind, most in wanted.items():
         resource.setrlimit(kind, (most, most))

@@ -31,6 +31,11 @@ WEBP = b"RIFF\x1a\x00\x00\x00WEBPVP8L" + b"\x00" * 14
 
 def pdf(*pages: str, password: str | None = None) -> bytes:
     """A PDF with a line of text on each page."""
+    return pdf_of(*(f"20 200 Td ({text}) Tj".encode() for text in pages), password=password)
+
+
+def pdf_of(*contents: bytes, password: str | None = None) -> bytes:
+    """A PDF of pages that say these operations in Helvetica, compressed."""
     writer = PdfWriter()
     name = NameObject
     font = DictionaryObject(
@@ -40,12 +45,12 @@ def pdf(*pages: str, password: str | None = None) -> bytes:
             name("/BaseFont"): name("/Helvetica"),
         }
     )
-    for text in pages:
+    for content in contents:
         page = writer.add_blank_page(300, 300)
         page[name("/Resources")] = DictionaryObject({name("/Font"): DictionaryObject({name("/F1"): font})})
         stream = DecodedStreamObject()
-        stream.set_data(b"BT /F1 12 Tf 20 200 Td (" + text.encode() + b") Tj ET")
-        page[name("/Contents")] = writer._add_object(stream)
+        stream.set_data(b"BT /F1 12 Tf " + content + b" ET")
+        page[name("/Contents")] = writer._add_object(stream.flate_encode())
     if password is not None:
         writer.encrypt(password, algorithm="AES-256")
     out = io.BytesIO()

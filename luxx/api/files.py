@@ -36,7 +36,10 @@ FORM = {
     },
     "required": ["file"],
 }
-UPLOAD = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}}}
+UPLOAD = {
+    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}},
+    "responses": {"413": {"$ref": "#/components/responses/TooLarge"}},
+}
 RANGE = {
     "name": "Range",
     "in": "header",

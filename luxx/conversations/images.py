@@ -106,8 +106,6 @@ class AttachedBytes(msgspec.Struct, frozen=True, kw_only=True):
 def read_attachment(connection: Connection, message_id: str, file: Attachment) -> AttachedBytes | None:
     """The image itself or the text as UTF-8; None where the image is not this message's."""
     if not isinstance(file.blob_id, str):
-        return AttachedBytes(
-            name=file.name, media_type="text/plain", data=file.content.encode()
-        )
+        return AttachedBytes(name=file.name, media_type="text/plain", data=file.content.encode())
     image = read_images(connection, message_id, [file.blob_id]).get(file.blob_id)
     return image and AttachedBytes(name=file.name, media_type=image.media_type, data=image.data)

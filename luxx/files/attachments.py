@@ -18,6 +18,9 @@ from luxx.files.service import FileService
 from luxx.files.storage import OpenFile
 from luxx.wire.message import Attachment, PromptImage
 
+GATHER_SECONDS = 120.0
+"""How long reading all of a message's attachments may take."""
+
 MAX_TEXT = 2_000_000
 """Characters of one text, and bytes of one text file."""
 
@@ -60,6 +63,17 @@ class AttachmentReader:
 
     async def gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
         """Reads what files are named. Raises InvalidInput, TooLarge, NotFound for an id, or Unavailable."""
+        if not given:
+            return Gathered()
+        try:
+            async with asyncio.timeout(GATHER_SECONDS):
+                return await self._gather(caller, given)
+        except TimeoutError as error:
+            raise InvalidInput(
+                "the attachments take too long to be read; send fewer at a time", kind="attachment_unreadable"
+            ) from error
+
+    async def _gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
         attachments: list[Attachment] = []
         images: dict[str, PromptImage] = {}
         for index, each in enumerate(given):

@@ -36,6 +36,9 @@ MAX_FILES = 20
 AT_ONCE = 3
 """Uploads of one user in one process."""
 
+ALL_AT_ONCE = 24
+"""Uploads of all users in one process: with their files they take half of the usual 1024 descriptors."""
+
 FORM_BYTES = 64 * 1024
 """What the form around the files takes at most: its headers and the folder."""
 
@@ -147,6 +150,8 @@ class Uploads:
             raise TooMany(
                 f"{AT_ONCE} of your uploads are on their way already; wait for one of them", retry_after=5
             )
+        if self._active.total() >= ALL_AT_ONCE:
+            raise TooMany("the server takes no more uploads just now; try again in a moment", retry_after=5)
         self._active[caller.user_id] += 1
         try:
             yield

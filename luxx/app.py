@@ -29,6 +29,7 @@ from luxx.api.bodies import JsonRequest
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
+from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
 from luxx.api.protection import protection
@@ -41,6 +42,10 @@ from luxx.api.transfer import TransferController
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.service import ConversationService
+from luxx.files.attachments import AttachmentReader
+from luxx.files.pdf import PdfReader
+from luxx.files.service import FileService
+from luxx.files.upload import Uploads
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import Catalog
@@ -107,6 +112,9 @@ class House:
             workspaces=self.workspaces,
             config=config.auth,
         )
+        self.files = FileService(self.store, self.workspaces)
+        self.uploads = Uploads(self.store, self.files, config.files)
+        self.attachments = AttachmentReader(self.files, PdfReader())
         self.operator = Operator(self.store, passwords=self.passwords, workspaces=self.workspaces)
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
@@ -192,7 +200,13 @@ class House:
             is_alone=self.store.is_sqlite,
         )
         self.runs = RunService(
-            self.store, self.hub, self.durable, self.providers, self.registry, config.limits
+            self.store,
+            self.hub,
+            self.durable,
+            self.providers,
+            self.registry,
+            config.limits,
+            self.attachments,
         )
         self.conversations = ConversationService(
             self.store,
@@ -247,9 +261,11 @@ def create_app(house: House) -> Litestar:
     app = Litestar(
         route_handlers=[
             AllowedHostsController,
+            AttachmentController,
             AuthController,
             ConversationController,
             DocsController,
+            FileController,
             MessageController,
             ProvidersController,
             RunController,
@@ -258,19 +274,7 @@ def create_app(house: House) -> Litestar:
             ToolController,
             TransferController,
         ],
-        dependencies={
-            "caller": Provide(provide_caller),
-            "peer": Provide(provide_peer),
-            "accounts": _given(lambda: house.accounts),
-            "user_settings": _given(lambda: house.settings),
-            "providers": _given(lambda: house.providers),
-            "conversations": _given(lambda: house.conversations),
-            "runs": _given(lambda: house.runs),
-            "transfer": _given(lambda: house.transfer),
-            "tool_executor": _given(lambda: house.executor),
-            "workspace_of": _given(lambda: house.workspace_of),
-            "service_state": _given(house.service_state),
-        },
+        dependencies=_parts(house),
         guards=[require_sign_in(house.accounts, peers)],
         exception_handlers=HANDLERS,
         on_startup=[house.open],
@@ -283,6 +287,25 @@ def create_app(house: House) -> Litestar:
     )
     app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
     return app
+
+
+def _parts(house: House) -> dict[str, Provide]:
+    """What handlers are given by name."""
+    return {
+        "caller": Provide(provide_caller),
+        "peer": Provide(provide_peer),
+        "accounts": _given(lambda: house.accounts),
+        "user_settings": _given(lambda: house.settings),
+        "providers": _given(lambda: house.providers),
+        "conversations": _given(lambda: house.conversations),
+        "files": _given(lambda: house.files),
+        "uploads": _given(lambda: house.uploads),
+        "runs": _given(lambda: house.runs),
+        "transfer": _given(lambda: house.transfer),
+        "tool_executor": _given(lambda: house.executor),
+        "workspace_of": _given(lambda: house.workspace_of),
+        "service_state": _given(house.service_state),
+    }
 
 
 def _given(part: object) -> Provide:

@@ -35,6 +35,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "agents",
                 "usage",
                 "accounts",
+                "files",
             }
         ),
     ),

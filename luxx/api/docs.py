@@ -104,8 +104,10 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
         rows = [_parameter(parameter) for parameter in operation["parameters"]]
         parts.append(_table(["parameter", "in", "type", "about"], rows))
     if "requestBody" in operation:
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        parts.append(f"<p>Body: {_type(schema)}</p>{_fields(_resolved(schema, document))}")
+        for media, body in operation["requestBody"]["content"].items():
+            kind = "" if media == "application/json" else f" <code>{_text(media)}</code>,"
+            schema = body["schema"]
+            parts.append(f"<p>Body:{kind} {_type(schema)}</p>{_fields(_resolved(schema, document))}")
     answers = [_answer(status, answer, document) for status, answer in operation["responses"].items()]
     parts.append(_table(["answer", "type", "about"], answers))
     return f'<details id="{_text(operation["operationId"])}">{head}{"".join(parts)}</details>'

@@ -6,7 +6,7 @@ import msgspec
 from litestar import Controller, Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from luxx.accounts.service import AccountService
 from luxx.api.envelope import Page, Success, success
@@ -15,19 +15,24 @@ from luxx.api.sse import EventStream
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
 from luxx.errors import InvalidInput
+from luxx.files.attachments import GivenAttachment
 from luxx.runs.service import RunService, Sending
-from luxx.wire.message import Attachment
 
 Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text file. `extension` may be left out where the name has one."""
+    """One of three: a text (`name`, `content`, perhaps `extension`), an image (`name`, `data` in base64,
+    perhaps `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
+    """
 
-    name: Annotated[str, Meta(min_length=1, max_length=255)]
-    content: Annotated[str, Meta(max_length=2_000_000)]
-    extension: Annotated[str, Meta(max_length=20)] = ""
+    name: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
+    content: Annotated[str, Meta(max_length=2_000_000)] | UnsetType = UNSET
+    extension: Annotated[str, Meta(max_length=20)] | UnsetType = UNSET
+    file_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
+    media_type: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,6 +125,5 @@ def _sending(body: MessageBody) -> Sending:
     )
 
 
-def _attachment(file: AttachmentBody) -> Attachment:
-    suffix = file.name.rpartition(".")[2] if "." in file.name else ""
-    return Attachment(name=file.name, extension=file.extension or suffix, content=file.content)
+def _attachment(file: AttachmentBody) -> GivenAttachment:
+    return GivenAttachment(**{name: getattr(file, name) for name in file.__struct_fields__})

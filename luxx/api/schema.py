@@ -15,6 +15,7 @@ from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 from msgspec import Meta
 
+from luxx.api.described import with_described
 from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
 from luxx.api.schema_files import DOWNLOADS, UPLOADS
@@ -33,6 +34,7 @@ TAGS = {
     "auth": "Sign-in, and administering users.",
     "conversations": "Make, list, change and delete conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
+    "files": "Files of your workspace.",
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",
@@ -274,7 +276,7 @@ def _describe(operation: Operation, types: _Types) -> Json:
     described["responses"] |= {
         status: {"$ref": f"#/components/responses/{REFUSALS[status][0]}"} for status in _refusals(operation)
     }
-    return described
+    return with_described(described, handler.opt)
 
 
 def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:

@@ -6,7 +6,7 @@ is left out: no dialect takes one.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +16,7 @@ from luxx.wire.delta import PAUSED_MARK
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,
+    PromptImage,
     PromptMessage,
     SystemPrompt,
     ToolPrompt,
@@ -31,9 +32,13 @@ _BACKTICKS = re.compile("`+")
 
 
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the selected path: a user's content, or an assistant's steps and replay notes."""
+    """One message of the selected path: a user's content, or an assistant's steps and replay notes.
+
+    `images` are those that the model is shown, by `blob_id`.
+    """
 
     user: UserContent | None = None
+    images: Mapping[str, PromptImage] = {}
     steps: tuple[Step, ...] = ()
     replay: tuple[Replay, ...] = ()
 
@@ -45,16 +50,22 @@ def prompt_messages(
     messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
     for message in past:
         if message.user is not None:
-            messages.append(UserPrompt(text=user_text(message.user)))
+            messages.append(_user_prompt(message.user, message.images))
         else:
             messages.extend(assistant_messages(message.steps, message.replay))
     messages.extend(assistant_messages(steps, replay))
     return messages
 
 
-def user_text(content: UserContent) -> str:
-    """A user's text followed by the attached files, each fenced and named."""
-    return "\n\n".join([content.text, *(_attached(file) for file in content.attachments)])
+def user_text(content: UserContent, shown: Container[str] = ()) -> str:
+    """A user's text followed by the attached files, each fenced and named; of images, whether it is shown."""
+    return "\n\n".join([content.text, *(_attached(file, shown) for file in content.attachments)])
+
+
+def _user_prompt(content: UserContent, images: Mapping[str, PromptImage]) -> UserPrompt:
+    named = [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
+    shown = tuple(images[blob_id] for blob_id in named if blob_id in images)
+    return UserPrompt(text=user_text(content, images), images=shown)
 
 
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
@@ -129,7 +140,9 @@ def _known(value: Any) -> str:
     return "" if value is UNSET else str(value)
 
 
-def _attached(file: Attachment) -> str:
+def _attached(file: Attachment, shown: Container[str]) -> str:
+    if isinstance(file.blob_id, str):
+        return f"Attached image {file.name}{'' if file.blob_id in shown else ' (not shown to this model)'}."
     longest = max(map(len, _BACKTICKS.findall(file.content)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"Attached file {file.name}:\n{fence}{file.extension}\n{file.content}\n{fence}"

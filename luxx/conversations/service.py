@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session, aliased
 
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
+from luxx.conversations.images import AttachedBytes, read_attachment
 from luxx.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.conversations.stored import user_content
 from luxx.conversations.views import (
     ConversationChange,
     ConversationView,
@@ -136,6 +138,20 @@ class ConversationService:
                 query = query.offset((page - 1) * page_size)
             rows = session.scalars(query.order_by(MessageRow.id.desc()).limit(page_size))
             return [message_view(row) for row in rows], total
+
+        return await self._store.read(work)
+
+    async def attachment(self, caller: Caller, message_id: str, index: int) -> AttachedBytes:
+        """An attachment of the caller's message, counted from 0. Raises NotFound."""
+
+        def work(session: Session) -> AttachedBytes:
+            row = own_message(session, caller, message_id)
+            attachments = user_content(row.content).attachments if row.role == "user" else []
+            if index < len(attachments):
+                found = read_attachment(session.connection(), message_id, attachments[index])
+                if found is not None:
+                    return found
+            raise NotFound("this message has no attachment of this number", kind="attachment_not_found")
 
         return await self._store.read(work)
 

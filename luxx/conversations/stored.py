@@ -3,12 +3,14 @@
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, Row, bindparam, literal, select
 
 from luxx.context.prompt import PastMessage
+from luxx.conversations.images import MessageBlobRow, newest_images
 from luxx.conversations.models import MessageRow
 from luxx.store.tables import table_of
-from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.message import AssistantContent, PromptImage, UserContent
 from luxx.wire.step import Step
 
 _user = msgspec.json.Decoder(UserContent)
@@ -35,6 +37,12 @@ _path = (
 """Made once: building it costs ten times what running it does."""
 
 _path_ids = select(_ids.c.id).order_by(_ids.c.height.desc())
+_blobs = table_of(MessageBlobRow)
+_images = (
+    select(_blobs.c.id, _blobs.c.media_type, _blobs.c.data)
+    .join(_ids, _ids.c.id == _blobs.c.message_id)
+    .where(_blobs.c.id.in_(bindparam("ids", expanding=True)))
+)
 
 
 def user_content(content: str) -> UserContent:
@@ -47,9 +55,16 @@ def assistant_steps(content: str) -> list[Step]:
     return _assistant.decode(content).steps
 
 
-def read_path(connection: Connection, leaf_id: str) -> list[PastMessage]:
-    """The messages from the root to `leaf_id`, oldest first."""
-    return [_past(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
+def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False) -> list[PastMessage]:
+    """The messages from the root to `leaf_id`, oldest first; with the newest of their images, if wanted."""
+    past = [_past(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
+    said = [message.user for message in past if message.user is not None] if with_images else []
+    wanted = newest_images(said)
+    if not wanted:
+        return past
+    found = connection.execute(_images, {"leaf_id": leaf_id, "ids": wanted})
+    images = {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in found}
+    return [replace(message, images=images) if message.user is not None else message for message in past]
 
 
 def path_ids(connection: Connection, leaf_id: str) -> list[str]:

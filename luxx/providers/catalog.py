@@ -27,6 +27,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     input_price: float | None = None
     output_price: float | None = None
 
+    @property
+    def may_take_images(self) -> bool:
+        """A model nobody described may: its server says no if it does not."""
+        return self.images or self.pattern == "*"
+
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """What a completion cost in US dollars, None where the price is not known."""
         if self.input_price is None or self.output_price is None:
@@ -119,13 +124,16 @@ BUILT_IN: tuple[ModelCard, ...] = (
     _card("gemini-*-latest", 1_048_576, 65_536, "tools thinking images structured"),
     _card("gemini-*", 1_048_576, 8_192, "tools images structured"),
     # Zhipu
+    _card("glm-4.[56]v*", 64_000, 16_384, "tools thinking images"),
     _card("glm-4.6*", 200_000, 128_000, "tools thinking", (0.60, 2.20)),
     _card("glm-4.5", 128_000, 96_000, "tools thinking", (0.60, 2.20)),
     _card("glm-4*", 128_000, 4_096, "tools"),
     # Open models; a local server may run them with less window than they were trained for.
     _card("qwq*", 32_768, 8_192, "tools thinking"),
+    _card("qwen*vl*", 32_768, 8_192, "tools images"),
     _card("qwen3*", 32_768, 8_192, "tools thinking"),
     _card("qwen*", 32_768, 8_192, "tools"),
+    _card("llama*vision*", 128_000, 4_096, "images"),
     _card("llama3.[1-3]*", 128_000, 4_096, "tools"),
     _card("llama-3.[1-3]*", 128_000, 4_096, "tools"),
     _card("llama-4*", 128_000, 4_096, "tools images"),

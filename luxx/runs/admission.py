@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.config import LimitsConfig
+from luxx.conversations.images import Images, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.service import UNTITLED
 from luxx.errors import Conflict, TooMany
@@ -62,9 +63,13 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's message and how it is to be answered; `parent_id` of the request is filled in here."""
+    """A user's message and how it is to be answered; `parent_id` of the request is filled in here.
+
+    `images` are those that the content names.
+    """
 
     content: UserContent
+    images: Images = {}
     request: ChatRequest
 
 
@@ -92,6 +97,7 @@ def admit(
             "content": _encode(chat.content).decode(), "created_at": now,
         },
     )  # fmt: skip
+    store_images(connection, message_id, chat.images)
     run = Run(
         id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=RunStatus.RUNNING,
         phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,

@@ -15,12 +15,14 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked, with every default settled when it was: later changes do not alter a run.
 
     `tools` names the tools offered to the model. `parent_id` is the user's message that is answered.
+    `takes_images`: whether the model is shown the conversation's images.
     """
 
     parent_id: str
     provider_id: int
     model: str
     tools: list[str] = []
+    takes_images: bool = False
     thinking_enabled: bool = False
     temperature: float | None = None
     max_tokens: int | None = None
@@ -70,6 +72,6 @@ def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | N
         fence=fence,
         is_cancelled=run.is_cancelled,
         request=request,
-        past=read_path(connection, request.parent_id),
+        past=read_path(connection, request.parent_id, with_images=request.takes_images),
         events=read_log(connection, run_id) if run.last_seq else [],
     )

@@ -13,6 +13,7 @@ from luxx.conversations.models import ConversationRow
 from luxx.conversations.service import own_conversation, own_message
 from luxx.conversations.views import MessageView, message_view
 from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
+from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
 from luxx.providers.service import ProviderService
 from luxx.runs.admission import Driver, NewChat, admit
 from luxx.runs.brief import ChatRequest
@@ -22,7 +23,7 @@ from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
-from luxx.wire.message import Attachment, UserContent
+from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunStatus
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
 
     conversation_id: str
     text: str
-    attachments: list[Attachment] = []
+    attachments: list[GivenAttachment] = []
     tools: bool | list[str] | None = None
     thinking_enabled: bool | None = None
     model: str | None = None
@@ -74,6 +75,7 @@ class RunService:
         providers: ProviderService,
         registry: ToolRegistry,
         limits: LimitsConfig,
+        attachments: AttachmentReader,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -81,6 +83,7 @@ class RunService:
         self._providers = providers
         self._registry = registry
         self._limits = limits
+        self._attachments = attachments
 
     async def send(self, caller: Caller, sending: Sending) -> Run:
         """Stores the message, makes the run that answers it and starts it.
@@ -100,11 +103,13 @@ class RunService:
         return watch
 
     async def _admit(self, caller: Caller, sending: Sending) -> Run:
+        # Files are read before, so that no lock is held while a PDF is.
+        gathered = await self._attachments.gather(caller, sending.attachments)
         driver = self._engine.driver()
 
         def work(session: Session) -> Run:
             conversation = own_conversation(session, caller, sending.conversation_id, is_locked=True)
-            chat = self._settle(session, caller, conversation, sending)
+            chat = self._settle(session, caller, conversation, sending, gathered)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
         return await self._store.write(work)
@@ -193,7 +198,12 @@ class RunService:
         await self._engine.wait(run_id, None)
 
     def _settle(
-        self, session: Session, caller: Caller, conversation: ConversationRow, sending: Sending
+        self,
+        session: Session,
+        caller: Caller,
+        conversation: ConversationRow,
+        sending: Sending,
+        gathered: Gathered,
     ) -> NewChat:
         """What was asked, with every default settled: the message's, the conversation's, the user's."""
         settings = read_settings(session, caller)
@@ -204,19 +214,26 @@ class RunService:
             sending.model or _model(conversation, sending),
             preferred_id=settings.default_provider_id,
         )
+        if gathered.images and not choice.card.may_take_images:
+            raise InvalidInput(
+                f"the model {choice.model} takes no images; choose another or leave them out",
+                kind="images_not_taken",
+                detail={"fields": {"$.attachments": "images"}},
+            )
         thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
         request = ChatRequest(
             parent_id="",
             provider_id=choice.provider_id,
             model=choice.model,
             tools=self._tools(caller, sending.tools, has_tools=choice.card.tools),
+            takes_images=choice.card.may_take_images,
             thinking_enabled=bool(thinking),
             temperature=_first(conversation.temperature, settings.temperature),
             max_tokens=_first(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
             system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
         )
-        content = UserContent(text=sending.text, attachments=sending.attachments)
-        return NewChat(content=content, request=request)
+        content = UserContent(text=sending.text, attachments=gathered.attachments)
+        return NewChat(content=content, images=gathered.images, request=request)
 
     def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
         known = [tool.name for tool in self._registry.available_to(caller.permission_level)]

@@ -3,17 +3,24 @@
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from luxx.wire.step import Step
 from luxx.wire.tool import ToolCall
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """A text file sent along with a user's message, its content in full."""
+    """A file sent along with a user's message: a text with its content in full, or an image.
+
+    An image has its type, its size in bytes, a `blob_id` under which the message keeps it, and no content.
+    """
 
     name: str
     extension: str
     content: str
+    media_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    blob_id: str | UnsetType = UNSET
 
 
 class UserContent(msgspec.Struct, frozen=True, kw_only=True):

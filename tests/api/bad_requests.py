@@ -129,7 +129,7 @@ PAGING = [
     Case(f"{path} {query}", "GET", f"{path}?{query}", fields=(query.partition("=")[0],), who=who)
     for path, who in (
         ("/conversations", "anna"), ("/providers", "anna"), ("/runs", "anna"), ("/tools", "anna"),
-        ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
+        ("/files", "anna"), ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
     )
     for query in ("page=0", "page=-1", "page=x", "page=1.5", "page=", f"page={HUGE}",
                   "page_size=0", "page_size=101", "page_size=-5", "page_size=many", f"page_size={HUGE}")
@@ -282,6 +282,24 @@ TOOLS_RUNS_SETTINGS = [
           {"temperature": 0.5, "thinking_enabled": "x"}, "$.thinking_enabled"),
 ]  # fmt: skip
 
+FILES = [
+    Case("a file that there is not", "GET", f"/files/{UNKNOWN_ID}", None, 404),
+    Case("deleting no file", "DELETE", f"/files/{UNKNOWN_ID}", None, 404),
+    Case("a file with a NUL", "GET", "/files/%00"),
+    Case("a file by its path", "GET", "/files/..%2F..%2Fetc%2Fpasswd", None, 404),
+    Case("a folder with a NUL", "GET", "/files?path=a%00b"),
+    Case("a folder above", "GET", "/files?path=.."),
+    Case("a folder of the host", "GET", "/files?path=/etc", None, 404),
+    Case("a folder of an endless name", "GET", "/files?path=" + "x" * 5000, fields=("path",)),
+    Case("a folder that there is not", "GET", "/files?path=nowhere", None, 404),
+    raw("an upload that is JSON", b"{}", path="/files", fields=("Content-Type",)),
+    raw("an upload of nothing", b"", path="/files", fields=("Content-Type",)),
+    raw("an attachment by no number", b"", 404, "GET", path="/messages/{message}/attachments/x"),
+    raw("an attachment that there is not", b"", 404, "GET", path="/messages/{message}/attachments/0"),
+    raw("an attachment of nothing", b"", 404, "GET", path=f"/messages/{UNKNOWN_ID}/attachments/0"),
+    raw("an attachment of a huge number", b"", 400, "GET", path=f"/messages/{{message}}/attachments/{HUGE}"),
+]  # fmt: skip
+
 BODIES = [
     raw("no body", b""),
     raw("half a body", b'{"title": "x"'),
@@ -335,4 +353,14 @@ ROUTES = [
     Case("a path that is no UTF-8", "GET", "/%ff", None, 404),
 ]  # fmt: skip
 
-CASES = [*AUTH, *CONVERSATIONS, *PAGING, *MESSAGES, *PROVIDERS, *TOOLS_RUNS_SETTINGS, *BODIES, *ROUTES]
+CASES = [
+    *AUTH,
+    *CONVERSATIONS,
+    *FILES,
+    *PAGING,
+    *MESSAGES,
+    *PROVIDERS,
+    *TOOLS_RUNS_SETTINGS,
+    *BODIES,
+    *ROUTES,
+]

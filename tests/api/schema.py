@@ -76,7 +76,8 @@ class Document:
         body = operation.about.get("requestBody")
         if body is None:
             return None
-        return self.resolve(self.resolve(body)["content"]["application/json"]["schema"])
+        content = self.resolve(body)["content"].get("application/json")
+        return content and self.resolve(content["schema"])
 
     def check(self, response: httpx.Response) -> None:
         """Raises AssertionError for a JSON answer that the document does not describe."""

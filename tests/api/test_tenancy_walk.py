@@ -17,6 +17,7 @@ from luxx.providers.scripted import ScriptedProvider
 
 UNKNOWN = {"conversation_id": "01890a5d-ac96-774b-bcce-b302099a8057", "provider_id": 987_654}
 UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["conversation_id"]}
+UNKNOWN |= {"file_id": UNKNOWN["conversation_id"]}
 UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
@@ -44,15 +45,22 @@ class Belongings(msgspec.Struct, frozen=True):
 
 
 def furnish(person: Person) -> Belongings:
-    """A conversation with a message, its run, and the provider that answered."""
+    """A conversation with a message that has a file, its run, and the provider that answered."""
     provider_id = person.good("GET", "/providers")["items"][0]["id"]
     conversation = person.good("POST", "/conversations", json={"title": SECRET, "system_prompt": SECRET})
-    body = {"conversation_id": conversation["id"], "content": SECRET}
-    message = person.good("POST", "/messages", json=body)
+    file = person.good("POST", "/files", files={"file": ("secret.txt", SECRET.encode())})
+    body = {
+        "conversation_id": conversation["id"],
+        "content": SECRET,
+        "attachments": [{"file_id": file["id"]}],
+    }
+    answer = person.good("POST", "/messages", json=body)
     run = person.good("GET", f"/runs?subject_id={conversation['id']}")["items"][0]
     ids = {
         "conversation_id": conversation["id"],
-        "message_id": message["id"],
+        "message_id": answer["parent_id"],
+        "file_id": file["id"],
+        "index": 0,
         "run_id": run["id"],
         "provider_id": provider_id,
         "default_provider_id": provider_id,
@@ -164,7 +172,7 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belo
 def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongings, admin: Person) -> None:
     for other in (bobs.owner, admin):
         seen = json.dumps(other.state())
-        for name in ("conversation_id", "message_id", "run_id"):
+        for name in ("conversation_id", "file_id", "message_id", "run_id"):
             assert annas.ids[name] not in seen
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}

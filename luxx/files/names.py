@@ -1,0 +1,78 @@
+"""Names of files: made safe to store, numbered where taken, written into a header, guessed a type from."""
+
+import mimetypes
+import unicodedata
+from urllib.parse import quote
+
+MAX_NAME_BYTES = 255
+"""What Linux takes for one name."""
+
+UNNAMED = "file"
+UNKNOWN_TYPE = "application/octet-stream"
+_ROOM_FOR_NUMBER = len(" (1000)")
+_FORBIDDEN = frozenset('/\\<>:"|?*')
+"""Those that some system or header gives a meaning."""
+
+_JOINERS = frozenset("\u200c\u200d")
+"""Persian words and many emoji are not written without them."""
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._-()+,=@")
+
+
+def safe_name(given: str) -> str:
+    """The last part of what a client calls its file, as one harmless name of at most 255 bytes.
+
+    Characters that control or turn the text are replaced, so that a name looks like what it is.
+    """
+    last = unicodedata.normalize("NFC", given).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    clean = "".join("_" if _is_bad(char) else char for char in last).strip(" ")
+    if clean.strip(". ") == "" or clean.startswith(".luxx-"):
+        clean = UNNAMED + clean.strip(". ")
+    return _cut(clean, MAX_NAME_BYTES - _ROOM_FOR_NUMBER)
+
+
+def numbered(name: str, number: int) -> str:
+    """`report.pdf`, `report (2).pdf`, `report (3).pdf`, …"""
+    if number == 1:
+        return name
+    stem, suffix = _split(name)
+    return f"{stem} ({number}){suffix}"
+
+
+def media_type_of(name: str) -> str:
+    """What the name's extension stands for. A guess, good for showing and for nothing else."""
+    guessed, encoding = mimetypes.guess_type(name)
+    return guessed if guessed and not encoding else UNKNOWN_TYPE
+
+
+def extension_of(name: str) -> str:
+    """Without its dot; empty where the name has none."""
+    return _split(name)[1].removeprefix(".")
+
+
+def disposition(name: str) -> str:
+    """A Content-Disposition header that makes a browser save and not show (RFC 6266, RFC 5987)."""
+    plain = "".join(char if char in _PLAIN else "_" for char in name)
+    encoded = quote(name.encode("utf-8", "replace"), safe="")
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{encoded}"
+
+
+def _is_bad(char: str) -> bool:
+    return char in _FORBIDDEN or (
+        char not in _JOINERS and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    )
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The stem and the suffix with its dot; a dot at the beginning begins no suffix."""
+    stem, dot, suffix = name.rpartition(".")
+    return (stem, dot + suffix) if stem.strip(".") and dot else (name, "")
+
+
+def _cut(name: str, limit: int) -> str:
+    if len(name.encode()) <= limit:
+        return name
+    stem, suffix = _split(name)
+    if len(suffix.encode()) > limit // 4:
+        stem, suffix = name, ""
+    return stem.encode()[: limit - len(suffix.encode())].decode("utf-8", "ignore") + suffix

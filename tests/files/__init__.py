@@ -1,0 +1,1 @@
+"""Files: uploads, downloads, attachments."""

@@ -1,0 +1,225 @@
+"""Attachments: texts, PDFs and images, given with the message or as files, as the message keeps them."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api.bad_requests import UNKNOWN_ID
+from api.person import Person
+from api.server import Server
+
+from files.putting import GIF, JPEG, WEBP, Json, clear, pdf, png, put
+from luxx.providers.scripted import ScriptedProvider
+
+IMAGES = {"image/png": png(), "image/jpeg": JPEG, "image/gif": GIF, "image/webp": WEBP}
+TEXT_SHAPE = {"name", "extension", "content"}
+
+
+@pytest.fixture(autouse=True)
+def empty(anna: Person) -> Iterator[None]:
+    yield
+    clear(anna)
+
+
+@pytest.fixture
+def chat(anna: Person) -> str:
+    conversation_id: str = anna.good("POST", "/conversations", json={})["id"]
+    return conversation_id
+
+
+def body_of(chat: str, *attachments: Json, **more: Any) -> Json:
+    return {"conversation_id": chat, "content": "Look at this.", "attachments": list(attachments), **more}
+
+
+def send(person: Person, chat: str, *attachments: Json, **more: Any) -> Json:
+    """The user's message as it is stored."""
+    answer = person.good("POST", "/messages", json=body_of(chat, *attachments, **more))
+    messages = person.good("GET", f"/messages?conversation_id={chat}")["items"]
+    (asked,) = [message for message in messages if message["id"] == answer["parent_id"]]
+    return dict(asked)
+
+
+def refuse(person: Person, status: int, chat: str, *attachments: Json, **more: Any) -> Json:
+    failure = person.bad("POST", "/messages", status, json=body_of(chat, *attachments, **more))
+    assert person.good("GET", f"/messages?conversation_id={chat}")["total"] == 0
+    return failure
+
+
+def image(data: bytes, name: str = "cat.png", **more: Any) -> Json:
+    return {"name": name, "data": base64.b64encode(data).decode(), **more}
+
+
+def last_prompt(upstream: ScriptedProvider) -> str:
+    """What the model was last told by the user."""
+    content = json.loads(upstream.requests[-1].body)["messages"][-1]["content"]
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def test_a_text_keeps_the_shape_it_always_had(anna: Person, chat: str, upstream: ScriptedProvider) -> None:
+    asked = send(anna, chat, {"name": "note.md", "content": "Buy milk."})
+    assert asked["attachments"] == [{"name": "note.md", "extension": "md", "content": "Buy milk."}]
+    assert "Attached file note.md" in last_prompt(upstream)
+    found = anna.ask("GET", f"/messages/{asked['id']}/attachments/0")
+    assert (found.text, found.headers["content-type"]) == ("Buy milk.", "text/plain; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    "data", ["Käse".encode(), "\ufeffKäse".encode(), "Käse".encode("utf-16")], ids=["utf-8", "bom", "utf-16"]
+)
+def test_a_text_file_is_read_when_the_message_is_sent(
+    anna: Person, chat: str, upstream: ScriptedProvider, data: bytes
+) -> None:
+    made = put(anna, "list.txt", data)
+    asked = send(anna, chat, {"file_id": made["id"]})
+    anna.good("DELETE", f"/files/{made['id']}")
+    assert asked["attachments"] == [{"name": "list.txt", "extension": "txt", "content": "Käse"}]
+    assert "Käse" in last_prompt(upstream)
+
+
+def test_a_pdf_becomes_its_text(anna: Person, chat: str, upstream: ScriptedProvider) -> None:
+    made = put(anna, "paper.bin", pdf("The first page.", "The second page."))
+    (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
+    assert set(attachment) == TEXT_SHAPE
+    assert "The first page." in attachment["content"]
+    assert "The second page." in last_prompt(upstream)
+
+
+def test_a_pdf_whose_password_is_empty_is_read(anna: Person, chat: str) -> None:
+    made = put(anna, "open.pdf", pdf("Not much of a secret.", password=""))
+    (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
+    assert attachment["content"] == "Not much of a secret."
+
+
+LOOP = (
+    b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
+    b"2 0 obj<</Type/Pages/Kids[2 0 R]/Count 1>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "status", "words"),
+    [
+        ("binary.txt", b"text\x00and more", 400, "neither text"),
+        ("latin.txt", "Käse".encode("latin-1"), 400, "neither text"),
+        ("odd.txt", b"\xff\xfea", 400, "neither text"),
+        ("wide.txt", "a\0b".encode("utf-16"), 400, "neither text"),
+        ("long.txt", b"x" * 2_000_001, 413, "2.0 MB"),
+        ("big.png", png(5 * 1024 * 1024), 413, "5.2 MB"),
+        ("secret.pdf", pdf("x", password="secret"), 400, "encrypted"),
+        ("broken.pdf", b"%PDF-1.7\nnothing more", 400, "damaged"),
+        ("loop.pdf", LOOP, 400, "loop.pdf"),
+        ("images.pdf", pdf(""), 400, "no text"),
+    ],
+)
+def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
+    anna: Person, chat: str, name: str, data: bytes, status: int, words: str
+) -> None:
+    made = put(anna, name, data)
+    failure = refuse(anna, status, chat, {"file_id": made["id"]})
+    assert words in failure["error"]
+    assert name in failure["error"]
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(anna: Person, chat: str, kind: str) -> None:
+    """What it is said to be does not matter, by its name or by the request."""
+    data = IMAGES[kind]
+    file = put(anna, "picture.txt", data)
+    asked = send(
+        anna, chat, image(data, "a.png", media_type="text/html"), {"file_id": file["id"]}, image(data, "b")
+    )
+    first, second, third = asked["attachments"]
+    assert set(first) == TEXT_SHAPE | {"media_type", "size", "blob_id"}
+    assert (first["name"], first["extension"], first["content"]) == ("a.png", "png", "")
+    assert (first["media_type"], first["size"]) == (kind, len(data))
+    assert second["name"] == "picture.txt"
+    assert third["extension"] == kind.removeprefix("image/")
+    anna.good("DELETE", f"/files/{file['id']}")
+    for index in range(3):
+        found = anna.ask("GET", f"/messages/{asked['id']}/attachments/{index}")
+        assert (found.content, found.headers["content-type"]) == (data, kind)
+        assert found.headers["content-disposition"].startswith("attachment")
+    assert base64.b64encode(data).decode() not in json.dumps(anna.state())
+
+
+def test_an_attachment_is_its_owners_alone_and_counted_from_0(anna: Person, bob: Person, chat: str) -> None:
+    asked = send(anna, chat, image(png()))
+    path = f"/messages/{asked['id']}/attachments"
+    foreign = bob.bad("GET", f"{path}/0", 404)
+    assert foreign == bob.bad("GET", f"/messages/{UNKNOWN_ID}/attachments/0", 404)
+    for index in ("1", "1000", "99999", "-1", "x", str(10**30)):
+        assert anna.ask("GET", f"{path}/{index}").status_code in (400, 404)
+
+
+def test_the_file_of_another_cannot_be_attached(anna: Person, bob: Person) -> None:
+    made = put(anna, "mine.txt", b"mine")
+    chat = bob.good("POST", "/conversations", json={})["id"]
+    foreign = refuse(bob, 404, chat, {"file_id": made["id"]})
+    assert foreign == refuse(bob, 404, chat, {"file_id": UNKNOWN_ID})
+    assert foreign["detail"]["kind"] == "file_not_found"
+
+
+def test_a_file_that_vanished_cannot_be_attached(anna: Person, chat: str, server: Server) -> None:
+    made = put(anna, "gone.txt", b"gone")
+    os.unlink(server.folder / anna.user["workspace_path"] / "gone.txt")
+    refuse(anna, 404, chat, {"file_id": made["id"]})
+
+
+@pytest.mark.parametrize(
+    ("attachment", "fields"),
+    [
+        ({}, ["content"]),
+        ({"name": "a"}, ["content"]),
+        ({"content": "a"}, ["name"]),
+        ({"data": "aGk="}, ["name"]),
+        ({"name": "a", "data": "aGk="}, ["data"]),
+        ({"name": "a", "data": ""}, ["data"]),
+        ({"name": "a", "data": "no base64"}, ["data"]),
+        ({"name": "a", "data": 5}, ["data"]),
+        ({"name": "a", "content": "a", "data": "aGk="}, ["data"]),
+        ({"name": "a", "content": "a", "file_id": "x"}, ["file_id"]),
+        ({"file_id": "x", "name": "a"}, ["name"]),
+        ({"file_id": "x", "extension": "a", "media_type": "b"}, ["extension", "media_type"]),
+        ({"file_id": ""}, ["file_id"]),
+        ({"file_id": "x" * 65}, ["file_id"]),
+        ({"file_id": "a\0b"}, ["file_id"]),
+        ({"name": "a", "content": "a", "blob_id": UNKNOWN_ID}, ["blob_id"]),
+    ],
+)
+def test_a_wrong_attachment_is_named_by_its_path(
+    anna: Person, chat: str, attachment: Json, fields: list[str]
+) -> None:
+    good = {"name": "good.txt", "content": "good"}
+    failure = refuse(anna, 400, chat, good, attachment)
+    assert sorted(failure["detail"]["fields"]) == [f"$.attachments[1].{name}" for name in fields]
+
+
+def test_images_are_bounded_by_number_and_together(anna: Person, chat: str) -> None:
+    small = image(png())
+    assert "10 images" in refuse(anna, 413, chat, *[small] * 11)["error"]
+    assert len(send(anna, chat, *[small] * 10)["attachments"]) == 10
+
+
+def test_a_model_that_takes_no_images_is_not_sent_any(
+    anna: Person, chat: str, upstream: ScriptedProvider
+) -> None:
+    failure = refuse(anna, 400, chat, image(png()), model="deepseek-chat")
+    assert failure["detail"]["kind"] == "images_not_taken"
+    assert "deepseek-chat" in failure["error"]
+    send(anna, chat, image(png(), "cat.png"))
+    answer = {"conversation_id": chat, "content": "And now?", "model": "deepseek-chat"}
+    anna.good("POST", "/messages", json=answer)
+    told = json.loads(upstream.requests[-1].body)["messages"]
+    assert "Attached image cat.png (not shown to this model)." in told[0]["content"]
+
+
+def test_deleting_a_message_or_a_conversation_takes_the_images_along(anna: Person, chat: str) -> None:
+    first = send(anna, chat, image(png()))
+    anna.good("DELETE", f"/messages/{first['id']}")
+    anna.bad("GET", f"/messages/{first['id']}/attachments/0", 404)
+    second = send(anna, chat, image(png()))
+    anna.good("DELETE", f"/conversations/{chat}")
+    anna.bad("GET", f"/messages/{second['id']}/attachments/0", 404)

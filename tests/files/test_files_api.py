@@ -1,0 +1,286 @@
+"""Files over HTTP: put in, listed, sent, removed; by their owner and by nobody else."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api.bad_requests import UNKNOWN_ID
+from api.person import UUID7, Person
+from api.server import Server
+
+from files.putting import FORM, clear, listed, part, put
+
+VIEW = {"id", "name", "path", "size", "media_type", "sha256", "is_folder", "modified_at"}
+
+
+@pytest.fixture(autouse=True)
+def empty(anna: Person, bob: Person) -> Iterator[None]:
+    yield
+    clear(anna)
+    clear(bob)
+
+
+def workspace(server: Server, person: Person) -> Path:
+    return server.folder / person.user["workspace_path"]
+
+
+def write(server: Server, person: Person, path: str, data: bytes) -> Path:
+    """A file that came by another way than an upload, as from a tool."""
+    target = workspace(server, person) / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    return target
+
+
+def test_an_uploaded_file_is_listed_sent_whole_and_gone_when_deleted(anna: Person, server: Server) -> None:
+    data = os.urandom(300_000)
+    made = put(anna, "report.bin", data)
+    assert UUID7.fullmatch(made["id"])
+    assert made["sha256"] == hashlib.sha256(data).hexdigest()
+    (entry,) = listed(anna)
+    assert set(entry) == VIEW
+    assert entry == {name: made[name] for name in VIEW}
+    assert made["files"] == [entry]
+    sent = anna.ask("GET", f"/files/{made['id']}")
+    assert sent.content == data
+    assert (workspace(server, anna) / "report.bin").stat().st_mode & 0o077 == 0
+    anna.good("DELETE", f"/files/{made['id']}")
+    assert listed(anna) == []
+    assert anna.bad("GET", f"/files/{made['id']}", 404)["detail"]["kind"] == "file_not_found"
+    anna.bad("DELETE", f"/files/{made['id']}", 404)
+
+
+def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: Person) -> None:
+    files = [("a", ("one.txt", b"1")), ("b", ("two.txt", b"22")), ("a", ("empty.txt", b""))]
+    made = anna.good("POST", "/files", files=files, data={"path": "/notes/2025/"})
+    assert [each["path"] for each in made["files"]] == [
+        "notes/2025/one.txt", "notes/2025/two.txt", "notes/2025/empty.txt",
+    ]  # fmt: skip
+    assert made["path"] == "notes/2025/one.txt"
+    (folder,) = listed(anna)
+    assert (folder["name"], folder["is_folder"], folder["size"]) == ("notes", True, 0)
+    assert [entry["name"] for entry in listed(anna, "notes/2025")] == ["empty.txt", "one.txt", "two.txt"]
+
+
+def test_the_folder_may_come_after_the_files(anna: Person) -> None:
+    field = b'--the-boundary\r\nContent-Disposition: form-data; name="path"\r\n\r\nlate\r\n'
+    body = part("a.txt", b"a") + field + b"--the-boundary--\r\n"
+    assert anna.good("POST", "/files", content=body, headers=FORM)["path"] == "late/a.txt"
+
+
+def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: Person) -> None:
+    names = [put(anna, "report.pdf", str(number).encode())["name"] for number in range(3)]
+    assert names == ["report.pdf", "report (2).pdf", "report (3).pdf"]
+    for entry, content in zip(sorted(listed(anna), key=lambda e: e["modified_at"]), b"012", strict=True):
+        assert anna.ask("GET", f"/files/{entry['id']}").content == bytes([content])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("/etc/passwd", "passwd"),
+        ("C:\\Users\\ann\\plan.txt", "plan.txt"),
+        ("..", "file"),
+        (".", "file"),
+        ("", "file"),
+        (".env", ".env"),
+        ("a\tb.txt", "a_b.txt"),
+        ("evil\u202etxt.exe", "evil_txt.exe"),
+        ('a"b<c>:d|e?f*.txt', "a_b_c__d_e_f_.txt"),
+        ("Übersicht 表.txt", "Übersicht 表.txt"),
+        ("x" * 300 + ".txt", "x" * 244 + ".txt"),
+        ("表" * 200 + ".md", "表" * 81 + ".md"),
+        (".luxx-0.tmp", "fileluxx-0.tmp"),
+    ],
+)
+def test_names_are_made_safe(anna: Person, given: str, kept: str) -> None:
+    head = 'Content-Disposition: form-data; name="file"; filename="'
+    quoted = given.replace('"', "%22").encode()
+    body = b"--the-boundary\r\n" + head.encode() + quoted + b'"\r\n\r\nx\r\n--the-boundary--\r\n'
+    assert anna.good("POST", "/files", content=body, headers=FORM)["name"] == kept
+
+
+def test_a_download_is_saved_and_never_shown(anna: Person) -> None:
+    made = put(anna, 'page "ö".html', b"<script>alert(1)</script>")
+    sent = anna.ask("GET", f"/files/{made['id']}")
+    assert sent.headers["content-type"] == "application/octet-stream"
+    assert sent.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in sent.headers["content-security-policy"]
+    assert sent.headers["content-disposition"] == (
+        "attachment; filename=\"page ___.html\"; filename*=UTF-8''page%20_%C3%B6_.html"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "content"),
+    [
+        ("bytes=0-3", 206, b"0123"), ("bytes=4-", 206, b"456789"), ("bytes=-2", 206, b"89"),
+        ("bytes=8-100", 206, b"89"), ("bytes=-100", 200, b"0123456789"), ("bytes=10-", 416, None),
+        ("bytes=-0", 416, None), ("bytes=5-2", 200, b"0123456789"), ("bytes=0-1,4-5", 200, b"0123456789"),
+        ("lines=1-2", 200, b"0123456789"), ("bytes=" + "9" * 18 + "-", 416, None),
+        ("bytes=" + "9" * 30 + "-", 200, b"0123456789"), ("bytes=-", 200, b"0123456789"),
+    ],
+)  # fmt: skip
+def test_a_range_is_sent_alone(anna: Person, asked: str, status: int, content: bytes | None) -> None:
+    made = put(anna, "ten.txt", b"0123456789")
+    sent = anna.ask("GET", f"/files/{made['id']}", headers={"range": asked})
+    assert sent.status_code == status
+    if content is not None:
+        assert sent.content == content
+    if status == 206:
+        start = b"0123456789".index(content or b"")
+        assert sent.headers["content-range"] == f"bytes {start}-{start + len(sent.content) - 1}/10"
+
+
+def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(anna: Person, server: Server) -> None:
+    write(server, anna, "out/result.csv", b"a,b\n")
+    (entry,) = listed(anna, "out")
+    assert (entry["path"], entry["sha256"], entry["media_type"]) == ("out/result.csv", None, "text/csv")
+    assert listed(anna, "out") == [entry]
+    assert anna.ask("GET", f"/files/{entry['id']}").content == b"a,b\n"
+    write(server, anna, "out/result.csv", b"a,b,c\n")
+    assert anna.ask("GET", f"/files/{entry['id']}").content == b"a,b,c\n"
+
+
+def test_the_hash_of_an_upload_is_told_only_while_it_is_true(anna: Person, server: Server) -> None:
+    made = put(anna, "notes.txt", b"first")
+    write(server, anna, "notes.txt", b"other")
+    (entry,) = listed(anna)
+    assert (entry["id"], entry["sha256"], entry["size"]) == (made["id"], None, 5)
+
+
+def test_a_file_that_vanished_is_not_there_and_its_id_opens_no_later_one(
+    anna: Person, server: Server
+) -> None:
+    made = put(anna, "notes.txt", b"first")
+    (workspace(server, anna) / "notes.txt").unlink()
+    assert listed(anna) == []
+    again = put(anna, "notes.txt", b"second")
+    assert again["id"] != made["id"]
+    anna.bad("GET", f"/files/{made['id']}", 404)
+
+
+def test_the_file_tools_and_the_routes_see_the_same(anna: Person) -> None:
+    put(anna, "tool.txt", b"for a tool", "in")
+    result = anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "in/tool.txt"}})
+    assert result["data"]["content"] == "for a tool"
+
+
+def test_folders_come_first_and_pages_have_no_gaps(anna: Person, server: Server) -> None:
+    for number in range(7):
+        write(server, anna, f"f{number}.txt", b"")
+    for name in ("z", "y"):
+        (workspace(server, anna) / name).mkdir()
+    os.mkfifo(workspace(server, anna) / "pipe")
+    (workspace(server, anna) / "link").symlink_to("f0.txt")
+    seen: list[str] = []
+    for page in range(1, 4):
+        got = anna.good("GET", f"/files?page={page}&page_size=4")
+        assert got["total"] == 9
+        seen += [entry["name"] for entry in got["items"]]
+    assert seen == ["y", "z", *(f"f{number}.txt" for number in range(7))]
+    (workspace(server, anna) / "pipe").unlink()
+    (workspace(server, anna) / "link").unlink()
+
+
+def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(anna: Person, server: Server) -> None:
+    odd = os.fsencode(workspace(server, anna)) + b"/\xff\n.txt"
+    with open(odd, "wb") as file:
+        file.write(b"odd")
+    os.utime(odd, (2**33, 2**40))
+    (entry,) = listed(anna)
+    assert entry["name"] == "\ufffd\n.txt"
+    sent = anna.ask("GET", f"/files/{entry['id']}")
+    assert sent.content == b"odd"
+    assert re.fullmatch(r"[ -~]+", sent.headers["content-disposition"])
+    anna.good("DELETE", f"/files/{entry['id']}")
+
+
+def test_a_folder_is_removed_when_empty_and_is_no_file(anna: Person) -> None:
+    made = put(anna, "a.txt", b"a", "box")
+    (box,) = listed(anna)
+    assert anna.bad("DELETE", f"/files/{box['id']}", 409)["detail"]["kind"] == "folder_not_empty"
+    assert anna.bad("GET", f"/files/{box['id']}", 400)["detail"]["kind"] == "is_folder"
+    anna.good("DELETE", f"/files/{made['id']}")
+    anna.good("DELETE", f"/files/{box['id']}")
+    assert listed(anna) == []
+
+
+@pytest.mark.parametrize("path", ["..", "a/../..", "../other", "x" * 300, "a/" * 100])
+def test_a_path_that_leads_out_or_cannot_be_is_refused(anna: Person, path: str) -> None:
+    listed_wrong = anna.bad("GET", "/files", 400, params={"path": path})
+    assert listed_wrong["detail"]["kind"] == "path_refused"
+    uploaded = anna.bad("POST", "/files", 400, files={"file": ("a", b"a")}, data={"path": path})
+    assert uploaded["detail"]["kind"] == "path_refused"
+    assert listed(anna) == []
+
+
+@pytest.mark.parametrize("path", ["nowhere", "a.txt", "a.txt/b"])
+def test_a_folder_that_is_not_there_is_404(anna: Person, path: str) -> None:
+    put(anna, "a.txt", b"a")
+    anna.bad("GET", "/files", 404, params={"path": path})
+
+
+def test_a_folder_that_is_a_link_out_opens_nothing_and_takes_nothing(anna: Person, server: Server) -> None:
+    outside = server.folder / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "secret").write_text("secret")
+    link = workspace(server, anna) / "out"
+    link.symlink_to(outside)
+    anna.bad("GET", "/files", 404, params={"path": "out"})
+    anna.bad("POST", "/files", 404, files={"file": ("a", b"a")}, data={"path": "out"})
+    anna.bad("POST", "/files", 404, files={"file": ("a", b"a")}, data={"path": "out/deeper"})
+    assert os.listdir(outside) == ["secret"]
+    link.unlink()
+
+
+def test_a_file_that_became_something_else_is_not_sent(anna: Person, server: Server) -> None:
+    outside = server.folder / "not-yours.txt"
+    outside.write_text("secret")
+    for place in (
+        lambda path: path.symlink_to(outside), os.mkfifo, lambda path: path.symlink_to("/proc/self/environ"),
+    ):  # fmt: skip
+        made = put(anna, "a.txt", b"a")
+        path = workspace(server, anna) / "a.txt"
+        path.unlink()
+        place(path)
+        anna.bad("GET", f"/files/{made['id']}", 404)
+        anna.bad("DELETE", f"/files/{made['id']}", 404)
+        path.unlink()
+    assert outside.read_text() == "secret"
+
+
+def test_what_is_anothers_is_404_by_id_and_by_every_path(anna: Person, bob: Person) -> None:
+    secret = "only anna may read this"
+    made = put(anna, "mine.txt", secret.encode())
+    for method in ("GET", "DELETE"):
+        foreign = bob.bad(method, f"/files/{made['id']}", 404)
+        unknown = bob.bad(method, f"/files/{UNKNOWN_ID}", 404)
+        assert foreign == unknown
+    own = anna.user["workspace_path"]
+    for path in (own, f"../{Path(own).name}", f"/{own}", f"x/../../{Path(own).name}"):
+        answer = bob.ask("GET", "/files", params={"path": path})
+        assert answer.status_code in (400, 404)
+        assert "mine.txt" not in json.dumps(answer.json())
+    put(bob, "mine.txt", b"bob's")
+    assert anna.ask("GET", f"/files/{made['id']}").text == secret
+    assert [entry["size"] for entry in listed(bob)] == [5]
+
+
+def test_a_reader_of_the_lowest_level_may_upload(anna: Person) -> None:
+    assert anna.user["permission_level"] == 1
+    assert put(anna, "own.txt", b"mine")["size"] == 4
+
+
+def test_the_document_tells_of_the_form_and_the_bytes(anna: Person) -> None:
+    document = anna.good_document()
+    upload = document["paths"]["/files"]["post"]
+    assert list(upload["requestBody"]["content"]) == ["multipart/form-data"]
+    download = document["paths"]["/files/{file_id}"]["get"]
+    assert {"200", "206", "416"} <= set(download["responses"])
+    assert [each["name"] for each in download["parameters"]] == ["file_id", "Range"]

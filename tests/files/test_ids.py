@@ -1,0 +1,80 @@
+"""Ids of files, on SQLite and on PostgreSQL: one per path and user, whatever bytes a path is made of."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rows import add_user
+from sqlalchemy import delete, func, select
+from store.conftest import database_url, postgresql
+
+from luxx.accounts.models import User
+from luxx.clock import new_id
+from luxx.files import rows
+from luxx.files.models import FileRow
+from luxx.files.storage import Entry
+from luxx.providers.models import ProviderRow
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+
+__all__ = ["database_url", "postgresql"]
+assert ProviderRow.__tablename__ == "llm_providers"  # settings point at it
+LONG = "/".join(["ü" * 120] * 16)
+ODD = "a\udcff\n'b"
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    made = Store(engine)
+    made.write_now(add_user)
+    yield made
+    made.close()
+
+
+def entry(path: str) -> Entry:
+    return Entry(path=path, is_folder=False, size=2**40, modified_ns=2**62)
+
+
+def ids(store: Store, *paths: str, user_id: int = 1) -> dict[str, str]:
+    found = store.read_now(lambda session: rows.known(session.connection(), user_id, paths))
+    return {path: row.id for path, row in found.items()}
+
+
+@pytest.mark.parametrize("path", ["a.txt", LONG, ODD], ids=["plain", "long", "odd"])
+def test_a_path_gets_one_id_and_keeps_it(store: Store, path: str) -> None:
+    for _ in range(2):
+        store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry(path), entry("b")]))
+        first = ids(store, path, "b", "c")
+        assert set(first) == {path, "b"}
+        assert ids(store, path)[path] == first[path]
+    assert store.read_now(lambda session: rows.path_of(session.connection(), 1, first[path])) == path
+    assert store.read_now(lambda session: session.scalar(select(func.count()).select_from(FileRow))) == 2
+
+
+def test_an_id_is_its_users_alone(store: Store) -> None:
+    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    file_id = ids(store, "a")["a"]
+    assert ids(store, "a", user_id=2) == {}
+    for user_id, asked in ((2, file_id), (1, new_id()), (1, "x" * 5000), (1, "'; --")):
+        path = store.read_now(
+            lambda session, user_id=user_id, asked=asked: rows.path_of(session.connection(), user_id, asked)
+        )
+        assert path is None
+
+
+def test_an_upload_has_a_new_id_and_the_old_one_leads_nowhere(store: Store) -> None:
+    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    old = ids(store, "a")["a"]
+    new = store.write_now(lambda session: rows.record_upload(session.connection(), 1, entry("a"), "0" * 64))
+    assert ids(store, "a") == {"a": new}
+    assert store.read_now(lambda session: rows.path_of(session.connection(), 1, old)) is None
+    store.write_now(lambda session: rows.forget(session.connection(), 1, "a"))
+    assert ids(store, "a") == {}
+
+
+def test_a_user_who_goes_takes_the_ids_along(store: Store) -> None:
+    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    store.write_now(lambda session: session.execute(delete(User)))
+    assert ids(store, "a") == {}

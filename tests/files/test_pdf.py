@@ -1,0 +1,98 @@
+"""Hostile PDFs: each ends in a sentence within its bounds, and no process is left behind."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pypdf import PdfWriter
+
+from files.putting import pdf, pdf_of
+from luxx.errors import InvalidInput, TooLarge
+from luxx.files.pdf import PdfReader
+from luxx.files.storage import OpenFile, Shelf
+
+MIB = 1024 * 1024
+WAIT_SECONDS = 30.0
+
+
+def opened(tmp_path: Path, data: bytes) -> OpenFile:
+    (tmp_path / "a.pdf").write_bytes(data)
+    return Shelf(tmp_path).open_file("a.pdf")
+
+
+def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) -> str:
+    file = opened(tmp_path, data)
+
+    async def work() -> str:
+        return await PdfReader(**bounds).text_of(file, characters=characters)
+
+    try:
+        return asyncio.run(work())
+    finally:
+        file.close()
+        assert children() == []
+
+
+def children() -> list[str]:
+    """Processes that read a PDF for us."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
+    found: list[str] = []
+    for number in listed:
+        try:
+            found.append(Path(f"/proc/{number}/cmdline").read_bytes().decode().replace("\0", " "))
+        except FileNotFoundError:
+            continue
+    return [line for line in found if "pdf_text" in line]
+
+
+def test_a_pdf_is_read_within_the_bounds(tmp_path: Path) -> None:
+    assert read(tmp_path, pdf("one", "two")) == "one\n\ntwo"
+
+
+def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
+    started = time.monotonic()
+    with pytest.raises(InvalidInput, match=r"a\.pdf takes too long"):
+        read(tmp_path, slow, seconds=1)
+    assert time.monotonic() - started < WAIT_SECONDS
+
+
+def test_one_that_swells_is_ended(tmp_path: Path) -> None:
+    bomb = pdf_of(b"(" + b"A" * (60 * MIB) + b") Tj")
+    assert len(bomb) < MIB
+    with pytest.raises(InvalidInput, match=r"a\.pdf needs too much memory"):
+        read(tmp_path, bomb, memory_bytes=180 * MIB)
+
+
+def test_one_with_more_text_than_a_message_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TooLarge, match="too much text"):
+        read(tmp_path, pdf(*["a" * 50] * 20), characters=500)
+
+
+def test_one_with_thousands_of_pages_is_refused(tmp_path: Path) -> None:
+    writer = PdfWriter()
+    for _ in range(2001):
+        writer.add_blank_page(10, 10)
+    writer.write(tmp_path / "pages.pdf")
+    with pytest.raises(TooLarge, match="too many pages"):
+        read(tmp_path, (tmp_path / "pages.pdf").read_bytes())
+
+
+def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+    slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
+    file = opened(tmp_path, slow)
+
+    async def work() -> None:
+        task = asyncio.create_task(PdfReader().text_of(file, characters=1000))
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not children():  # noqa: ASYNC110 - the process is not ours to be told by
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(work())
+    file.close()
+    assert children() == []

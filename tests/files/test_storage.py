@@ -1,0 +1,198 @@
+"""The shelf below the routes: races with links, drafts where files need a name, counting."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from luxx.errors import Conflict, LuxxError, NotFound
+from luxx.files import measure as measuring
+from luxx.files import storage
+from luxx.files.measure import measure
+from luxx.files.storage import Shelf
+
+SECRET = b"the secret of somebody else"
+SECONDS = 1.0
+EXCHANGE = """
+import ctypes, os, sys
+os.chdir(sys.argv[1])
+rename = ctypes.CDLL(None).renameat2
+here, exchange = -100, 2
+print("ready", flush=True)
+while True:
+    for name in (b"d", b"f"):
+        if rename(here, name, here, name + b".link", exchange) != 0:
+            sys.exit("an exchange failed")
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "workspace"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def shelf(root: Path) -> Shelf:
+    return Shelf(root)
+
+
+@contextmanager
+def flipping(root: Path, outside: Path) -> Iterator[None]:
+    """`d` is now a folder and now a link out; `f` now a file and now a link to the secret."""
+    (root / "d.link").symlink_to(outside)
+    (root / "f.link").symlink_to(outside / "f")
+    command = [sys.executable, "-c", EXCHANGE, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield
+            assert process.poll() is None, "the race ended early"
+        finally:
+            process.kill()
+
+
+def again_and_again(act: Callable[[], object]) -> int:
+    """How often it was done without being refused."""
+    done = 0
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        with suppress(LuxxError):
+            act()
+            done += 1
+    return done
+
+
+def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outside(
+    root: Path, shelf: Shelf, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_bytes(SECRET)
+    (outside / "victim").write_bytes(SECRET)
+    (root / "d").mkdir()
+    (root / "d" / "f").write_bytes(b"own")
+    (root / "f").write_bytes(b"own")
+
+    def read(path: str) -> None:
+        file = shelf.open_file(path)
+        try:
+            assert file.read_at(0, 100) == b"own"
+        finally:
+            file.close()
+
+    def place() -> None:
+        draft = shelf.draft()
+        try:
+            draft.write(b"mine")
+            shelf.remove(shelf.place(draft, "d", "placed").path)
+        finally:
+            shelf.close(draft)
+
+    def look() -> None:
+        for entry in shelf.list_folder("d", offset=0, limit=10)[0]:
+            assert entry.path != "d/victim"
+
+    with flipping(root, outside):
+        counts = [again_and_again(act) for act in (lambda: read("f"), lambda: read("d/f"), place, look)]
+        again_and_again(lambda: shelf.remove("d/victim"))
+    assert all(counts), counts
+    assert sorted(os.listdir(outside)) == ["f", "victim"]
+    assert (outside / "f").read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("has_tmpfile", [True, False])
+def test_a_draft_is_seen_by_nobody_and_gone_when_let_go(
+    root: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool
+) -> None:
+    """Without O_TMPFILE, as on a network file system, the draft has a name that no listing shows."""
+    if not has_tmpfile:
+        monkeypatch.delattr(os, "O_TMPFILE")
+    kept, dropped = shelf.draft(), shelf.draft()
+    kept.write(b"kept")
+    dropped.write(b"dropped")
+    assert len(os.listdir(root)) == (0 if has_tmpfile else 2)
+    assert shelf.list_folder("", offset=0, limit=10) == ([], 0)
+    (root / "name").write_bytes(b"was here")
+    assert shelf.place(kept, ".", "name").path == "name (2)"
+    shelf.close(kept)
+    shelf.close(dropped)
+    assert sorted(os.listdir(root)) == ["name", "name (2)"]
+    assert (root / "name").read_bytes() == b"was here"
+    assert (root / "name (2)").read_bytes() == b"kept"
+    assert (root / "name (2)").stat().st_nlink == 1
+
+
+def test_a_thousand_files_of_one_name_are_enough(
+    root: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "MAX_NUMBER", 2)
+    (root / "a").touch()
+    (root / "a (2)").touch()
+    draft = shelf.draft()
+    with pytest.raises(Conflict):
+        shelf.place(draft, ".", "a")
+    shelf.close(draft)
+    assert sorted(os.listdir(root)) == ["a", "a (2)"]
+
+
+def test_a_closed_handle_is_never_read_by_its_old_number(root: Path, shelf: Shelf) -> None:
+    (root / "a").write_bytes(b"own")
+    file = shelf.open_file("a")
+    file.close()
+    file.close()
+    others = [os.open("/dev/zero", os.O_RDONLY) for _ in range(3)]
+    with pytest.raises(Conflict):
+        file.read_at(0, 10)
+    for fd in others:
+        os.close(fd)
+
+
+def held(root: Path) -> int:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return measure(fd)
+    finally:
+        os.close(fd)
+
+
+def test_all_regular_files_count_and_links_lead_nowhere(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"x" * 1000)
+    (root / "a" / ".git" / "node_modules").mkdir(parents=True)
+    (root / "a" / ".git" / "node_modules" / "f").write_bytes(b"x" * 10)
+    (root / "g").write_bytes(b"x" * 5)
+    (root / "loop").symlink_to(root)
+    (root / "out").symlink_to(tmp_path / "outside")
+    os.mkfifo(root / "pipe")
+    assert held(root) == 15
+
+
+def test_what_cannot_be_counted_is_not_taken_for_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a" / "b" / "c" / "d").mkdir(parents=True)
+    monkeypatch.setattr(measuring, "MAX_DEPTH", 2)
+    with pytest.raises(Conflict):
+        held(root)
+    monkeypatch.undo()
+    monkeypatch.setattr(measuring, "MAX_ENTRIES", 2)
+    with pytest.raises(Conflict):
+        held(root)
+
+
+def test_counting_leaves_no_descriptor_open(root: Path) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    before = len(os.listdir("/proc/self/fd"))
+    held(root)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_workspace_itself_can_be_neither_opened_nor_removed(shelf: Shelf) -> None:
+    for act in (shelf.open_file, shelf.remove):
+        with pytest.raises((NotFound, LuxxError)):
+            act(".")

@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
 from sqlalchemy import text
 
 from luxx import __version__
@@ -26,11 +27,13 @@ from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
 from luxx.api.bodies import JsonRequest
+from luxx.api.branches import ConversationBranchController, MessageBranchController
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
+from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
@@ -39,6 +42,8 @@ from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
 from luxx.clock import new_id
 from luxx.config import Config
+from luxx.conversations.branches import BranchService
+from luxx.conversations.projects import ProjectService
 from luxx.conversations.service import ConversationService
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
@@ -70,6 +75,23 @@ NO_SANDBOX = "none"
 
 GRACE_SECONDS = 5.0
 """How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
+
+CONTROLLERS: list[ControllerRouterHandler] = [
+    AllowedHostsController,
+    AuthController,
+    ConversationBranchController,
+    ConversationController,
+    DocsController,
+    MessageBranchController,
+    MessageController,
+    ProjectController,
+    ProvidersController,
+    RunController,
+    ServiceInfoController,
+    SettingsController,
+    ToolController,
+]
+"""All that can be asked for."""
 
 logger = structlog.get_logger()
 
@@ -185,6 +207,8 @@ class House:
         self.runs = RunService(
             self.store, self.hub, self.durable, self.providers, self.registry, config.limits
         )
+        self.branches = BranchService(self.store)
+        self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,
             check_provider=self._check_provider,
@@ -236,25 +260,16 @@ def create_app(house: House) -> Litestar:
     """The web application of a house; its start and stop are the house's."""
     peers = PeerReader(house.config.server.trusted_proxies)
     app = Litestar(
-        route_handlers=[
-            AllowedHostsController,
-            AuthController,
-            ConversationController,
-            DocsController,
-            MessageController,
-            ProvidersController,
-            RunController,
-            ServiceInfoController,
-            SettingsController,
-            ToolController,
-        ],
+        route_handlers=CONTROLLERS,
         dependencies={
             "caller": Provide(provide_caller),
             "peer": Provide(provide_peer),
             "accounts": _given(lambda: house.accounts),
             "user_settings": _given(lambda: house.settings),
             "providers": _given(lambda: house.providers),
+            "branches": _given(lambda: house.branches),
             "conversations": _given(lambda: house.conversations),
+            "projects": _given(lambda: house.projects),
             "runs": _given(lambda: house.runs),
             "tool_executor": _given(lambda: house.executor),
             "workspace_of": _given(lambda: house.workspace_of),

@@ -11,6 +11,7 @@ from msgspec import Meta
 from luxx.accounts.service import AccountService
 from luxx.api.envelope import Page, Success, success
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.response_format import ResponseFormat, response_schema
 from luxx.api.sse import EventStream
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
@@ -30,16 +31,25 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     extension: Annotated[str, Meta(max_length=20)] = ""
 
 
-class MessageBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tools`: true for all you may use, false, or names; left out, what the model can handle."""
+class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
+    handle. `response_format`: the JSON schema that the text of the answer must fit.
+    """
 
-    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: Text
-    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
     tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
     thinking_enabled: bool | None = None
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    response_format: ResponseFormat | None = None
+
+
+class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`parent_id`: the message that this one follows; left out, the selected leaf."""
+
+    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: Text
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
+    parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class MessageController(Controller):
@@ -104,15 +114,22 @@ def wants_json(request: Request[Any, Any, Any]) -> bool:
     return "application/json" in accept and "text/event-stream" not in accept
 
 
-def _sending(body: MessageBody) -> Sending:
-    if not body.content.strip():
+def check_text(text: str) -> None:
+    """Raises InvalidInput for a message in which nothing can be seen."""
+    if not text.strip():
         raise InvalidInput(
             "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
         )
+
+
+def _sending(body: MessageBody) -> Sending:
+    check_text(body.content)
     return Sending(
         conversation_id=body.conversation_id,
         text=body.content,
-        attachments=[_attachment(file) for file in body.attachments],
+        attachments=[attachment(file) for file in body.attachments],
+        parent_id=body.parent_id,
+        response_schema=response_schema(body.response_format),
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,
@@ -120,6 +137,7 @@ def _sending(body: MessageBody) -> Sending:
     )
 
 
-def _attachment(file: AttachmentBody) -> Attachment:
+def attachment(file: AttachmentBody) -> Attachment:
+    """A file as it is stored with its message."""
     suffix = file.name.rpartition(".")[2] if "." in file.name else ""
     return Attachment(name=file.name, extension=file.extension or suffix, content=file.content)

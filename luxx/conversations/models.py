@@ -23,7 +23,10 @@ class ConversationRow(Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any."""
 
     __tablename__ = "conversations"
-    __table_args__ = (Index("ix_conversations_user_id_id", "user_id", "id"),)
+    __table_args__ = (
+        Index("ix_conversations_user_id_id", "user_id", "id"),
+        Index("ix_conversations_user_id_updated_at", "user_id", "updated_at"),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))

@@ -34,10 +34,26 @@ _path = (
 )
 """Made once: building it costs ten times what running it does."""
 
+_path_ids = select(_ids.c.id).order_by(_ids.c.height.desc())
+
+
+class _Said(msgspec.Struct):
+    """A user's content without its files."""
+
+    text: str
+
+
+_said = msgspec.json.Decoder(_Said)
+
 
 def user_content(content: str) -> UserContent:
     """The stored JSON of a user's message."""
     return _user.decode(content)
+
+
+def user_text_of(content: str) -> str:
+    """The text alone of a user's stored message; its files are not read."""
+    return _said.decode(content).text
 
 
 def assistant_steps(content: str) -> list[Step]:
@@ -48,6 +64,11 @@ def assistant_steps(content: str) -> list[Step]:
 def read_path(connection: Connection, leaf_id: str) -> list[PastMessage]:
     """The messages from the root to `leaf_id`, oldest first."""
     return [_past(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
+
+
+def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
+    """The ids of the messages from the root to `leaf_id`, oldest first."""
+    return list(connection.scalars(_path_ids, {"leaf_id": leaf_id}))
 
 
 def _past(row: Row[Any, Any, Any]) -> PastMessage:

@@ -1,9 +1,9 @@
-"""Branches over HTTP: answer again, edit, look at the tree, fork."""
+"""Branches over HTTP: answer a message again, edit it, cut it off; a conversation's tree, and forking it."""
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, Request, Response, get, post, put
+from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody
 from msgspec import UNSET, Meta, UnsetType
@@ -15,6 +15,7 @@ from luxx.api.parameters import GivenCaller, TextId
 from luxx.api.response_format import response_schema
 from luxx.api.sse import EventStream
 from luxx.conversations.branches import BranchService, ConversationTree
+from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationView, MessageView
 from luxx.runs.service import AskingAgain, RunService
 
@@ -76,6 +77,14 @@ class MessageBranchController(Controller):
         files = data.attachments
         given = UNSET if files is UNSET else [attachment(file) for file in files]
         return success(await branches.edit(caller, message_id, data.content, given), "saved")
+
+    @delete("/{message_id:str}", status_code=200)
+    async def delete(
+        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
+    ) -> Success[None]:
+        """Delete a message and what follows it."""
+        await conversations.delete_message(caller, message_id)
+        return success(None, "deleted")
 
 
 class ConversationBranchController(Controller):

@@ -1,16 +1,16 @@
-"""`/messages`: send one and get its answer, whole or as a stream; list and delete."""
+"""`/messages`: list them; send one and get its answer, whole or as a stream. The rest is in `branches.py`."""
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, Request, Response, delete, get, post
+from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from luxx.accounts.service import AccountService
 from luxx.api.envelope import Page, Success, success
-from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.api.response_format import ResponseFormat, response_schema
 from luxx.api.sse import EventStream
 from luxx.conversations.service import ConversationService
@@ -98,14 +98,6 @@ class MessageController(Controller):
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         watch = await runs.send_and_watch(caller, _sending(data), accumulated=accumulated)
         return EventStream(watch, caller, accounts)
-
-    @delete("/{message_id:str}", status_code=200)
-    async def delete(
-        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
-    ) -> Success[None]:
-        """Delete a message and what follows it."""
-        await conversations.delete_message(caller, message_id)
-        return success(None, "deleted")
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

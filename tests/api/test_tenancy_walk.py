@@ -17,20 +17,22 @@ from luxx.providers.scripted import ScriptedProvider
 
 UNKNOWN = {"conversation_id": "01890a5d-ac96-774b-bcce-b302099a8057", "provider_id": 987_654}
 UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["conversation_id"]}
+UNKNOWN |= dict.fromkeys(["project_id", "parent_id", "selected_leaf_id"], UNKNOWN["conversation_id"])
 UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
     "last_event_id": "a place in a log, not a thing",
-    "project_id": "projects are not there yet; no id can be right",
 }
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
     "POST /messages": {"content": "hello"},
     "POST /messages/stream": {"content": "hello"},
     "PUT /conversations/{conversation_id}": {"title": "changed"},
+    "PUT /messages/{message_id}": {"content": "changed"},
+    "PUT /projects/{project_id}": {"name": "changed"},
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
-LISTS = {"GET /runs": "subject_id"}
+LISTS = {"GET /runs": "subject_id", "GET /conversations": "project_id"}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
@@ -44,15 +46,20 @@ class Belongings(msgspec.Struct, frozen=True):
 
 
 def furnish(person: Person) -> Belongings:
-    """A conversation with a message, its run, and the provider that answered."""
+    """A conversation of a project with a message, its run, and the provider that answered."""
     provider_id = person.good("GET", "/providers")["items"][0]["id"]
-    conversation = person.good("POST", "/conversations", json={"title": SECRET, "system_prompt": SECRET})
+    project = person.good("POST", "/projects", json={"name": SECRET, "description": SECRET})
+    fields = {"title": SECRET, "system_prompt": SECRET, "project_id": project["id"]}
+    conversation = person.good("POST", "/conversations", json=fields)
     body = {"conversation_id": conversation["id"], "content": SECRET}
     message = person.good("POST", "/messages", json=body)
     run = person.good("GET", f"/runs?subject_id={conversation['id']}")["items"][0]
     ids = {
         "conversation_id": conversation["id"],
-        "message_id": message["id"],
+        "message_id": message["parent_id"],
+        "parent_id": message["id"],
+        "selected_leaf_id": message["id"],
+        "project_id": project["id"],
         "run_id": run["id"],
         "provider_id": provider_id,
         "default_provider_id": provider_id,
@@ -97,7 +104,7 @@ def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> http
     body = dict(MINIMAL.get(f"{operation.method} {operation.template}", {}))
     if slot.where == "body":
         body[slot.name] = wanted
-    if operation.template.startswith("/messages") and operation.method == "POST":
+    if operation.template in ("/messages", "/messages/stream") and operation.method == "POST":
         body.setdefault("conversation_id", others["conversation_id"])
     is_bodied = operation.about.get("requestBody") is not None
     headers = {"accept": "application/json"}
@@ -164,7 +171,7 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belo
 def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongings, admin: Person) -> None:
     for other in (bobs.owner, admin):
         seen = json.dumps(other.state())
-        for name in ("conversation_id", "message_id", "run_id"):
+        for name in ("conversation_id", "message_id", "run_id", "project_id"):
             assert annas.ids[name] not in seen
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}

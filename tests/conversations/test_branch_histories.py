@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from branching import Chat, Desk, desk_in
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -29,9 +29,11 @@ HISTORIES = settings(
     deadline=None,
     database=None,
     print_blob=True,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-"""Some 300 operations; a history that breaks is printed, with what makes it happen again."""
+"""Some 300 operations. A history that breaks is printed as it is, with what makes it happen again: making
+it shorter would take longer than a test may."""
 
 picks = st.integers(0, 10**6)
 words = st.sampled_from(["hello", "why?", "and then", "你好", "fail on purpose"])

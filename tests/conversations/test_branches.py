@@ -1,11 +1,16 @@
 """Branches over HTTP: other answers, other questions, the tree of them, and what the model is sent of it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from api.conftest import connect
+from api.person import Person
+from api.server import Server
 from api.streams import attached
-from branching import JSON, Chat, Desk, desk_in
+from branching import JSON, Chat, Desk, desk_in, script
+from live_server import scripted_models
 
 NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -298,3 +303,23 @@ def test_a_fork_of_the_middle_ends_there(desk: Desk, chat: Chat) -> None:
 )
 def test_what_is_not_there_is_not_found(desk: Desk, method: str, path: str, body: Any) -> None:
     desk.person.bad(method, path, 404, json=body)
+
+
+def test_another_answer_is_written_to_its_end_by_the_server_after_a_killed_one(tmp_path: Path) -> None:
+    with scripted_models(script()) as upstream, Server(tmp_path) as first:
+        with Person(first, None).sign_in() as admin:
+            connect(admin, upstream)
+            chat = Desk(admin, upstream).chat()
+            asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
+            run = admin.good("POST", f"/messages/{asked}/regenerate", headers=JSON)
+            with attached(admin, run["id"]) as stream:
+                stream.until("process_step")
+                first.kill()
+        upstream.release("waiting")
+        with Server(tmp_path) as second, Person(second, None).sign_in() as admin:
+            with attached(admin, run["id"]) as stream:
+                assert stream.rest()[-1]["status"] == "completed"
+            again = Chat(Desk(admin, upstream), chat.id)
+            assert again.texts() == ["wait", "I am"]
+            assert len(again.messages()) == 4
+            assert again.show()["run_id"] is None

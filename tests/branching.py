@@ -60,9 +60,9 @@ class Desk:
 
 
 @contextmanager
-def desk_in(folder: Path, *, is_checked: bool = True) -> Iterator[Desk]:
+def desk_in(folder: Path, *, is_checked: bool = True, **environment: str) -> Iterator[Desk]:
     """A server in this folder and a person there; `is_checked`: answers are held against the document."""
-    with scripted_models(script()) as upstream, Server(folder) as server:
+    with scripted_models(script()) as upstream, Server(folder, **environment) as server:
         with Person(server, None) as nobody:
             document = Document(nobody.good_document()) if is_checked else None
         with Person(server, document).sign_in() as admin:

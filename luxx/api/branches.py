@@ -57,7 +57,7 @@ class MessageBranchController(Controller):
         What there is stays; the new answer is its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        asking = _asking_again(message_id, data)
+        asking = await _asking_again(message_id, data)
         if wants_json(request):
             run = await runs.send(caller, asking)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
@@ -110,10 +110,10 @@ class ConversationBranchController(Controller):
         return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
 
 
-def _asking_again(message_id: str, body: AskingBody) -> AskingAgain:
+async def _asking_again(message_id: str, body: AskingBody) -> AskingAgain:
     return AskingAgain(
         message_id=message_id,
-        response_schema=response_schema(body.response_format),
+        response_schema=await response_schema(body.response_format),
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,

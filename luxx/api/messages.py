@@ -79,7 +79,7 @@ class MessageController(Controller):
         self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
         """Send a message and wait for the finished answer."""
-        run = await runs.send(caller, _sending(data))
+        run = await runs.send(caller, await _sending(data))
         return success(await runs.answer(caller, run))
 
     @post("/stream", status_code=200)
@@ -94,9 +94,9 @@ class MessageController(Controller):
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
         if wants_json(request):
-            run = await runs.send(caller, _sending(data))
+            run = await runs.send(caller, await _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        watch = await runs.send_and_watch(caller, _sending(data), accumulated=accumulated)
+        watch = await runs.send_and_watch(caller, await _sending(data), accumulated=accumulated)
         return EventStream(watch, caller, accounts)
 
 
@@ -114,14 +114,14 @@ def check_text(text: str) -> None:
         )
 
 
-def _sending(body: MessageBody) -> Sending:
+async def _sending(body: MessageBody) -> Sending:
     check_text(body.content)
     return Sending(
         conversation_id=body.conversation_id,
         text=body.content,
         attachments=[attachment(file) for file in body.attachments],
         parent_id=body.parent_id,
-        response_schema=response_schema(body.response_format),
+        response_schema=await response_schema(body.response_format),
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,

@@ -366,6 +366,7 @@ def formats(path: str, more: dict[str, Any]) -> list[Case]:
         asked("a schema too deep", ANSWER | {"schema": nested(40)}, schema),
         asked("a schema deeper than any stack", ANSWER | {"schema": nested(400)}, schema),
         asked("a schema too large", ANSWER | {"schema": SCHEMA | {"title": "x" * 70_000}}, schema),
+        asked("a schema of too many parts", ANSWER | {"schema": SCHEMA | {"anyOf": [True] * 2000}}, schema),
         asked("a schema with a NUL", ANSWER | {"schema": SCHEMA | {"title": NUL}}, f"{schema}.title"),
         asked("a format with a wild name", ANSWER | {"name": "a b"}, f"{at}.name"),
         asked("a format with an unknown field", ANSWER | {"strict": True}, f"{at}.strict"),

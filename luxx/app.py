@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 from litestar import Litestar
 from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
 from sqlalchemy import text
 
 from luxx import __version__
@@ -26,12 +27,14 @@ from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
 from luxx.api.bodies import JsonRequest
+from luxx.api.branches import ConversationBranchController, MessageBranchController
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
 from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
+from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
@@ -41,6 +44,8 @@ from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
 from luxx.clock import new_id
 from luxx.config import Config
+from luxx.conversations.branches import BranchService
+from luxx.conversations.projects import ProjectService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
 from luxx.files.pdf import PdfReader
@@ -80,6 +85,26 @@ GRACE_SECONDS = 5.0
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
+
+CONTROLLERS: list[ControllerRouterHandler] = [
+    AllowedHostsController,
+    AttachmentController,
+    AuthController,
+    ConversationBranchController,
+    ConversationController,
+    DocsController,
+    FileController,
+    MessageBranchController,
+    MessageController,
+    ProjectController,
+    ProvidersController,
+    RunController,
+    ServiceInfoController,
+    SettingsController,
+    ToolController,
+    TransferController,
+]
+"""All that can be asked for."""
 
 logger = structlog.get_logger()
 
@@ -208,6 +233,8 @@ class House:
             config.limits,
             self.attachments,
         )
+        self.branches = BranchService(self.store)
+        self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,
             check_provider=self._check_provider,
@@ -259,21 +286,7 @@ def create_app(house: House) -> Litestar:
     """The web application of a house; its start and stop are the house's."""
     peers = PeerReader(house.config.server.trusted_proxies)
     app = Litestar(
-        route_handlers=[
-            AllowedHostsController,
-            AttachmentController,
-            AuthController,
-            ConversationController,
-            DocsController,
-            FileController,
-            MessageController,
-            ProvidersController,
-            RunController,
-            ServiceInfoController,
-            SettingsController,
-            ToolController,
-            TransferController,
-        ],
+        route_handlers=CONTROLLERS,
         dependencies=_parts(house),
         guards=[require_sign_in(house.accounts, peers)],
         exception_handlers=HANDLERS,
@@ -297,9 +310,12 @@ def _parts(house: House) -> dict[str, Provide]:
         "accounts": _given(lambda: house.accounts),
         "user_settings": _given(lambda: house.settings),
         "providers": _given(lambda: house.providers),
+        "attachments": _given(lambda: house.attachments),
+        "branches": _given(lambda: house.branches),
         "conversations": _given(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
+        "projects": _given(lambda: house.projects),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
         "tool_executor": _given(lambda: house.executor),

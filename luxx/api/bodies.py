@@ -30,9 +30,13 @@ class JsonRequest(Request[Any, Any, Any]):
     """A request whose body becomes the handler's Struct in one strict step."""
 
     async def json(self) -> Any:
-        """The body as the type of the handler's `data`. Raises InvalidInput."""
-        wanted = self.route_handler.parsed_fn_signature.parameters[BODY].annotation
-        return read_body(await self.body(), wanted)
+        """The body as the type of the handler's `data`. Raises InvalidInput.
+
+        Where `data` has a default, no body at all is as good as that.
+        """
+        taken = self.route_handler.parsed_fn_signature.parameters[BODY]
+        body = await self.body()
+        return taken.default if taken.has_default and not body else read_body(body, taken.annotation)
 
 
 def read_body(body: bytes, wanted: Any) -> Any:

@@ -5,11 +5,12 @@ from typing import Annotated
 import msgspec
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody
+from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.envelope import Page, Success, success
 from luxx.api.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.conversations.listing import ConversationFilter, ConversationSort
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationChange, ConversationView
 
@@ -32,6 +33,12 @@ class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET
 
 
+class ConversationChangeBody(ConversationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`selected_leaf_id`: a message whose branch shall be shown and sent; its newest leaf is selected."""
+
+    selected_leaf_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
+
+
 class ConversationController(Controller):
     path = "/conversations"
     tags = ("conversations",)
@@ -41,11 +48,20 @@ class ConversationController(Controller):
         self,
         caller: GivenCaller,
         conversations: NamedDependency[ConversationService],
+        pinned: FromQuery[bool | None] = None,
+        archived: FromQuery[bool | None] = None,
+        tag: Annotated[str | None, QueryParameter(max_length=50, description="a whole tag")] = None,
+        project_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
+        q: Annotated[str | None, QueryParameter(max_length=300, description="a part of the title")] = None,
+        sort: FromQuery[ConversationSort] = ConversationSort.NEWEST,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ConversationView]]:
-        """Your conversations, newest first."""
-        items, total = await conversations.list_page(caller, page=page, page_size=page_size)
+        """Your conversations that match all that is given, newest first or, `sort=updated`, by activity."""
+        wanted = ConversationFilter(
+            pinned=pinned, archived=archived, tag=tag, project_id=project_id, q=q, sort=sort
+        )
+        items, total = await conversations.list_page(caller, wanted, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @post(status_code=201)
@@ -74,7 +90,7 @@ class ConversationController(Controller):
         caller: GivenCaller,
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
-        data: JSONBody[ConversationBody],
+        data: JSONBody[ConversationChangeBody],
     ) -> Success[ConversationView]:
         """Set what is given."""
         return success(await conversations.update(caller, conversation_id, _change(data)), "saved")

@@ -1,16 +1,17 @@
-"""`/messages`: send one and get its answer, whole or as a stream; list and delete."""
+"""`/messages`: list them; send one and get its answer, whole or as a stream. The rest is in `branches.py`."""
 
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, Request, Response, delete, get, post
+from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.accounts.service import AccountService
 from luxx.api.envelope import Page, Success, success
-from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
+from luxx.api.response_format import ResponseFormat, response_schema
 from luxx.api.sse import EventStream
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
@@ -35,16 +36,25 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data: bytes | UnsetType = UNSET
 
 
-class MessageBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tools`: true for all you may use, false, or names; left out, what the model can handle."""
+class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
+    handle. `response_format`: the JSON schema that the text of the answer must fit.
+    """
 
-    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: Text
-    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
     tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
     thinking_enabled: bool | None = None
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    response_format: ResponseFormat | None = None
+
+
+class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`parent_id`: the message that this one follows; left out, the selected leaf."""
+
+    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: Text
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
+    parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class MessageController(Controller):
@@ -74,7 +84,7 @@ class MessageController(Controller):
         self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
         """Send a message and wait for the finished answer."""
-        run = await runs.send(caller, _sending(data))
+        run = await runs.send(caller, await _sending(data))
         return success(await runs.answer(caller, run))
 
     @post("/stream", status_code=200)
@@ -89,18 +99,10 @@ class MessageController(Controller):
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
         if wants_json(request):
-            run = await runs.send(caller, _sending(data))
+            run = await runs.send(caller, await _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        watch = await runs.send_and_watch(caller, _sending(data), accumulated=accumulated)
+        watch = await runs.send_and_watch(caller, await _sending(data), accumulated=accumulated)
         return EventStream(watch, caller, accounts)
-
-    @delete("/{message_id:str}", status_code=200)
-    async def delete(
-        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
-    ) -> Success[None]:
-        """Delete a message and what follows it."""
-        await conversations.delete_message(caller, message_id)
-        return success(None, "deleted")
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:
@@ -109,15 +111,22 @@ def wants_json(request: Request[Any, Any, Any]) -> bool:
     return "application/json" in accept and "text/event-stream" not in accept
 
 
-def _sending(body: MessageBody) -> Sending:
-    if not body.content.strip():
+def check_text(text: str) -> None:
+    """Raises InvalidInput for a message in which nothing can be seen."""
+    if not text.strip():
         raise InvalidInput(
             "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
         )
+
+
+async def _sending(body: MessageBody) -> Sending:
+    check_text(body.content)
     return Sending(
         conversation_id=body.conversation_id,
         text=body.content,
-        attachments=[_attachment(file) for file in body.attachments],
+        attachments=[attachment(file) for file in body.attachments],
+        parent_id=body.parent_id,
+        response_schema=await response_schema(body.response_format),
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,
@@ -125,5 +134,6 @@ def _sending(body: MessageBody) -> Sending:
     )
 
 
-def _attachment(file: AttachmentBody) -> GivenAttachment:
+def attachment(file: AttachmentBody) -> GivenAttachment:
+    """As the reader of attachments takes it."""
     return GivenAttachment(**{name: getattr(file, name) for name in file.__struct_fields__})

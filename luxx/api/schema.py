@@ -33,6 +33,7 @@ TAGS = {
     "service": "What runs here and whether it works.",
     "auth": "Sign-in, and administering users.",
     "conversations": "Make, list, change and delete conversations.",
+    "projects": "Named places that conversations belong to.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
     "runs": "Look at runs, follow one, cancel one.",
@@ -68,6 +69,7 @@ class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 STREAMS: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("POST", "/messages/stream"): (202, Success[Run], "the run"),
+    ("POST", "/messages/{message_id}/regenerate"): (202, Success[Run], "the run"),
     ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
 }
 """Routes that stream events, and what they answer instead with `Accept: application/json`."""
@@ -89,6 +91,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     handler: HTTPRouteHandler
     parameters: list[tuple[FieldDefinition, str]]
     body: Any
+    is_body_optional: bool
     answer: Any
 
     @property
@@ -170,6 +173,7 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> Oper
             if name not in hidden or name in in_path
         ],
         body=given[BODY].annotation if BODY in given else None,
+        is_body_optional=BODY in given and given[BODY].has_default,
         answer=get_args(annotation)[0] if get_origin(annotation) is Response else annotation,
     )
 
@@ -263,7 +267,7 @@ def _describe(operation: Operation, types: _Types) -> Json:
         described["security"] = []
     if operation.body is not None:
         content = {"application/json": {"schema": types.of(operation.body)}}
-        described["requestBody"] = {"required": True, "content": content}
+        described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     elif operation.key in UPLOADS:
         described["requestBody"] = {"required": True, "content": UPLOADS[operation.key]}
     stream = STREAMS.get(operation.key)

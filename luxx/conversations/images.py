@@ -3,7 +3,7 @@
 A message's content names an image by `blob_id`; only the message itself can open it by that name.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 from luxx.clock import new_id
 from luxx.store.tables import Base, table_of
 from luxx.wire.message import Attachment, PromptImage, UserContent
+
+_ASKED_AT_ONCE = 500
 
 Images = Mapping[str, PromptImage]
 """Images by their `blob_id`."""
@@ -40,6 +42,7 @@ _columns = select(_blobs.c.id, _blobs.c.media_type, _blobs.c.data)
 _of_message = _columns.where(
     _blobs.c.message_id == bindparam("message_id"), _blobs.c.id.in_(bindparam("ids", expanding=True))
 )
+_carriers = select(_blobs.c.message_id).where(_blobs.c.message_id.in_(bindparam("ids", expanding=True)))
 
 
 def store_images(connection: Connection, message_id: str, images: Images) -> None:
@@ -55,6 +58,15 @@ def read_images(connection: Connection, message_id: str, blob_ids: Collection[st
     """Those of the images that the message has."""
     found = connection.execute(_of_message, {"message_id": message_id, "ids": list(blob_ids)})
     return {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in found}
+
+
+def with_images(connection: Connection, message_ids: Iterable[str]) -> list[str]:
+    """Those of the messages that carry images."""
+    found: set[str] = set()
+    asked = list(message_ids)
+    for at in range(0, len(asked), _ASKED_AT_ONCE):
+        found.update(connection.scalars(_carriers, {"ids": asked[at : at + _ASKED_AT_ONCE]}))
+    return sorted(found)
 
 
 def copied(

@@ -27,7 +27,10 @@ class ConversationRow(Base):
     """
 
     __tablename__ = "conversations"
-    __table_args__ = (Index("ix_conversations_user_id_import_id_id", "user_id", "import_id", "id"),)
+    __table_args__ = (
+        Index("ix_conversations_user_id_import_id_id", "user_id", "import_id", "id"),
+        Index("ix_conversations_user_id_updated_at", "user_id", "updated_at"),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))

@@ -7,14 +7,19 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Select, and_, bindparam, delete, func, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Select, delete, func, select
+from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
+from luxx.conversations.access import check_idle, message_in, own_conversation, own_message
 from luxx.conversations.images import AttachedBytes, read_attachment
-from luxx.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.conversations.listing import ConversationFilter, page_of_conversations
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.projects import own_project
 from luxx.conversations.stored import user_content
+from luxx.conversations.titles import UNTITLED
+from luxx.conversations.tree import following, newest_leaf_in, newest_leaf_under
 from luxx.conversations.views import (
     ConversationChange,
     ConversationView,
@@ -24,8 +29,6 @@ from luxx.conversations.views import (
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.store.engine import Store
-
-UNTITLED = "New conversation"
 
 ProviderCheck = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
@@ -70,23 +73,18 @@ class ConversationService:
         return await self._store.write(work)
 
     async def list_page(
-        self, caller: Caller, *, page: int, page_size: int
+        self,
+        caller: Caller,
+        wanted: ConversationFilter,
+        *,
+        page: int,
+        page_size: int,
     ) -> tuple[list[ConversationView], int]:
-        """The caller's conversations, newest first, and how many there are."""
-
-        def work(session: Session) -> tuple[list[ConversationView], int]:
-            mine = and_(ConversationRow.user_id == caller.user_id, ConversationRow.import_id.is_(None))
-            total = session.scalar(select(func.count()).select_from(ConversationRow).where(mine)) or 0
-            rows = session.scalars(
-                select(ConversationRow)
-                .where(mine)
-                .order_by(ConversationRow.id.desc())
-                .limit(page_size)
-                .offset((page - 1) * page_size)
-            )
-            return [conversation_view(row) for row in rows], total
-
-        return await self._store.read(work)
+        """The caller's conversations that match, newest first unless asked otherwise, and how many do."""
+        offset = (page - 1) * page_size
+        return await self._store.read(
+            lambda session: page_of_conversations(session, caller, wanted, offset=offset, limit=page_size)
+        )
 
     async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
         return await self._store.read(
@@ -96,7 +94,10 @@ class ConversationService:
     async def update(
         self, caller: Caller, conversation_id: str, changes: ConversationChange
     ) -> ConversationView:
-        """Sets what is given. A run in progress keeps what it was asked with."""
+        """Sets what is given. A run in progress keeps what it was asked with.
+
+        Raises Conflict where a leaf is selected while an answer is being written.
+        """
         await self._check(caller, changes)
 
         def work(session: Session) -> ConversationView:
@@ -158,6 +159,7 @@ class ConversationService:
     async def delete_message(self, caller: Caller, message_id: str) -> None:
         """Deletes a message and what follows it; the selected leaf moves to its parent.
 
+        Where a first message goes and others have been said instead of it, their newest leaf is selected.
         A run that answers what is deleted is stopped first.
         """
         run_id = await self._store.read(lambda session: _run_over(session, caller, message_id))
@@ -170,66 +172,31 @@ class ConversationService:
                 own_conversation(session, caller, row.conversation_id, is_locked=True)
             if _run_over(session, caller, message_id) is not None:
                 raise Conflict("something was sent here a moment ago; try again", kind="run_active")
-            doomed = _following(row.id)
-            self._forget_runs_of(session, doomed)
-            session.execute(
-                update(ConversationRow)
-                .where(
-                    ConversationRow.id == row.conversation_id,
-                    ConversationRow.selected_leaf_id.in_(doomed),
-                )
-                .values(selected_leaf_id=row.parent_id, updated_at=utc_now())
-            )
-            session.execute(
-                delete(MessageRow)
-                .where(MessageRow.id.in_(doomed))
-                .execution_options(synchronize_session=False)
-            )
+            self._delete_following(session, row)
 
         await self._store.write(work)
+
+    def _delete_following(self, session: Session, row: MessageRow) -> None:
+        doomed = following(row.id)
+        self._forget_runs_of(session, doomed)
+        inside = ConversationRow.id == row.conversation_id
+        cut = select(ConversationRow).where(inside, ConversationRow.selected_leaf_id.in_(doomed))
+        conversation = session.scalar(cut)
+        session.execute(
+            delete(MessageRow).where(MessageRow.id.in_(doomed)).execution_options(synchronize_session=False)
+        )
+        if conversation is not None:
+            conversation.selected_leaf_id = row.parent_id or newest_leaf_in(session, conversation.id)
+            conversation.updated_at = utc_now()
 
     async def _check(self, caller: Caller, changes: ConversationChange) -> None:
         if isinstance(changes.provider_id, int):
             await self._check_provider(caller, changes.provider_id)
 
 
-_own = select(ConversationRow).where(
-    ConversationRow.id == bindparam("b_id"),
-    ConversationRow.user_id == bindparam("b_user"),
-    ConversationRow.import_id.is_(None),
-)
-
-
-_own_locked = _own.with_for_update()
-
-
-def own_conversation(
-    session: Session, caller: Caller, conversation_id: str, *, is_locked: bool = False
-) -> ConversationRow:
-    """The caller's conversation of this id. Raises NotFound.
-
-    `is_locked`: nobody else changes it, sends in it or deletes from it before this transaction ends.
-    """
-    statement = _own_locked if is_locked else _own
-    row = session.scalar(statement, {"b_id": conversation_id, "b_user": caller.user_id})
-    if row is None:
-        raise NotFound("no conversation with this id", kind="conversation_not_found")
-    return row
-
-
-def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow:
-    """The caller's message of this id. Raises NotFound."""
-    row = session.get(MessageRow, message_id)
-    if row is None or row.user_id != caller.user_id:
-        raise NotFound("no message with this id", kind="message_not_found")
-    return row
-
-
 def _change(session: Session, caller: Caller, row: ConversationRow, changes: ConversationChange) -> None:
     if isinstance(changes.project_id, str):
-        project = session.get(ProjectRow, changes.project_id)
-        if project is None or project.user_id != caller.user_id:
-            raise NotFound("no project with this id", kind="project_not_found")
+        own_project(session, caller, changes.project_id)
     if isinstance(changes.title, str) and not changes.title.strip():
         raise InvalidInput(
             "a title has at least one visible character", detail={"fields": {"$.title": "empty"}}
@@ -238,15 +205,20 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         value = getattr(changes, name)
         if value is UNSET:
             continue
-        setattr(row, name, msgspec.json.encode(value).decode() if name == "tags" else value)
+        match name:
+            case "tags":
+                row.tags = msgspec.json.encode(value).decode()
+            case "selected_leaf_id":
+                row.selected_leaf_id = _leaf_for(session, row, value)
+            case _:
+                setattr(row, name, value)
 
 
-def _following(message_id: str) -> Select[str]:
-    """Selects the ids of a message and of all below it."""
-    start = select(MessageRow.id).where(MessageRow.id == message_id).cte("following", recursive=True)
-    child = aliased(MessageRow)
-    below = start.union_all(select(child.id).join(start, child.parent_id == start.c.id))
-    return select(below.c.id)
+def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:
+    """The leaf that is selected with a message: itself, or the newest of those below it."""
+    message_in(session, conversation, message_id)
+    check_idle(conversation)
+    return newest_leaf_under(session, message_id)
 
 
 def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
@@ -257,6 +229,6 @@ def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
     conversation = own_conversation(session, caller, row.conversation_id)
     if conversation.run_id is None:
         return None
-    leaf = _following(row.id).subquery()
+    leaf = following(row.id).subquery()
     is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
     return conversation.run_id if is_below is not None else None

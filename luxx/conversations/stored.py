@@ -45,9 +45,23 @@ _images = (
 )
 
 
+class _Said(msgspec.Struct):
+    """A user's content without its files."""
+
+    text: str
+
+
+_said = msgspec.json.Decoder(_Said)
+
+
 def user_content(content: str) -> UserContent:
     """The stored JSON of a user's message."""
     return _user.decode(content)
+
+
+def user_text_of(content: str) -> str:
+    """The text alone of a user's stored message; its files are not read."""
+    return _said.decode(content).text
 
 
 def assistant_steps(content: str) -> list[Step]:
@@ -67,9 +81,9 @@ def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False
     return [replace(message, images=images) if message.user is not None else message for message in past]
 
 
-def path_ids(connection: Connection, leaf_id: str) -> list[str]:
+def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
     """The ids of the messages from the root to `leaf_id`, oldest first."""
-    return [row.id for row in connection.execute(_path_ids, {"leaf_id": leaf_id})]
+    return list(connection.scalars(_path_ids, {"leaf_id": leaf_id}))
 
 
 def _past(row: Row[Any, Any, Any]) -> PastMessage:

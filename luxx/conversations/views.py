@@ -84,6 +84,7 @@ class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
+    selected_leaf_id: str | UnsetType = UNSET
 
 
 def conversation_view(row: ConversationRow) -> ConversationView:

@@ -1,4 +1,4 @@
-"""Admission of a chat run: the one transaction that stores the user's message and makes the run.
+"""Admission of a chat run: the one transaction that stores a new message of the user and makes the run.
 
 Limits are counted inside it, one admission at a time, so two requests cannot both take the last place.
 """
@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.config import LimitsConfig
+from luxx.conversations.access import busy, check_idle
 from luxx.conversations.images import Images, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.service import UNTITLED
+from luxx.conversations.titles import title_after
 from luxx.errors import Conflict, TooMany
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
@@ -24,7 +25,6 @@ from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
 
 ACTIVE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
-TITLE_LENGTH = 80
 SECONDS_OF_A_DAY = 86_400
 ADMISSION_LOCK = 7_402_118
 """The PostgreSQL advisory lock that admissions take in turn."""
@@ -36,7 +36,9 @@ _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
 _one_at_a_time = text("SELECT pg_advisory_xact_lock(:lock)")
 _insert_run = insert(_runs)
-_insert_message = insert(table_of(MessageRow))
+_messages = table_of(MessageRow)
+_insert_message = insert(_messages)
+_ask_again = _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
 _active = (
     select(_runs.c.user_id, func.count().label("runs"))
     .where(_runs.c.status.in_(ACTIVE))
@@ -65,10 +67,12 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     """A user's message and how it is to be answered; `parent_id` of the request is filled in here.
 
-    `images` are those that the content names.
+    With `content` it is a new one, to be stored below `parent_id` (None: as a first message); without, it
+    is the stored one of this id. `images` are those that the content names.
     """
 
-    content: UserContent
+    parent_id: str | None
+    content: UserContent | None = None
     images: Images = {}
     request: ChatRequest
 
@@ -81,45 +85,42 @@ def admit(
     driver: Driver,
     limits: LimitsConfig,
 ) -> Run:
-    """Stores the message and the run. Raises Conflict (one runs already) or TooMany."""
+    """Stores the message, if it is new, and the run. Raises Conflict (one runs already) or TooMany."""
     now = utc_now()
-    if conversation.run_id is not None:
-        raise _busy(conversation.run_id)
+    check_idle(conversation)
     check_limits(session, caller, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
-    request = msgspec.structs.replace(chat.request, parent_id=message_id)
     connection = session.connection()
-    connection.execute(
-        _insert_message,
-        {
-            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-            "parent_id": conversation.selected_leaf_id, "run_id": run_id, "role": "user",
-            "content": _encode(chat.content).decode(), "created_at": now,
-        },
-    )  # fmt: skip
-    store_images(connection, message_id, chat.images)
+    title = conversation.title
+    if chat.content is None:
+        message_id = chat.parent_id or ""
+        # What asked a run is deleted with its log, and a run that is given up leaves no answer to find it by.
+        connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
+    else:
+        title = title_after(title, chat.content.text)
+        connection.execute(
+            _insert_message,
+            {
+                "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
+                "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+                "content": _encode(chat.content).decode(), "created_at": now,
+            },
+        )  # fmt: skip
+        store_images(connection, message_id, chat.images)
+    request = msgspec.structs.replace(chat.request, parent_id=message_id)
     run = Run(
         id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=RunStatus.RUNNING,
         phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
     )  # fmt: skip
     connection.execute(_insert_run, _run_row(run, caller, request, driver))
-    title = _title(conversation.title, chat.content.text)
     begun = connection.execute(
         _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
     )
     if begun.rowcount != 1:
         # On PostgreSQL two messages may come this far together; the row lets one of them have it.
         session.refresh(conversation)
-        raise _busy(conversation.run_id or "")
+        raise busy(conversation.run_id or "")
     return run
-
-
-def _busy(run_id: str) -> Conflict:
-    return Conflict(
-        "an answer is being written in this conversation; wait for it or cancel it",
-        kind="run_active",
-        detail={"run_id": run_id},
-    )
 
 
 def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
@@ -188,11 +189,3 @@ def _run_row(run: Run, caller: Caller, request: ChatRequest, driver: Driver) -> 
         "fence": 1, "lease_until": driver.lease_until, "created_at": run.created_at,
         "started_at": run.started_at,
     }  # fmt: skip
-
-
-def _title(known: str, text: str) -> str:
-    """An untitled conversation is called what it began with."""
-    if known != UNTITLED:
-        return known
-    line = " ".join(text.split())
-    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"

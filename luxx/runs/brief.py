@@ -1,5 +1,7 @@
 """A chat run's brief: all that a drive needs to know, read in one transaction."""
 
+from typing import Any
+
 import msgspec
 from sqlalchemy import Connection, bindparam, select
 
@@ -15,6 +17,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked, with every default settled when it was: later changes do not alter a run.
 
     `tools` names the tools offered to the model. `parent_id` is the user's message that is answered.
+    `response_schema` is the JSON schema that the answer's text must fit.
     `takes_images`: whether the model is shown the conversation's images.
     """
 
@@ -27,6 +30,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     max_tokens: int | None = None
     system_prompt: str = ""
+    response_schema: dict[str, Any] | None = None
 
 
 class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):

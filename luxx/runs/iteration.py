@@ -190,6 +190,7 @@ class Iteration:
             thinking_enabled=asked.thinking_enabled,
             temperature=asked.temperature,
             max_tokens=asked.max_tokens,
+            response_schema=asked.response_schema,
         )
 
     def _completed(self, reader: CompletionReader) -> Completed:

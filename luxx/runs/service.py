@@ -1,7 +1,7 @@
 """Runs as callers use them: send a message, watch, cancel, look back. The loop itself is `loop.py`'s."""
 
 import asyncio
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from sqlalchemy.orm import Session
@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.settings import read_settings
 from luxx.config import LimitsConfig
-from luxx.conversations.models import ConversationRow
-from luxx.conversations.service import own_conversation, own_message
+from luxx.conversations.access import locked_message, message_in, own_conversation, own_message
+from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.views import MessageView, message_view
 from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
 from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
@@ -52,16 +52,32 @@ class Engine(Protocol):
         ...
 
 
-class Sending(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to send. `tools`: all the user may use, none, or those named; None: what suits the model."""
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """How to be answered. `tools`: all the user may use, none, or those named; None: what suits the model.
 
-    conversation_id: str
-    text: str
-    attachments: list[GivenAttachment] = []
+    `response_schema` is a JSON schema for the text of the answer.
+    """
+
     tools: bool | list[str] | None = None
     thinking_enabled: bool | None = None
     model: str | None = None
     provider_id: int | None = None
+    response_schema: dict[str, Any] | None = None
+
+
+class Sending(Asking, frozen=True, kw_only=True):
+    """A message to send, below `parent_id` where that is given, else below the selected leaf."""
+
+    conversation_id: str
+    text: str
+    attachments: list[GivenAttachment] = []
+    parent_id: str | None = None
+
+
+class AskingAgain(Asking, frozen=True, kw_only=True):
+    """A message to answer once more: a user's, or the one that an assistant's message answers."""
+
+    message_id: str
 
 
 class RunService:
@@ -85,31 +101,44 @@ class RunService:
         self._limits = limits
         self._attachments = attachments
 
-    async def send(self, caller: Caller, sending: Sending) -> Run:
-        """Stores the message, makes the run that answers it and starts it.
+    async def send(self, caller: Caller, asking: Sending | AskingAgain) -> Run:
+        """Stores the message if it is new, makes the run that answers it and starts it.
 
         Raises NotFound, InvalidInput, Conflict (one runs already) or TooMany; then nothing has changed.
         """
-        run = await self._admit(caller, sending)
+        run = await self._admit(caller, asking)
         await self._engine.start(run.id, 1)
         return run
 
-    async def send_and_watch(self, caller: Caller, sending: Sending, *, accumulated: bool = False) -> Watch:
+    async def send_and_watch(
+        self, caller: Caller, asking: Sending | AskingAgain, *, accumulated: bool = False
+    ) -> Watch:
         """`send`, with a watch that is attached before the run begins. Whoever takes it must attach to it."""
-        run = await self._admit(caller, sending)
+        run = await self._admit(caller, asking)
         watch = Watch(self._hub, self._store, run, accumulated=accumulated)
         watch.attach_first()
         await self._engine.start(run.id, 1)
         return watch
 
-    async def _admit(self, caller: Caller, sending: Sending) -> Run:
+    async def _admit(self, caller: Caller, asking: Sending | AskingAgain) -> Run:
         # Files are read before, so that no lock is held while a PDF is.
-        gathered = await self._attachments.gather(caller, sending.attachments)
+        given = asking.attachments if isinstance(asking, Sending) else []
+        gathered = await self._attachments.gather(caller, given)
         driver = self._engine.driver()
 
         def work(session: Session) -> Run:
-            conversation = own_conversation(session, caller, sending.conversation_id, is_locked=True)
-            chat = self._settle(session, caller, conversation, sending, gathered)
+            if isinstance(asking, AskingAgain):
+                conversation, question_id = _question(session, caller, asking.message_id)
+                request = self._settle(session, caller, conversation, asking, gathered)
+                chat = NewChat(parent_id=question_id, request=request)
+            else:
+                conversation = own_conversation(session, caller, asking.conversation_id, is_locked=True)
+                parent_id = asking.parent_id or conversation.selected_leaf_id
+                if asking.parent_id is not None:
+                    message_in(session, conversation, asking.parent_id)
+                request = self._settle(session, caller, conversation, asking, gathered)
+                content = UserContent(text=asking.text, attachments=gathered.attachments)
+                chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
         return await self._store.write(work)
@@ -202,9 +231,9 @@ class RunService:
         session: Session,
         caller: Caller,
         conversation: ConversationRow,
-        sending: Sending,
+        sending: Asking,
         gathered: Gathered,
-    ) -> NewChat:
+    ) -> ChatRequest:
         """What was asked, with every default settled: the message's, the conversation's, the user's."""
         settings = read_settings(session, caller)
         choice = self._providers.choose(
@@ -221,7 +250,14 @@ class RunService:
                 detail={"fields": {"$.attachments": "images"}},
             )
         thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
-        request = ChatRequest(
+        if sending.response_schema is not None and not choice.card.structured:
+            raise InvalidInput(
+                f"{choice.model} is not known to keep to a JSON schema; leave response_format out, "
+                "or choose another model",
+                kind="response_format_unsupported",
+                detail={"fields": {"$.response_format": "not for this model"}},
+            )
+        return ChatRequest(
             parent_id="",
             provider_id=choice.provider_id,
             model=choice.model,
@@ -231,9 +267,8 @@ class RunService:
             temperature=_first(conversation.temperature, settings.temperature),
             max_tokens=_first(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
             system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
+            response_schema=sending.response_schema,
         )
-        content = UserContent(text=sending.text, attachments=gathered.attachments)
-        return NewChat(content=content, images=gathered.images, request=request)
 
     def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
         known = [tool.name for tool in self._registry.available_to(caller.permission_level)]
@@ -249,7 +284,21 @@ class RunService:
         return known if (has_tools if asked is None else asked) else []
 
 
-def _model(conversation: ConversationRow, sending: Sending) -> str | None:
+def _question(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
+    """The user's message that is answered again with this one, and its conversation, locked."""
+    conversation, row = locked_message(session, caller, message_id)
+    asked: MessageRow | None = row
+    if row.role != "user":
+        asked = None if row.parent_id is None else session.get(MessageRow, row.parent_id)
+    if asked is None or asked.role != "user":
+        raise InvalidInput(
+            "this message answers nothing that a person said, so there is nothing to answer again",
+            kind="not_answerable",
+        )
+    return conversation, asked.id
+
+
+def _model(conversation: ConversationRow, sending: Asking) -> str | None:
     """The conversation's model, unless the message names another provider than the conversation's."""
     is_elsewhere = sending.provider_id not in (None, conversation.provider_id)
     return None if is_elsewhere else conversation.model

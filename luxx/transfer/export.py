@@ -15,7 +15,7 @@ from luxx.accounts.caller import Caller
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.service import own_conversation
-from luxx.conversations.stored import assistant_steps, path_ids, user_content
+from luxx.conversations.stored import assistant_steps, read_path_ids, user_content
 from luxx.conversations.views import ConversationView, conversation_view, message_view
 from luxx.store.tables import table_of
 from luxx.transfer.document import FORMAT, VERSION, ExportedConversation, ExportedMessage
@@ -72,7 +72,7 @@ def write_markdown(session: Session, caller: Caller, conversation_id: str, file:
 def _path(session: Session, conversation: ConversationView) -> list[str]:
     if conversation.selected_leaf_id is None:
         return []
-    return path_ids(session.connection(), conversation.selected_leaf_id)
+    return read_path_ids(session.connection(), conversation.selected_leaf_id)
 
 
 def _told(row: ConversationRow) -> ExportedConversation:

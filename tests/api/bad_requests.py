@@ -129,7 +129,8 @@ PAGING = [
     Case(f"{path} {query}", "GET", f"{path}?{query}", fields=(query.partition("=")[0],), who=who)
     for path, who in (
         ("/conversations", "anna"), ("/providers", "anna"), ("/runs", "anna"), ("/tools", "anna"),
-        ("/files", "anna"), ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
+        ("/files", "anna"), ("/projects", "anna"),
+        ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
     )
     for query in ("page=0", "page=-1", "page=x", "page=1.5", "page=", f"page={HUGE}",
                   "page_size=0", "page_size=101", "page_size=-5", "page_size=many", f"page_size={HUGE}")
@@ -353,8 +354,118 @@ ROUTES = [
     Case("a path that is no UTF-8", "GET", "/%ff", None, 404),
 ]  # fmt: skip
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+ANSWER = {"type": "json_schema", "schema": SCHEMA}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A schema that holds a schema that holds…"""
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def formats(path: str, more: dict[str, Any]) -> list[Case]:
+    """What `response_format` must not be; the model of these tests is not known to keep to one at all."""
+    at, schema = "$.response_format", "$.response_format.schema"
+
+    def asked(name: str, value: Any, *fields: str) -> Case:
+        return wrong(f"{path}: {name}", "POST", path, more | {"response_format": value}, *fields)
+
+    return [
+        asked("a format that is a text", "json", at),
+        asked("a format of another type", ANSWER | {"type": "json_object"}, f"{at}.type"),
+        asked("a format without a schema", {"type": "json_schema"}, schema),
+        asked("a schema that is a list", ANSWER | {"schema": []}, schema),
+        asked("a schema of an array", ANSWER | {"schema": {"type": "array"}}, schema),
+        asked("a schema of nothing", ANSWER | {"schema": {}}, schema),
+        asked("a schema that is none", ANSWER | {"schema": {"type": "object", "required": 5}}, schema),
+        asked("a schema too deep", ANSWER | {"schema": nested(40)}, schema),
+        asked("a schema deeper than any stack", ANSWER | {"schema": nested(400)}, schema),
+        asked("a schema too large", ANSWER | {"schema": SCHEMA | {"title": "x" * 70_000}}, schema),
+        asked("a schema of too many parts", ANSWER | {"schema": SCHEMA | {"anyOf": [True] * 2000}}, schema),
+        asked("a schema with a NUL", ANSWER | {"schema": SCHEMA | {"title": NUL}}, f"{schema}.title"),
+        asked("a format with a wild name", ANSWER | {"name": "a b"}, f"{at}.name"),
+        asked("a format with an unknown field", ANSWER | {"strict": True}, f"{at}.strict"),
+        asked("a model that keeps to no schema", ANSWER, at),
+    ]
+
+
+EDIT, FORK = "/messages/{asked}", "/conversations/{conversation}/fork"
+AGAIN = "/messages/{message}/regenerate"
+BRANCHES = [
+    wrong("an edit without content", "PUT", EDIT, {}, "$.content"),
+    wrong("an edit into nothing", "PUT", EDIT, {"content": " "}, "$.content"),
+    wrong("an edit with a NUL", "PUT", EDIT, {"content": NUL}, "$.content"),
+    wrong("an edit into something endless", "PUT", EDIT, {"content": "x" * 1_000_001}, "$.content"),
+    wrong("an edit of the role", "PUT", EDIT, {"content": "x", "role": "assistant"}, "$.role"),
+    wrong("an edit with a file that is a text", "PUT", EDIT, {"content": "x", "attachments": ["a"]},
+          "$.attachments[0]"),
+    Case("an edit of an answer", "PUT", "/messages/{message}", {"content": "x"}),
+    Case("an edit of nothing", "PUT", f"/messages/{UNKNOWN_ID}", {"content": "x"}, 404),
+    Case("an edit of a NUL", "PUT", "/messages/%00", {"content": "x"}),
+    wrong("regenerating with a list", "POST", AGAIN, [], "$"),
+    wrong("regenerating other words", "POST", AGAIN, {"content": "x"}, "$.content"),
+    wrong("regenerating with an unknown tool", "POST", AGAIN, {"tools": ["no_such_tool"]}, "$.tools"),
+    wrong("regenerating with tools in words", "POST", AGAIN, {"tools": "all"}, "$.tools"),
+    wrong("regenerating by a huge provider", "POST", AGAIN, {"provider_id": HUGE}, "$.provider_id"),
+    wrong("regenerating by an empty model", "POST", AGAIN, {"model": ""}, "$.model"),
+    Case("regenerating by no provider", "POST", AGAIN, {"provider_id": 999_999}, 404),
+    Case("regenerating nothing", "POST", f"/messages/{UNKNOWN_ID}/regenerate", {}, 404),
+    Case("regenerating a NUL", "POST", "/messages/%00/regenerate", {}),
+    *formats(AGAIN, {}),
+    *formats("/messages", {"conversation_id": "{conversation}", "content": "x"}),
+    *formats("/messages/stream", {"conversation_id": "{conversation}", "content": "x"}),
+    wrong("sending below a number", "POST", "/messages",
+          {"conversation_id": "{conversation}", "content": "x", "parent_id": 1}, "$.parent_id"),
+    Case("sending below nothing", "POST", "/messages",
+         {"conversation_id": "{conversation}", "content": "x", "parent_id": UNKNOWN_ID}, 404),
+    wrong("selecting null", "PUT", "/conversations/{conversation}", {"selected_leaf_id": None},
+          "$.selected_leaf_id"),
+    wrong("selecting at birth", "POST", "/conversations", {"selected_leaf_id": "{message}"},
+          "$.selected_leaf_id"),
+    Case("selecting nothing", "PUT", "/conversations/{conversation}", {"selected_leaf_id": UNKNOWN_ID}, 404),
+    Case("selecting nothing and naming it", "PUT", "/conversations/{conversation}",
+         {"title": "changed", "selected_leaf_id": UNKNOWN_ID}, 404),
+    Case("a tree of nothing", "GET", f"/conversations/{UNKNOWN_ID}/tree", None, 404),
+    Case("forking nothing", "POST", f"/conversations/{UNKNOWN_ID}/fork", {}, 404),
+    Case("forking from nothing", "POST", FORK, {"message_id": UNKNOWN_ID}, 404),
+    wrong("forking from a number", "POST", FORK, {"message_id": 7}, "$.message_id"),
+    wrong("forking under another name", "POST", FORK, {"title": "x"}, "$.title"),
+    wrong("forking with half a body", "POST", FORK, "x", "$"),
+]  # fmt: skip
+
+PROJECTS = [
+    wrong("a project without a name", "POST", "/projects", {}, "$.name"),
+    wrong("a project of a blank name", "POST", "/projects", {"name": "  "}, "$.name"),
+    wrong("a project of an endless name", "POST", "/projects", {"name": "x" * 201}, "$.name"),
+    wrong("a project with a NUL", "POST", "/projects", {"name": "a", "description": NUL}, "$.description"),
+    wrong("a project of somebody", "POST", "/projects", {"name": "a", "user_id": 1}, "$.user_id"),
+    wrong("a project with an endless description", "POST", "/projects",
+          {"name": "a", "description": "x" * 10_001}, "$.description"),
+    wrong("a project renamed null", "PUT", "/projects/{project}", {"name": None}, "$.name"),
+    wrong("a project renamed to a blank", "PUT", "/projects/{project}", {"name": " "}, "$.name"),
+    Case("a project that there is not", "GET", f"/projects/{UNKNOWN_ID}", None, 404),
+    Case("changing no project", "PUT", f"/projects/{UNKNOWN_ID}", {"name": "x"}, 404),
+    Case("deleting no project", "DELETE", f"/projects/{UNKNOWN_ID}", None, 404),
+    Case("conversations of no project", "GET", f"/projects/{UNKNOWN_ID}/conversations", None, 404),
+    Case("a project with a NUL", "GET", "/projects/%00"),
+    Case("a conversation of no project", "POST", "/conversations", {"project_id": UNKNOWN_ID}, 404),
+    Case("pinned perhaps", "GET", "/conversations?pinned=perhaps", fields=("pinned",)),
+    Case("archived perhaps", "GET", "/conversations?archived=2", fields=("archived",)),
+    Case("an endless tag", "GET", "/conversations?tag=" + "x" * 51, fields=("tag",)),
+    Case("an endless question", "GET", "/conversations?q=" + "x" * 301, fields=("q",)),
+    Case("an endless project", "GET", "/conversations?project_id=" + "x" * 65, fields=("project_id",)),
+    Case("an unknown order", "GET", "/conversations?sort=title", fields=("sort",)),
+    Case("a tag with a NUL", "GET", "/conversations?tag=%00"),
+    Case("a question with a NUL", "GET", "/conversations?q=%00"),
+]  # fmt: skip
+
 CASES = [
     *AUTH,
+    *BRANCHES,
+    *PROJECTS,
     *CONVERSATIONS,
     *FILES,
     *PAGING,

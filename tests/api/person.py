@@ -93,7 +93,7 @@ class Person:
     def state(self) -> dict[str, Any]:
         """All that this person can see, for comparing before and after."""
         seen = {path: self.good("GET", path) for path in ("/auth/me", "/settings", "/tools?page_size=100")}
-        for path in ("/providers", "/conversations", "/files", "/runs"):
+        for path in ("/providers", "/projects", "/conversations", "/files", "/runs"):
             seen[path] = self.good("GET", f"{path}?page_size=100")
         for conversation in seen["/conversations"]["items"]:
             path = f"/messages?conversation_id={conversation['id']}&page_size=100"

@@ -18,6 +18,8 @@ def known(anna: Person) -> dict[str, str]:
     return {
         "{conversation}": conversation,
         "{message}": message["id"],
+        "{asked}": message["parent_id"],
+        "{project}": anna.good("POST", "/projects", json={"name": "kept"})["id"],
         "{run}": anna.good("GET", "/runs")["items"][0]["id"],
         "{provider}": str(anna.good("GET", "/providers")["items"][0]["id"]),
         "{user}": str(anna.user["id"]),

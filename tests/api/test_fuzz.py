@@ -64,13 +64,9 @@ def ids(anna: Person) -> dict[str, str]:
     message = anna.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "hi"})
     run = anna.good("GET", "/runs")["items"][0]
     file = anna.good("POST", "/files", files={"file": ("a.txt", b"a")})
-    return {
-        "file_id": file["id"],
-        "index": "0",
-        "conversation_id": conversation_id,
-        "message_id": message["id"],
-        "run_id": run["id"],
-    }
+    project_id = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    known = {"conversation_id": conversation_id, "message_id": message["id"], "run_id": run["id"]}
+    return known | {"project_id": project_id, "file_id": file["id"], "index": "0"}
 
 
 def test_whatever_is_asked_the_answer_is_as_described(

@@ -19,6 +19,9 @@ ROUTES = {
     ("PUT", "/conversations/{}"), ("DELETE", "/conversations/{}"),
     ("GET", "/conversations/{}/export"), ("POST", "/conversations/import"),
     ("GET", "/messages"), ("POST", "/messages"), ("POST", "/messages/stream"), ("DELETE", "/messages/{}"),
+    ("PUT", "/messages/{}"), ("POST", "/messages/{}/regenerate"), ("GET", "/conversations/{}/tree"),
+    ("POST", "/conversations/{}/fork"), ("GET", "/projects"), ("POST", "/projects"), ("GET", "/projects/{}"),
+    ("PUT", "/projects/{}"), ("DELETE", "/projects/{}"), ("GET", "/projects/{}/conversations"),
     ("GET", "/providers"), ("POST", "/providers"), ("GET", "/providers/{}"), ("PUT", "/providers/{}"),
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),
     ("GET", "/tools"), ("GET", "/tools/{}"), ("POST", "/tools/{}/execute"), ("DELETE", "/tools/cache"),
@@ -34,7 +37,7 @@ USER = {
 CONVERSATION = {
     "id", "user_id", "provider_id", "project_id", "title", "model", "system_prompt", "temperature",
     "max_tokens", "thinking_enabled", "created_at", "updated_at", "agent_id", "pinned", "archived", "tags",
-    "run_id",
+    "run_id", "selected_leaf_id",
 }  # fmt: skip
 MESSAGE = {
     "id", "conversation_id", "room_id", "parent_id", "role", "steps", "text", "content", "attachments",

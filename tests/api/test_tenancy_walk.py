@@ -18,20 +18,22 @@ from luxx.providers.scripted import ScriptedProvider
 UNKNOWN = {"conversation_id": "01890a5d-ac96-774b-bcce-b302099a8057", "provider_id": 987_654}
 UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["conversation_id"]}
 UNKNOWN |= {"file_id": UNKNOWN["conversation_id"]}
+UNKNOWN |= dict.fromkeys(["project_id", "parent_id", "selected_leaf_id"], UNKNOWN["conversation_id"])
 UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
     "last_event_id": "a place in a log, not a thing",
-    "project_id": "projects are not there yet; no id can be right",
 }
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
     "POST /messages": {"content": "hello"},
     "POST /messages/stream": {"content": "hello"},
     "PUT /conversations/{conversation_id}": {"title": "changed"},
+    "PUT /messages/{message_id}": {"content": "changed"},
+    "PUT /projects/{project_id}": {"name": "changed"},
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
-LISTS = {"GET /runs": "subject_id"}
+LISTS = {"GET /runs": "subject_id", "GET /conversations": "project_id"}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
@@ -45,9 +47,11 @@ class Belongings(msgspec.Struct, frozen=True):
 
 
 def furnish(person: Person) -> Belongings:
-    """A conversation with a message that has a file, its run, and the provider that answered."""
+    """A conversation of a project with a message that has a file, its run, and the provider that answered."""
     provider_id = person.good("GET", "/providers")["items"][0]["id"]
-    conversation = person.good("POST", "/conversations", json={"title": SECRET, "system_prompt": SECRET})
+    project = person.good("POST", "/projects", json={"name": SECRET, "description": SECRET})
+    fields = {"title": SECRET, "system_prompt": SECRET, "project_id": project["id"]}
+    conversation = person.good("POST", "/conversations", json=fields)
     file = person.good("POST", "/files", files={"file": ("secret.txt", SECRET.encode())})
     body = {
         "conversation_id": conversation["id"],
@@ -59,6 +63,9 @@ def furnish(person: Person) -> Belongings:
     ids = {
         "conversation_id": conversation["id"],
         "message_id": answer["parent_id"],
+        "parent_id": answer["id"],
+        "selected_leaf_id": answer["id"],
+        "project_id": project["id"],
         "file_id": file["id"],
         "index": 0,
         "run_id": run["id"],
@@ -105,7 +112,7 @@ def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> http
     body = dict(MINIMAL.get(f"{operation.method} {operation.template}", {}))
     if slot.where == "body":
         body[slot.name] = wanted
-    if operation.template.startswith("/messages") and operation.method == "POST":
+    if operation.template in ("/messages", "/messages/stream") and operation.method == "POST":
         body.setdefault("conversation_id", others["conversation_id"])
     is_bodied = operation.about.get("requestBody") is not None
     headers = {"accept": "application/json"}
@@ -172,7 +179,7 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belo
 def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongings, admin: Person) -> None:
     for other in (bobs.owner, admin):
         seen = json.dumps(other.state())
-        for name in ("conversation_id", "file_id", "message_id", "run_id"):
+        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
             assert annas.ids[name] not in seen
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}

@@ -1,0 +1,325 @@
+"""Branches over HTTP: other answers, other questions, the tree of them, and what the model is sent of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import connect
+from api.person import Person
+from api.server import Server
+from api.streams import attached
+from branching import JSON, Chat, Desk, desk_in, script
+from live_server import scripted_models
+
+NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with desk_in(tmp_path_factory.mktemp("branches")) as made:
+        yield made
+
+
+@pytest.fixture
+def chat(desk: Desk) -> Chat:
+    return desk.chat()
+
+
+def children(chat: Chat, message_id: str) -> list[str]:
+    return next(node["children"] for node in chat.tree()["nodes"] if node["id"] == message_id)
+
+
+def test_an_answer_regenerated_is_a_sibling_and_the_selected_leaf(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    second = chat.again(first["id"])
+    assert second["parent_id"] == first["parent_id"]
+    assert second["text"] != first["text"]
+    assert children(chat, first["parent_id"]) == [first["id"], second["id"]]
+    assert chat.show()["selected_leaf_id"] == second["id"]
+    assert desk.prompt() == [("user", "hello")]
+    chat.send("go on")
+    assert desk.prompt() == [("user", "hello"), ("assistant", second["text"]), ("user", "go on")]
+
+
+def test_a_users_message_is_answered_again_wherever_it_stands(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    chat.send("and then")
+    again = chat.again(first["parent_id"])
+    assert again["parent_id"] == first["parent_id"]
+    assert desk.prompt() == [("user", "hello")]
+    assert chat.texts() == ["hello", again["text"]]
+
+
+def test_regenerating_streams_as_sending_does(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    with desk.person.http.stream("POST", f"/messages/{first['id']}/regenerate?accumulated=1") as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        said = response.read().decode()
+    assert said.startswith("event: run\n")
+    assert "event: done\n" in said
+    assert '"accumulated"' in said
+
+
+def test_another_answer_may_be_asked_for_in_another_way(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello", tools=False)
+    assert "tools" not in desk.sent()
+    chat.again(first["id"], tools=["file_read"], model="other", thinking_enabled=False)
+    assert desk.sent()["model"] == "other"
+    assert [tool["function"]["name"] for tool in desk.sent()["tools"]] == ["file_read"]
+    chat.again(first["id"])
+    assert desk.sent()["model"] == "scripted"
+
+
+def test_while_an_answer_is_written_the_tree_stands_still_and_says_whose_run_it_is(
+    desk: Desk, chat: Chat
+) -> None:
+    person = desk.person
+    first = chat.send("hello")
+    run = chat.begin("wait")
+    for method, path, body in (
+        ("POST", f"/messages/{first['id']}/regenerate", {}),
+        ("PUT", f"/messages/{first['parent_id']}", {"content": "other"}),
+        ("PUT", f"/conversations/{chat.id}", {"selected_leaf_id": first["id"]}),
+        ("POST", "/messages", {"conversation_id": chat.id, "content": "x", "parent_id": first["id"]}),
+    ):
+        detail = person.bad(method, path, 409, json=body)["detail"]
+        assert (detail["kind"], detail["run_id"]) == ("run_active", run["id"]), path
+    assert len(chat.fork().messages()) == 3
+    person.good("POST", f"/runs/{run['id']}/cancel")
+    assert chat.show()["run_id"] is None
+    assert chat.again(first["id"])["status"] == "complete"
+
+
+def test_a_run_that_regenerates_can_be_cancelled_and_its_text_is_kept(desk: Desk, chat: Chat) -> None:
+    asked = chat.begin("wait")
+    desk.person.good("POST", f"/runs/{asked['id']}/cancel")
+    run = desk.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
+    with attached(desk.person, run["id"]) as stream:
+        stream.until("process_step")
+        desk.person.good("POST", f"/runs/{run['id']}/cancel")
+        assert stream.rest()[-1]["status"] == "stopped"
+    stopped = chat.messages()[-1]
+    assert (stopped["id"], stopped["status"], stopped["text"]) == (run["message_id"], "partial", "I am")
+    assert chat.show()["selected_leaf_id"] == run["message_id"]
+
+
+def test_what_failed_is_answered_again(desk: Desk, chat: Chat) -> None:
+    body = {"conversation_id": chat.id, "content": "fail"}
+    detail = desk.person.bad("POST", "/messages", 502, json=body)["detail"]
+    failed = chat.messages()[-1]
+    assert (failed["id"], failed["status"]) == (detail["message_id"], "failed")
+    better = chat.edit(failed["parent_id"], "do not")
+    answer = chat.again(better["id"])
+    assert (answer["status"], desk.prompt()) == ("complete", [("user", "do not")])
+    assert chat.again(failed["id"])["status"] == "failed"
+    assert desk.prompt() == [("user", "fail")]
+
+
+def test_editing_makes_a_sibling_selects_it_and_asks_no_model(desk: Desk, chat: Chat) -> None:
+    chat.send("hello")
+    second = chat.send("second")
+    asked = len(desk.upstream.requests)
+    edited = chat.edit(second["parent_id"], "better")
+    assert len(desk.upstream.requests) == asked
+    assert (edited["role"], edited["text"], edited["status"]) == ("user", "better", "complete")
+    old = next(message for message in chat.messages() if message["id"] == second["parent_id"])
+    assert (edited["parent_id"], old["text"]) == (old["parent_id"], "second")
+    assert chat.show()["selected_leaf_id"] == edited["id"]
+    answer = chat.again(edited["id"])
+    assert [text for _role, text in desk.prompt()] == ["hello", chat.messages()[1]["text"], "better"]
+    assert chat.texts()[-1] == answer["text"]
+
+
+def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: Chat) -> None:
+    files = [{"name": "note.md", "content": "Buy milk."}]
+    asked = chat.send("what does it say", attachments=files)["parent_id"]
+    assert [each["content"] for each in chat.edit(asked, "read it")["attachments"]] == ["Buy milk."]
+    other = [{"name": "b.txt", "content": "Bread."}]
+    assert [each["name"] for each in chat.edit(asked, "read it", attachments=other)["attachments"]] == [
+        "b.txt"
+    ]
+    assert chat.edit(asked, "read it", attachments=[])["attachments"] == []
+
+
+def test_only_what_a_person_said_is_edited_and_only_into_something(desk: Desk, chat: Chat) -> None:
+    answer = chat.send("hello")
+    failure = desk.person.bad("PUT", f"/messages/{answer['id']}", 400, json={"content": "I am clever"})
+    assert failure["detail"]["kind"] == "not_editable"
+    assert "regenerate" in failure["error"]
+    blank = desk.person.bad("PUT", f"/messages/{answer['parent_id']}", 400, json={"content": " \n"})
+    assert set(blank["detail"]["fields"]) == {"$.content"}
+    assert len(chat.messages()) == 2
+
+
+def test_selecting_an_inner_message_selects_the_newest_leaf_under_it(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    left = chat.send("left")
+    chat.select(first["id"])
+    right = chat.send("right", parent_id=first["id"])
+    assert chat.select(left["id"]) == left["id"]
+    chat.send("on the left")
+    assert [text for _role, text in desk.prompt()][2:] == ["left", left["text"], "on the left"]
+    assert chat.select(right["parent_id"]) == right["id"]
+    leaves = [node["id"] for node in chat.tree()["nodes"] if not node["children"]]
+    assert chat.select(first["parent_id"]) == max(leaves)
+
+
+def test_a_message_may_be_sent_below_any_other(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    chat.send("away")
+    chat.send("beside", parent_id=first["id"])
+    assert [text for _role, text in desk.prompt()] == ["hello", first["text"], "beside"]
+    elsewhere = desk.chat().send("elsewhere")
+    body = {"conversation_id": chat.id, "content": "x", "parent_id": elsewhere["id"]}
+    assert desk.person.bad("POST", "/messages", 404, json=body)["detail"]["kind"] == "message_not_found"
+    failure = desk.person.bad(
+        "PUT", f"/conversations/{chat.id}", 404, json={"selected_leaf_id": elsewhere["id"]}
+    )
+    assert failure["detail"]["kind"] == "message_not_found"
+    desk.person.bad("POST", f"/conversations/{chat.id}/fork", 404, json={"message_id": elsewhere["id"]})
+
+
+def test_the_tree_tells_what_follows_what(desk: Desk, chat: Chat) -> None:
+    first = chat.send("  much\n\tto   say " + "x" * 500)
+    second = chat.again(first["id"])
+    tree = chat.tree()
+    assert [node["id"] for node in tree["nodes"]] == [message["id"] for message in chat.messages()]
+    root, one, two = tree["nodes"]
+    assert root["children"] == [first["id"], second["id"]]
+    assert (root["parent_id"], one["parent_id"], two["parent_id"]) == (None, root["id"], root["id"])
+    assert root["preview"].startswith("much to say xxx")
+    assert len(root["preview"]) == 120
+    assert [one["preview"], two["preview"]] == [first["text"], second["text"]]
+    assert (one["role"], one["status"], one["children"]) == ("assistant", "complete", [])
+    assert tree["selected_leaf_id"] == second["id"]
+    assert tree["selected_path"] == [root["id"], second["id"]]
+    empty = desk.chat().tree()
+    assert empty == {"nodes": [], "selected_leaf_id": None, "selected_path": []}
+
+
+def test_deleting_a_branch_leaves_the_others_and_the_selection_where_it_is(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    second = chat.again(first["id"])
+    chat.delete(first["id"])
+    assert chat.show()["selected_leaf_id"] == second["id"]
+    assert chat.texts() == ["hello", second["text"]]
+    third = chat.again(second["id"])
+    chat.delete(third["id"])
+    assert chat.show()["selected_leaf_id"] == second["parent_id"]
+    assert chat.select(second["id"]) == second["id"]
+
+
+def test_deleting_a_first_message_selects_what_was_said_instead_of_it(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    instead = chat.edit(first["parent_id"], "good day")
+    answer = chat.again(instead["id"])
+    chat.select(first["id"])
+    chat.delete(first["parent_id"])
+    assert chat.show()["selected_leaf_id"] == answer["id"]
+    chat.delete(instead["id"])
+    assert chat.show()["selected_leaf_id"] is None
+    assert chat.messages() == []
+
+
+def test_a_deleted_branch_takes_the_runs_along_that_wrote_it(desk: Desk, chat: Chat) -> None:
+    first = chat.send("hello")
+    chat.again(first["id"])
+    runs = desk.person.good("GET", f"/runs?subject_id={chat.id}")["items"]
+    assert len(runs) == 2
+    chat.delete(first["parent_id"])
+    assert desk.person.good("GET", f"/runs?subject_id={chat.id}")["items"] == []
+
+
+def test_deleting_what_is_being_answered_again_stops_the_run(desk: Desk, chat: Chat) -> None:
+    asked = chat.begin("wait")
+    desk.person.good("POST", f"/runs/{asked['id']}/cancel")
+    run = desk.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
+    chat.delete(asked["message_id"])
+    assert desk.person.good("GET", f"/runs/{run['id']}")["status"] == "running"
+    chat.delete(chat.messages()[0]["id"])
+    assert desk.person.ask("GET", f"/runs/{run['id']}").status_code == 404
+    assert chat.show()["run_id"] is None
+    assert chat.messages() == []
+
+
+def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(desk: Desk) -> None:
+    person = desk.person
+    project = person.good("POST", "/projects", json={"name": "garden"})["id"]
+    chat = desk.chat(title="Plans", system_prompt="Be brief.", tags=["a"], project_id=project)
+    files = [{"name": "note.md", "content": "Buy milk."}]
+    first = chat.send("one", attachments=files)
+    second = chat.send("two")
+    chat.again(second["id"])
+    fork = chat.fork(second["id"])
+    shown = fork.show()
+    assert (shown["title"], shown["system_prompt"], shown["tags"]) == ("Plans", "Be brief.", ["a"])
+    assert (shown["project_id"], shown["run_id"], shown["pinned"]) == (project, None, False)
+    changing = ("id", "conversation_id", "parent_id")
+    path = [next(m for m in chat.messages() if m["id"] == id_) for id_ in (
+        first["parent_id"], first["id"], second["parent_id"], second["id"])]  # fmt: skip
+
+    def kept(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{key: value for key, value in each.items() if key not in changing} for each in messages]
+
+    assert kept(fork.messages()) == kept(path)
+    assert fork.messages()[0]["attachments"][0]["content"] == "Buy milk."
+    assert not {each["id"] for each in fork.messages()} & {each["id"] for each in chat.messages()}
+    before = chat.messages()
+    third = fork.send("three")
+    assert [text for _role, text in desk.prompt()][3:] == ["two", second["text"], "three"]
+    fork.delete(fork.messages()[0]["id"])
+    assert chat.messages() == before
+    assert third["conversation_id"] == fork.id
+
+
+def test_a_fork_without_a_place_copies_the_selected_path_and_an_empty_one_nothing(desk: Desk) -> None:
+    chat = desk.chat()
+    first = chat.send("one")
+    again = chat.again(first["id"])
+    assert [each["text"] for each in chat.fork().messages()] == ["one", again["text"]]
+    empty = desk.chat().fork()
+    assert (empty.messages(), empty.show()["selected_leaf_id"]) == ([], None)
+
+
+def test_a_fork_of_the_middle_ends_there(desk: Desk, chat: Chat) -> None:
+    first = chat.send("one")
+    chat.send("two")
+    fork = chat.fork(first["parent_id"])
+    assert fork.texts() == ["one"]
+    assert fork.again(fork.messages()[0]["id"])["status"] == "complete"
+    assert desk.prompt() == [("user", "one")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", f"/messages/{NOBODYS}/regenerate", {}),
+        ("PUT", f"/messages/{NOBODYS}", {"content": "x"}),
+        ("GET", f"/conversations/{NOBODYS}/tree", None),
+        ("POST", f"/conversations/{NOBODYS}/fork", {}),
+    ],
+)
+def test_what_is_not_there_is_not_found(desk: Desk, method: str, path: str, body: Any) -> None:
+    desk.person.bad(method, path, 404, json=body)
+
+
+def test_another_answer_is_written_to_its_end_by_the_server_after_a_killed_one(tmp_path: Path) -> None:
+    with scripted_models(script()) as upstream, Server(tmp_path) as first:
+        with Person(first, None).sign_in() as admin:
+            connect(admin, upstream)
+            chat = Desk(admin, upstream).chat()
+            asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
+            run = admin.good("POST", f"/messages/{asked}/regenerate", headers=JSON)
+            with attached(admin, run["id"]) as stream:
+                stream.until("process_step")
+                first.kill()
+        upstream.release("waiting")
+        with Server(tmp_path) as second, Person(second, None).sign_in() as admin:
+            with attached(admin, run["id"]) as stream:
+                assert stream.rest()[-1]["status"] == "completed"
+            again = Chat(Desk(admin, upstream), chat.id)
+            assert again.texts() == ["wait", "I am"]
+            assert len(again.messages()) == 4
+            assert again.show()["run_id"] is None

@@ -1,0 +1,101 @@
+"""Branches and lists on both databases, through whole servers: also when many want the same at once."""
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from branching import JSON, Desk, desk_in
+
+from store.databases import new_database
+
+SECRET = "a secret that all servers of one database share, long enough"
+AT_ONCE = 8
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    settings: dict[str, str] = {}
+    if request.param == "postgresql":
+        url = new_database(request.getfixturevalue("postgresql"), f"branching{next(numbers)}")
+        settings = {"LUXX_DATABASE__URL": url, "LUXX_APP__SECRET_KEY": SECRET}
+    with desk_in(tmp_path_factory.mktemp("branching"), **settings) as made:
+        yield made
+
+
+def test_a_conversation_branches_and_is_forked(desk: Desk) -> None:
+    chat = desk.chat()
+    files = [{"name": "note.md", "content": "Buy milk."}]
+    first = chat.send("hello", attachments=files)
+    second = chat.again(first["id"])
+    edited = chat.edit(first["parent_id"], "good day")
+    third = chat.again(edited["id"])
+    assert chat.select(first["parent_id"]) == second["id"]
+    fork = chat.fork(first["id"])
+    assert [each["text"] for each in fork.messages()] == ["hello", first["text"]]
+    assert fork.messages()[0]["attachments"][0]["content"] == "Buy milk."
+    assert fork.messages()[1]["usage"] == first["usage"]
+    chat.delete(first["parent_id"])
+    assert chat.show()["selected_leaf_id"] == third["id"]
+    assert chat.texts() == ["good day", third["text"]]
+    assert fork.texts() == ["hello", first["text"]]
+
+
+def test_conversations_are_found_by_what_they_carry(desk: Desk) -> None:
+    project = desk.person.good("POST", "/projects", json={"name": "shelf"})["id"]
+    for title, tags in (("50% off", ["work", "a b"]), ("Other", ['x","work']), ("third", [])):
+        desk.chat(title=title, tags=tags, project_id=project)
+
+    def found(query: str) -> list[str]:
+        page = desk.person.good("GET", f"/conversations?project_id={project}&{query}")
+        assert page["total"] == len(page["items"])
+        return [each["title"] for each in page["items"]]
+
+    assert found("tag=work") == ["50% off"]
+    assert found("tag=x%22,%22work") == ["Other"]
+    assert found("q=50%25") == ["50% off"]
+    assert found("q=OTHER&pinned=false&archived=false&sort=updated") == ["Other"]
+    desk.person.good("DELETE", f"/projects/{project}")
+    assert found("q=") == []
+
+
+def test_one_of_many_who_want_another_answer_at_once_gets_it(desk: Desk) -> None:
+    chat = desk.chat()
+    asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
+    path = f"/messages/{asked}/regenerate"
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        answers = list(threads.map(lambda _: desk.person.ask("POST", path, headers=JSON), range(AT_ONCE)))
+    (run,) = [each.json()["data"] for each in answers if each.status_code == 202]
+    refused = [each.json() for each in answers if each.status_code != 202]
+    assert {each["code"] for each in refused} == {409}
+    assert {each["detail"]["run_id"] for each in refused} == {run["id"]}
+    desk.person.good("POST", f"/runs/{run['id']}/cancel")
+    assert [node["children"] for node in chat.tree()["nodes"] if node["id"] == asked] == [[run["message_id"]]]
+
+
+def test_whoever_deletes_and_asks_at_once_leaves_a_whole_tree(desk: Desk) -> None:
+    for _ in range(5):
+        chat = desk.chat()
+        first = chat.send("hello")
+        message = f"/messages/{first['id']}"
+        wanted = [
+            ("POST", f"{message}/regenerate", {}),
+            ("DELETE", message, None),
+            ("PUT", f"/messages/{first['parent_id']}", {"content": "other"}),
+            ("POST", f"/conversations/{chat.id}/fork", {"message_id": first["id"]}),
+            ("PUT", f"/conversations/{chat.id}", {"selected_leaf_id": first["id"]}),
+            ("DELETE", f"/messages/{first['parent_id']}", None),
+        ]
+        with ThreadPoolExecutor(len(wanted)) as threads:
+            answers = list(
+                threads.map(lambda one: desk.person.ask(one[0], one[1], json=one[2], headers=JSON), wanted)
+            )
+        assert {each.status_code for each in answers} <= {200, 201, 202, 404, 409}
+        for run in desk.person.good("GET", f"/runs?subject_id={chat.id}&status=running")["items"]:
+            desk.person.ask("POST", f"/runs/{run['id']}/cancel")
+        tree = chat.tree()
+        known = {node["id"] for node in tree["nodes"]}
+        assert {node["parent_id"] for node in tree["nodes"]} <= known | {None}
+        assert (tree["selected_leaf_id"] in known) if known else tree["selected_leaf_id"] is None

@@ -34,11 +34,13 @@ from luxx.api.messages import MessageController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
+from luxx.api.search import SearchController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
 from luxx.clock import new_id
 from luxx.config import Config
+from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
@@ -108,6 +110,7 @@ class House:
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
         self.hub = Hub()
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.searches = SearchService(self.store)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -244,6 +247,7 @@ def create_app(house: House) -> Litestar:
             MessageController,
             ProvidersController,
             RunController,
+            SearchController,
             ServiceInfoController,
             SettingsController,
             ToolController,
@@ -256,6 +260,7 @@ def create_app(house: House) -> Litestar:
             "providers": _given(lambda: house.providers),
             "conversations": _given(lambda: house.conversations),
             "runs": _given(lambda: house.runs),
+            "searches": _given(lambda: house.searches),
             "tool_executor": _given(lambda: house.executor),
             "workspace_of": _given(lambda: house.workspace_of),
             "service_state": _given(house.service_state),

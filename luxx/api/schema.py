@@ -35,6 +35,7 @@ TAGS = {
     "auth": "Sign-in, and administering users.",
     "conversations": "Make, list, change and delete conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
+    "search": "Full text over your own conversations.",
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, aliased
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.conversations.search_index import index_title
 from luxx.conversations.views import (
     ConversationChange,
     ConversationView,
@@ -63,6 +64,7 @@ class ConversationService:
             _change(session, caller, row, new)
             session.add(row)
             session.flush()
+            _index_title(session, row, new)
             return conversation_view(row)
 
         return await self._store.write(work)
@@ -102,6 +104,7 @@ class ConversationService:
             _change(session, caller, row, changes)
             row.updated_at = utc_now()
             session.flush()
+            _index_title(session, row, changes)
             return conversation_view(row)
 
         return await self._store.write(work)
@@ -221,6 +224,11 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         if value is UNSET:
             continue
         setattr(row, name, msgspec.json.encode(value).decode() if name == "tags" else value)
+
+
+def _index_title(session: Session, row: ConversationRow, changes: ConversationChange) -> None:
+    if changes.title is not UNSET:
+        index_title(session.connection(), user_id=row.user_id, conversation_id=row.id, title=row.title)
 
 
 def _following(message_id: str) -> Select[str]:

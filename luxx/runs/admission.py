@@ -13,6 +13,7 @@ from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.service import UNTITLED
 from luxx.errors import Conflict, TooMany
 from luxx.runs.brief import ChatRequest
@@ -84,20 +85,21 @@ def admit(
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     connection = session.connection()
-    connection.execute(
-        _insert_message,
-        {
-            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-            "parent_id": conversation.selected_leaf_id, "run_id": run_id, "role": "user",
-            "content": _encode(chat.content).decode(), "created_at": now,
-        },
-    )  # fmt: skip
+    message = {
+        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
+        "parent_id": conversation.selected_leaf_id, "run_id": run_id, "role": "user",
+        "content": _encode(chat.content).decode(), "created_at": now,
+    }  # fmt: skip
+    connection.execute(_insert_message, message)
+    index_message(connection, message)
     run = Run(
         id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=RunStatus.RUNNING,
         phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
     )  # fmt: skip
     connection.execute(_insert_run, _run_row(run, caller, request, driver))
     title = _title(conversation.title, chat.content.text)
+    if title != conversation.title:
+        index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     begun = connection.execute(
         _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
     )

@@ -15,7 +15,6 @@ from luxx.store.search_words import SearchKind
 Query = Annotated[
     str,
     QueryParameter(
-        name="q",
         min_length=1,
         max_length=200,
         description='words, all of which must be there; "a phrase" in quotes; the beginning of a word*',
@@ -46,14 +45,14 @@ class SearchController(Controller):
         self,
         caller: GivenCaller,
         searches: NamedDependency[SearchService],
-        query: Query,
+        q: Query,
         kind: Kind = None,
         conversation_id: InConversation = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[SearchPage]:
         """Titles and messages in which all words stand: titles first, then messages, newest first."""
-        search = Search(query=query, kind=kind, conversation_id=conversation_id)
+        search = Search(query=q, kind=kind, conversation_id=conversation_id)
         found = await searches.find(caller, search, page=page, page_size=page_size)
         return success(
             SearchPage(

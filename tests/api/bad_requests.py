@@ -282,6 +282,17 @@ TOOLS_RUNS_SETTINGS = [
           {"temperature": 0.5, "thinking_enabled": "x"}, "$.thinking_enabled"),
 ]  # fmt: skip
 
+SEARCHES = [
+    Case("searching for nothing", "GET", "/search", fields=("q",)),
+    Case("searching for an empty text", "GET", "/search?q=", fields=("q",)),
+    Case("searching for too much", "GET", "/search?q=" + "x" * 201, fields=("q",)),
+    Case("searching for a NUL", "GET", "/search?q=a%00b"),
+    Case("searching in an unknown kind", "GET", "/search?q=a&kind=dream", fields=("kind",)),
+    Case("searching page zero", "GET", "/search?q=a&page=0", fields=("page",)),
+    Case("searching with a page too large", "GET", "/search?q=a&page_size=101", fields=("page_size",)),
+    Case("searching where nothing is", "GET", f"/search?q=a&conversation_id={UNKNOWN_ID}", None, 404),
+]  # fmt: skip
+
 BODIES = [
     raw("no body", b""),
     raw("half a body", b'{"title": "x"'),
@@ -335,4 +346,14 @@ ROUTES = [
     Case("a path that is no UTF-8", "GET", "/%ff", None, 404),
 ]  # fmt: skip
 
-CASES = [*AUTH, *CONVERSATIONS, *PAGING, *MESSAGES, *PROVIDERS, *TOOLS_RUNS_SETTINGS, *BODIES, *ROUTES]
+CASES = [
+    *AUTH,
+    *CONVERSATIONS,
+    *PAGING,
+    *MESSAGES,
+    *PROVIDERS,
+    *TOOLS_RUNS_SETTINGS,
+    *SEARCHES,
+    *BODIES,
+    *ROUTES,
+]

@@ -6,7 +6,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
+from luxx.api.parameters import GivenCaller
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
@@ -258,9 +259,9 @@ def create_app(house: House) -> Litestar:
             "accounts": _given(lambda: house.accounts),
             "user_settings": _given(lambda: house.settings),
             "providers": _given(lambda: house.providers),
-            "conversations": _given(lambda: house.conversations),
+            "conversations": _given_after_caller(lambda: house.conversations),
             "runs": _given(lambda: house.runs),
-            "searches": _given(lambda: house.searches),
+            "searches": _given_after_caller(lambda: house.searches),
             "tool_executor": _given(lambda: house.executor),
             "workspace_of": _given(lambda: house.workspace_of),
             "service_state": _given(house.service_state),
@@ -283,3 +284,12 @@ def _given(part: object) -> Provide:
     """A part of the house as a dependency; looked up late, because some are wired when it opens."""
     assert callable(part)
     return Provide(part, sync_to_thread=False)
+
+
+def _given_after_caller(part: Callable[[], object]) -> Provide:
+    """The same for busy routes: what Litestar resolves at once costs a task each, one by one it does not."""
+
+    async def give(caller: GivenCaller) -> object:
+        return part()
+
+    return Provide(give)

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Select, bindparam, delete, func, select, update
+from sqlalchemy import Select, bindparam, delete, select, update
 from sqlalchemy.orm import Session, aliased
 
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
+from luxx.conversations.lists import conversation_page, message_page
 from luxx.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.conversations.search_index import index_title
 from luxx.conversations.views import (
@@ -19,7 +20,6 @@ from luxx.conversations.views import (
     ConversationView,
     MessageView,
     conversation_view,
-    message_view,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.store.engine import Store
@@ -74,19 +74,9 @@ class ConversationService:
     ) -> tuple[list[ConversationView], int]:
         """The caller's conversations, newest first, and how many there are."""
 
-        def work(session: Session) -> tuple[list[ConversationView], int]:
-            mine = ConversationRow.user_id == caller.user_id
-            total = session.scalar(select(func.count()).select_from(ConversationRow).where(mine)) or 0
-            rows = session.scalars(
-                select(ConversationRow)
-                .where(mine)
-                .order_by(ConversationRow.id.desc())
-                .limit(page_size)
-                .offset((page - 1) * page_size)
-            )
-            return [conversation_view(row) for row in rows], total
-
-        return await self._store.read(work)
+        return await self._store.read(
+            lambda session: conversation_page(session.connection(), caller, page=page, page_size=page_size)
+        )
 
     async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
         return await self._store.read(
@@ -128,19 +118,16 @@ class ConversationService:
     ) -> tuple[list[MessageView], int]:
         """A conversation's messages, newest first: one page, or those before a message's id."""
 
-        def work(session: Session) -> tuple[list[MessageView], int]:
-            own_conversation(session, caller, conversation_id)
-            inside = MessageRow.conversation_id == conversation_id
-            total = session.scalar(select(func.count()).select_from(MessageRow).where(inside)) or 0
-            query: Select[MessageRow] = select(MessageRow).where(inside)
-            if before is not None:
-                query = query.where(MessageRow.id < before)
-            else:
-                query = query.offset((page - 1) * page_size)
-            rows = session.scalars(query.order_by(MessageRow.id.desc()).limit(page_size))
-            return [message_view(row) for row in rows], total
-
-        return await self._store.read(work)
+        return await self._store.read(
+            lambda session: message_page(
+                session.connection(),
+                caller,
+                conversation_id,
+                page=page,
+                page_size=page_size,
+                before=before,
+            )
+        )
 
     async def delete_message(self, caller: Caller, message_id: str) -> None:
         """Deletes a message and what follows it; the selected leaf moves to its parent.

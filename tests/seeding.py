@@ -61,11 +61,9 @@ def seed(connection: Connection, talk: Talk, lengths: Iterable[int], *, user_id:
     ids: list[str] = []
     pending: list[dict[str, Any]] = []
     for length in lengths:
-        ids.append(_conversation(connection, talk, user_id))
-        pending += _path(talk, ids[-1], length, user_id)
-        if pending:
-            leaf = _conversations.update().where(_conversations.c.id == ids[-1])
-            connection.execute(leaf.values(selected_leaf_id=pending[-1]["id"]))
+        path = list(_path(talk, length, user_id))
+        ids.append(_conversation(connection, talk, path, user_id))
+        pending += path
         if len(pending) >= BATCH:
             _store(connection, pending)
             pending = []
@@ -73,24 +71,26 @@ def seed(connection: Connection, talk: Talk, lengths: Iterable[int], *, user_id:
     return ids
 
 
-def _conversation(connection: Connection, talk: Talk, user_id: int) -> str:
+def _conversation(connection: Connection, talk: Talk, path: list[dict[str, Any]], user_id: int) -> str:
     id_, title, now = new_id(), f"About {talk.words(4)}", utc_now()
+    for message in path:
+        message["conversation_id"] = id_
     row = {
         "id": id_, "user_id": user_id, "title": title, "tags": '["seeded"]', "created_at": now,
-        "updated_at": now,
+        "updated_at": now, "selected_leaf_id": path[-1]["id"] if path else None,
     }  # fmt: skip
     connection.execute(insert(_conversations), row)
     index_title(connection, user_id=user_id, conversation_id=id_, title=title)
     return id_
 
 
-def _path(talk: Talk, conversation_id: str, length: int, user_id: int) -> Iterator[dict[str, Any]]:
+def _path(talk: Talk, length: int, user_id: int) -> Iterator[dict[str, Any]]:
     parent: str | None = None
     for _ in range(length):
         role, content = talk.content()
         id_ = new_id()
         yield {
-            "id": id_, "user_id": user_id, "conversation_id": conversation_id, "parent_id": parent,
+            "id": id_, "user_id": user_id, "parent_id": parent,
             "role": role, "content": content, "usage": _usage if role == "assistant" else None,
             "created_at": utc_now(),
         }  # fmt: skip

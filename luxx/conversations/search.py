@@ -122,26 +122,29 @@ class SearchService:
 
     async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
         """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
-        terms = terms_of(search.query)
+        return await self._store.read(
+            lambda session: find(session, caller, search, page=page, page_size=page_size)
+        )
 
-        def work(session: Session) -> Found:
-            if search.conversation_id is not None:
-                own_conversation(session, caller, search.conversation_id)
-            if not terms:
-                return Found(hits=[], total=0, has_more=False)
-            connection = session.connection()
-            found: list[int] = []
-            has_more = False
-            for kind in SearchKind if search.kind is None else (search.kind,):
-                ids = _ids(connection, terms, caller, kind, search.conversation_id)
-                has_more |= len(ids) > MOST_HITS
-                found += ids[:MOST_HITS]
-            start = (page - 1) * page_size
-            rows = _rows(connection, caller, found[start : start + page_size])
-            hits = [_hit(row, rank, terms) for rank, row in enumerate(rows, start + 1)]
-            return Found(hits=hits, total=len(found), has_more=has_more)
 
-        return await self._store.read(work)
+def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
+    """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
+    if search.conversation_id is not None:
+        own_conversation(session, caller, search.conversation_id)
+    terms = terms_of(search.query)
+    if not terms:
+        return Found(hits=[], total=0, has_more=False)
+    connection = session.connection()
+    found: list[int] = []
+    has_more = False
+    for kind in SearchKind if search.kind is None else (search.kind,):
+        ids = _ids(connection, terms, caller, kind, search.conversation_id)
+        has_more |= len(ids) > MOST_HITS
+        found += ids[:MOST_HITS]
+    start = (page - 1) * page_size
+    rows = _rows(connection, caller, found[start : start + page_size])
+    hits = [_hit(row, rank, terms) for rank, row in enumerate(rows, start + 1)]
+    return Found(hits=hits, total=len(found), has_more=has_more)
 
 
 def _ids(

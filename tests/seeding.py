@@ -17,9 +17,6 @@ from luxx.wire.step import Step, StepType, step_id
 from luxx.wire.usage import Usage
 
 BATCH = 1000
-RARE = 500
-"""One message of so many says the rare word."""
-
 _messages, _conversations = table_of(MessageRow), table_of(ConversationRow)
 _encode = msgspec.json.Encoder().encode
 _usage = _encode(Usage(prompt_tokens=120, completion_tokens=80)).decode()
@@ -28,7 +25,9 @@ _usage = _encode(Usage(prompt_tokens=120, completion_tokens=80)).decode()
 class Talk:
     """Says something new every time, the same for the same seed; words are as uneven as in a language."""
 
-    def __init__(self, seed: int = 7) -> None:
+    def __init__(self, seed: int = 7, *, rare_every: int = 0) -> None:
+        """One message of so many says something rare; 0: none does."""
+        self._rare_every = rare_every
         self._random = random.Random(seed)
         letters = "abcdefghijklmnoprstuvw"
         self._words = ["".join(self._random.choices(letters, k=2 + n % 8)) for n in range(5000)]
@@ -41,7 +40,8 @@ class Talk:
     def content(self) -> tuple[str, str]:
         """A role and its stored JSON, in turn; every fifth answer used a tool."""
         self._said += 1
-        said = f"common {'rare 机器学习 ' if self._said % RARE == 1 else ''}{self.words(35)}"
+        is_rare = self._rare_every and self._said % self._rare_every == 1
+        said = f"common {'rare 机器学习 ' if is_rare else ''}{self.words(35)}"
         if self._said % 2:
             return "user", _encode(UserContent(text=said)).decode()
         parts: list[dict[str, Any]] = [{"type": StepType.THINKING, "content": self.words(40)}]

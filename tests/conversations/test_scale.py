@@ -30,6 +30,9 @@ assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 FEW, LONG, EACH = 1000, 1000, 50
 """Messages in the small house, in the long conversation of both, and in the other conversations."""
 
+RARE_EVERY = 100
+"""Only the long conversation says something rare, so that a search for it finds as much in both houses."""
+
 LISTED, DOOMED = 30, 6
 TIMES_DEARER = 2.0
 ROUNDS, CALLS = 12, 10
@@ -53,7 +56,7 @@ class House:
         with engine.begin() as connection:
             seed(connection, talk, [EACH] * many, user_id=2)
             seed(connection, talk, [EACH] * many)
-            (self.long,) = seed(connection, talk, [LONG])
+            (self.long,) = seed(connection, Talk(rare_every=RARE_EVERY), [LONG])
             self.doomed = seed(connection, talk, [EACH] * DOOMED)
             seed(connection, talk, [0] * LISTED)
         self.leaf = self.store.read_now(

@@ -6,7 +6,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,10 +34,12 @@ from luxx.api.errors import HANDLERS
 from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
+from luxx.api.parameters import GivenCaller
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
+from luxx.api.search import SearchController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
@@ -46,6 +48,7 @@ from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
 from luxx.conversations.projects import ProjectService
+from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
 from luxx.files.pdf import PdfReader
@@ -99,6 +102,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     ProjectController,
     ProvidersController,
     RunController,
+    SearchController,
     ServiceInfoController,
     SettingsController,
     ToolController,
@@ -147,6 +151,7 @@ class House:
         self.transfer = TransferService(self.store, self.data_dir, config.files)
         self.hub = Hub()
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.searches = SearchService(self.store)
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -312,12 +317,13 @@ def _parts(house: House) -> dict[str, Provide]:
         "providers": _given(lambda: house.providers),
         "attachments": _given(lambda: house.attachments),
         "branches": _given(lambda: house.branches),
-        "conversations": _given(lambda: house.conversations),
+        "conversations": _given_after_caller(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
         "projects": _given(lambda: house.projects),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
+        "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),
         "workspace_of": _given(lambda: house.workspace_of),
         "service_state": _given(house.service_state),
@@ -328,3 +334,12 @@ def _given(part: object) -> Provide:
     """A part of the house as a dependency; looked up late, because some are wired when it opens."""
     assert callable(part)
     return Provide(part, sync_to_thread=False)
+
+
+def _given_after_caller(part: Callable[[], object]) -> Provide:
+    """The same for busy routes: what Litestar resolves at once costs a task each, one by one it does not."""
+
+    async def give(caller: GivenCaller) -> object:
+        return part()
+
+    return Provide(give)

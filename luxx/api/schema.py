@@ -36,6 +36,7 @@ TAGS = {
     "projects": "Named places that conversations belong to.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
+    "search": "Full text over your own conversations.",
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",

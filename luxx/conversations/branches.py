@@ -4,6 +4,7 @@ Answering again is `runs/service.py`'s; selecting a leaf is a change of the conv
 """
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +16,7 @@ from luxx.clock import new_id, utc_now
 from luxx.conversations.access import check_idle, locked_message, message_in, own_conversation
 from luxx.conversations.images import Images, copied, store_images, with_images
 from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_message, index_messages, index_title
 from luxx.conversations.stored import assistant_steps, read_path_ids, user_content, user_text_of
 from luxx.conversations.views import ConversationView, MessageView, conversation_view, message_view
 from luxx.errors import InvalidInput
@@ -45,6 +47,11 @@ _copy_message = insert(_messages).from_select(
 
 
 _content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
+_stored = (
+    select(_messages.c.id, _messages.c.user_id, _messages.c.conversation_id, _messages.c.content)
+    .where(_messages.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(_messages.c.id)
+)
 _set_content = (
     update(_messages).where(_messages.c.id == bindparam("b_id")).values(content=bindparam("b_content"))
 )
@@ -115,6 +122,7 @@ class BranchService:
             session.add(new)
             session.flush()
             store_images(connection, new.id, carried)
+            index_message(connection, _as_indexed(new))
             conversation.selected_leaf_id = new.id
             conversation.updated_at = new.created_at
             return message_view(new)
@@ -144,6 +152,7 @@ class BranchService:
             copy = _copy_of(source)
             session.add(copy)
             session.flush()
+            index_title(session.connection(), user_id=copy.user_id, conversation_id=copy.id, title=copy.title)
             leaf_id = message_id or source.selected_leaf_id
             if leaf_id is not None:
                 copy.selected_leaf_id = _copy_path(session, leaf_id, copy.id)
@@ -230,8 +239,20 @@ def _copy_path(session: Session, leaf_id: str, conversation_id: str) -> str:
             for source, id_, parent in zip(sources, ids, [None, *ids], strict=False)
         ],
     )
+    _index(connection, ids)
     _copy_images(connection, dict(zip(sources, ids, strict=True)))
     return ids[-1]
+
+
+def _index(connection: Connection, ids: list[str]) -> None:
+    """A few at a time: a path may carry more files than memory should hold."""
+    for at in range(0, len(ids), READ_AT_ONCE):
+        rows = connection.execute(_stored, {"ids": ids[at : at + READ_AT_ONCE]})
+        index_messages(connection, [dict(row) for row in rows.mappings()])
+
+
+def _as_indexed(row: MessageRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("id", "user_id", "conversation_id", "content")}
 
 
 def _copy_images(connection: Connection, copies: dict[str, str]) -> None:

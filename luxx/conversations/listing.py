@@ -1,16 +1,17 @@
 """Which of a user's conversations to show, in which order, a page at a time."""
 
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, cast, exists, func, literal, select
+from sqlalchemy import ColumnElement, cast, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.conversations.lists import conversation_page
 from luxx.conversations.models import ConversationRow
-from luxx.conversations.views import ConversationView, conversation_view
+from luxx.conversations.views import ConversationView
 
 
 class ConversationSort(StrEnum):
@@ -32,20 +33,19 @@ class ConversationFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_conversations(
-    session: Session, caller: Caller, wanted: ConversationFilter, *, offset: int, limit: int
+    session: Session, caller: Caller, wanted: ConversationFilter, *, page: int, page_size: int
 ) -> tuple[list[ConversationView], int]:
     """The caller's conversations that match, and how many do in all."""
-    conditions = _conditions(session, caller, wanted)
-    total = session.scalar(select(func.count()).select_from(ConversationRow).where(*conditions)) or 0
-    query = _sorted(select(ConversationRow).where(*conditions), wanted.sort)
-    return [conversation_view(row) for row in session.scalars(query.limit(limit).offset(offset))], total
+    connection = session.connection()
+    where = _conditions(connection.dialect.name, wanted)
+    if wanted.sort == ConversationSort.NEWEST:
+        return conversation_page(connection, caller, page=page, page_size=page_size, where=where)
+    order = (ConversationRow.updated_at.desc(), ConversationRow.id.desc())
+    return conversation_page(connection, caller, page=page, page_size=page_size, where=where, order=order)
 
 
-def _conditions(session: Session, caller: Caller, wanted: ConversationFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [
-        ConversationRow.user_id == caller.user_id,
-        ConversationRow.import_id.is_(None),
-    ]
+def _conditions(dialect: str, wanted: ConversationFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
     if wanted.pinned is not None:
         conditions.append(ConversationRow.pinned == wanted.pinned)
     if wanted.archived is not None:
@@ -53,28 +53,18 @@ def _conditions(session: Session, caller: Caller, wanted: ConversationFilter) ->
     if wanted.project_id is not None:
         conditions.append(ConversationRow.project_id == wanted.project_id)
     if wanted.tag is not None:
-        conditions.append(_has_tag(session, wanted.tag))
+        conditions.append(_has_tag(dialect, wanted.tag))
     if wanted.q:
         conditions.append(ConversationRow.title.icontains(wanted.q, autoescape=True))
     return conditions
 
 
-def _has_tag(session: Session, tag: str) -> ColumnElement[bool]:
+def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:
     """Tags are a JSON list in a text column; each database takes it apart in its own way."""
     tags: Any = (
         func.jsonb_array_elements_text(cast(ConversationRow.tags, JSONB))
-        if session.get_bind().dialect.name == "postgresql"
+        if dialect == "postgresql"
         else func.json_each(ConversationRow.tags)
     )
     each = tags.table_valued("value")
     return exists(select(literal(1)).select_from(each).where(each.c.value == tag))
-
-
-def _sorted(query: Select[ConversationRow], sort: ConversationSort) -> Select[ConversationRow]:
-    match sort:
-        case ConversationSort.NEWEST:
-            return query.order_by(ConversationRow.id.desc())
-        case ConversationSort.UPDATED:
-            return query.order_by(ConversationRow.updated_at.desc(), ConversationRow.id.desc())
-        case _:
-            assert_never(sort)

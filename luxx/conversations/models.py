@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
@@ -81,3 +82,25 @@ class MessageRow(Base):
     sender_color: Mapped[str | None] = mapped_column(String(20))
     round_number: Mapped[int | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SearchTextRow(Base):
+    """The words of one message or of one conversation's title, whose row takes this one with it.
+
+    `words` is what `search_index.py` makes of them: text on SQLite, where triggers keep the FTS5 table
+    `search_index` the same, a tsvector on PostgreSQL. A higher id was stored later.
+    """
+
+    __tablename__ = "search_texts"
+    __table_args__ = (
+        CheckConstraint("(conversation_id IS NULL) <> (message_id IS NULL)", name="one_subject"),
+        Index("ix_search_texts_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    conversation_id: Mapped[str | None] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), unique=True
+    )
+    message_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), unique=True)
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR(), "postgresql"))

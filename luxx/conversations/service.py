@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -15,8 +15,10 @@ from luxx.clock import new_id, utc_now
 from luxx.conversations.access import check_idle, message_in, own_conversation, own_message
 from luxx.conversations.images import AttachedBytes, read_attachment
 from luxx.conversations.listing import ConversationFilter, page_of_conversations
+from luxx.conversations.lists import message_page
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.projects import own_project
+from luxx.conversations.search_index import index_title
 from luxx.conversations.stored import user_content
 from luxx.conversations.titles import UNTITLED
 from luxx.conversations.tree import following, newest_leaf_in, newest_leaf_under
@@ -25,7 +27,6 @@ from luxx.conversations.views import (
     ConversationView,
     MessageView,
     conversation_view,
-    message_view,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.store.engine import Store
@@ -68,6 +69,7 @@ class ConversationService:
             _change(session, caller, row, new)
             session.add(row)
             session.flush()
+            _index_title(session, row, new)
             return conversation_view(row)
 
         return await self._store.write(work)
@@ -81,9 +83,8 @@ class ConversationService:
         page_size: int,
     ) -> tuple[list[ConversationView], int]:
         """The caller's conversations that match, newest first unless asked otherwise, and how many do."""
-        offset = (page - 1) * page_size
         return await self._store.read(
-            lambda session: page_of_conversations(session, caller, wanted, offset=offset, limit=page_size)
+            lambda session: page_of_conversations(session, caller, wanted, page=page, page_size=page_size)
         )
 
     async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
@@ -105,6 +106,7 @@ class ConversationService:
             _change(session, caller, row, changes)
             row.updated_at = utc_now()
             session.flush()
+            _index_title(session, row, changes)
             return conversation_view(row)
 
         return await self._store.write(work)
@@ -128,19 +130,16 @@ class ConversationService:
     ) -> tuple[list[MessageView], int]:
         """A conversation's messages, newest first: one page, or those before a message's id."""
 
-        def work(session: Session) -> tuple[list[MessageView], int]:
-            own_conversation(session, caller, conversation_id)
-            inside = MessageRow.conversation_id == conversation_id
-            total = session.scalar(select(func.count()).select_from(MessageRow).where(inside)) or 0
-            query: Select[MessageRow] = select(MessageRow).where(inside)
-            if before is not None:
-                query = query.where(MessageRow.id < before)
-            else:
-                query = query.offset((page - 1) * page_size)
-            rows = session.scalars(query.order_by(MessageRow.id.desc()).limit(page_size))
-            return [message_view(row) for row in rows], total
-
-        return await self._store.read(work)
+        return await self._store.read(
+            lambda session: message_page(
+                session.connection(),
+                caller,
+                conversation_id,
+                page=page,
+                page_size=page_size,
+                before=before,
+            )
+        )
 
     async def attachment(self, caller: Caller, message_id: str, index: int) -> AttachedBytes:
         """An attachment of the caller's message, counted from 0. Raises NotFound."""
@@ -219,6 +218,11 @@ def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) 
     message_in(session, conversation, message_id)
     check_idle(conversation)
     return newest_leaf_under(session, message_id)
+
+
+def _index_title(session: Session, row: ConversationRow, changes: ConversationChange) -> None:
+    if changes.title is not UNSET:
+        index_title(session.connection(), user_id=row.user_id, conversation_id=row.id, title=row.title)
 
 
 def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:

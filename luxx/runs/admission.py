@@ -15,6 +15,7 @@ from luxx.config import LimitsConfig
 from luxx.conversations.access import busy, check_idle
 from luxx.conversations.images import Images, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.titles import title_after
 from luxx.errors import Conflict, TooMany
 from luxx.runs.brief import ChatRequest
@@ -98,14 +99,13 @@ def admit(
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        connection.execute(
-            _insert_message,
-            {
-                "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-                "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-                "content": _encode(chat.content).decode(), "created_at": now,
-            },
-        )  # fmt: skip
+        message = {
+            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
+            "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+            "content": _encode(chat.content).decode(), "created_at": now,
+        }  # fmt: skip
+        connection.execute(_insert_message, message)
+        index_message(connection, message)
         store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     run = Run(
@@ -113,6 +113,8 @@ def admit(
         phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
     )  # fmt: skip
     connection.execute(_insert_run, _run_row(run, caller, request, driver))
+    if title != conversation.title:
+        index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     begun = connection.execute(
         _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
     )

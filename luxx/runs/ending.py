@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_message
 from luxx.errors import LuxxError, ProviderError
 from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
@@ -105,6 +106,7 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
     def work(session: Session) -> None:
         connection = session.connection()
         connection.execute(_insert, row)
+        index_message(connection, row)
         connection.execute(
             _free,
             {

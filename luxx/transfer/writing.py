@@ -14,6 +14,7 @@ from sqlalchemy import bindparam, delete, func, insert, null, select, update
 from sqlalchemy.orm import Session
 
 from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_messages, index_title
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
 from luxx.transfer.ready import ReadyConversation, ReadyMessage, ReadyRow
@@ -41,8 +42,12 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
     if conversations:
         rows = [_columns(row) | {"user_id": user_id, "import_id": import_id} for row in conversations]
         connection.execute(_insert_conversation, rows)
+        for row in conversations:
+            index_title(connection, user_id=user_id, conversation_id=row.id, title=row.title)
     if messages:
-        connection.execute(_insert_message, [_columns(row) | {"user_id": user_id} for row in messages])
+        said = [_columns(row) | {"user_id": user_id} for row in messages]
+        connection.execute(_insert_message, said)
+        index_messages(connection, said)
 
 
 def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:

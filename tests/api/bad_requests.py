@@ -301,6 +301,17 @@ FILES = [
     raw("an attachment of a huge number", b"", 400, "GET", path=f"/messages/{{message}}/attachments/{HUGE}"),
 ]  # fmt: skip
 
+SEARCHES = [
+    Case("searching for nothing", "GET", "/search", fields=("q",)),
+    Case("searching for an empty text", "GET", "/search?q=", fields=("q",)),
+    Case("searching for too much", "GET", "/search?q=" + "x" * 201, fields=("q",)),
+    Case("searching for a NUL", "GET", "/search?q=a%00b"),
+    Case("searching in an unknown kind", "GET", "/search?q=a&kind=dream", fields=("kind",)),
+    Case("searching page zero", "GET", "/search?q=a&page=0", fields=("page",)),
+    Case("searching with a page too large", "GET", "/search?q=a&page_size=101", fields=("page_size",)),
+    Case("searching where nothing is", "GET", f"/search?q=a&conversation_id={UNKNOWN_ID}", None, 404),
+]  # fmt: skip
+
 BODIES = [
     raw("no body", b""),
     raw("half a body", b'{"title": "x"'),
@@ -468,6 +479,7 @@ CASES = [
     *PROJECTS,
     *CONVERSATIONS,
     *FILES,
+    *SEARCHES,
     *PAGING,
     *MESSAGES,
     *PROVIDERS,

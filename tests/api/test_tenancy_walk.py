@@ -34,6 +34,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
 LISTS = {"GET /runs": "subject_id", "GET /conversations": "project_id"}
+QUERIES = {"GET /search": {"q": "hello"}}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
@@ -108,7 +109,8 @@ def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> http
     for name in operation.names("path"):
         value = wanted if (slot.where, slot.name) == ("path", name) else others[name]
         path = path.replace("{" + name + "}", str(value))
-    query = {slot.name: wanted} if slot.where == "query" else {}
+    query = dict(QUERIES.get(f"{operation.method} {operation.template}", {}))
+    query |= {slot.name: wanted} if slot.where == "query" else {}
     body = dict(MINIMAL.get(f"{operation.method} {operation.template}", {}))
     if slot.where == "body":
         body[slot.name] = wanted
@@ -181,6 +183,8 @@ def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongi
         seen = json.dumps(other.state())
         for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
             assert annas.ids[name] not in seen
+        found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
+        assert {hit["conversation_id"] for hit in found} <= {bobs.ids["conversation_id"]}
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}
     assert KEY not in json.dumps(listed)

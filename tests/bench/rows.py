@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tests.bench.figures import Figures
+from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, Server, free_port, luxx_server, server_core, started
@@ -350,4 +351,10 @@ def _percentile(values: list[int] | list[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-ROWS: dict[str, Row] = {"token": token_row, "chat": chat_row, "loop": loop_row, "idle": idle_row}
+ROWS: dict[str, Row] = {
+    "token": token_row,
+    "chat": chat_row,
+    "loop": loop_row,
+    "lists": lists_row,
+    "idle": idle_row,
+}

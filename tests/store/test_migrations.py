@@ -32,8 +32,14 @@ def differences(engine: Engine) -> list[Any]:
     def is_ours(name: str | None, type_: str, _parents: Any) -> bool:
         return type_ != "table" or name in Base.metadata.tables or name == "alembic_version"
 
+    def is_made_here(item: Any, _name: str | None, type_: str, *_more: Any) -> bool:
+        """Not an index that the model has for another database."""
+        condition = getattr(item, "_ddl_if", None) if type_ == "index" else None
+        return condition is None or condition.dialect == engine.dialect.name
+
+    opts = {"compare_type": True, "include_name": is_ours, "include_object": is_made_here}
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": is_ours})
+        context = MigrationContext.configure(connection, opts=opts)
         return list(compare_metadata(context, Base.metadata))
 
 

@@ -1,0 +1,210 @@
+"""What of a message is searched, how it becomes words, and how a search is read. Pure: no database here.
+
+What was said and what is looked for go through the same `fold`, so they can only meet. Scripts that
+write without spaces are cut into pairs of characters: 机器学习 is 机器, 器学, 学习 and 习, and every
+part of it is found, whichever database searches.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from enum import StrEnum
+from operator import add
+
+import msgspec
+
+from luxx.wire.step import StepStatus, StepType
+
+WORDS = 16_000
+"""Of a longer text the beginning is searched. PostgreSQL counts no positions past this."""
+
+WORD_LENGTH = 64
+BYTES = 500_000
+"""PostgreSQL takes a megabyte, with what it adds to each word."""
+
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Thai to Khmer, kana, Han, Hangul: ranges of a regular expression's class."""
+
+_PIECE = re.compile(f"[{UNSPACED}]+|[^\\s{UNSPACED}]+")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_TERM = re.compile(r'"([^"]*)"?(\*?)|([^\s"]+)')
+_INSIDE = f"[^\\s{UNSPACED}]"
+_LATIN_MARKS = range(0x300, 0x370)
+
+
+class SearchKind(StrEnum):
+    """What a hit is in: a conversation's title, or a message."""
+
+    CONVERSATION = "conversation"
+    MESSAGE = "message"
+
+
+class _File(msgspec.Struct):
+    name: str = ""
+
+
+class _Step(msgspec.Struct):
+    type: str
+    content: str = ""
+    status: str = StepStatus.DONE
+
+
+class _Stored(msgspec.Struct):
+    """What is read of a stored message of either role; all else is passed over unread."""
+
+    text: str = ""
+    attachments: list[_File] = []
+    steps: list[_Step] = []
+
+
+_stored = msgspec.json.Decoder(_Stored)
+
+
+def searched_text(content: str) -> str:
+    """What is searched of a message's stored JSON: its text and its files' names.
+
+    Of an answer that is its text steps, without what a crash cut and another completion said again.
+    """
+    stored = _stored.decode(content)
+    said = [
+        step.content
+        for step in stored.steps
+        if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+    ]
+    return "\n".join([stored.text, *said, *(file.name for file in stored.attachments)]).strip("\n")
+
+
+class _Fold(dict[int, str]):
+    """Each character's place in a search: its letter without case and accent, or a blank. Filled as met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = folded = _fold_character(chr(code))
+        return folded
+
+
+def _fold_character(character: str) -> str:
+    if not (character.isalnum() or unicodedata.category(character)[0] == "M"):
+        return " "
+    for form in ("NFKD", "NFKC"):
+        letters = unicodedata.normalize(form, character.casefold())
+        plain = "".join(letter for letter in letters if ord(letter) not in _LATIN_MARKS)
+        if len(plain) == 1 and plain.isalnum():
+            return plain
+    return character
+
+
+_fold_table = _Fold()
+
+
+def composed(text: str) -> str:
+    """The text with every accent in its letter where there is one character for both."""
+    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+
+
+def fold(text: str) -> str:
+    """Letters and digits without case and accents, all else blank. As long as `text`, place by place."""
+    return text.translate(_fold_table)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in their order, as the index holds them."""
+    folded = fold(composed(text))
+    if folded.isascii():
+        words = folded.split(maxsplit=WORDS)[:WORDS]
+        words = [word[:WORD_LENGTH] for word in words]
+    else:
+        words: list[str] = []
+        for piece in _PIECE.finditer(folded):
+            words += _words_of_piece(piece[0])
+            if len(words) >= WORDS:
+                break
+        del words[WORDS:]
+    while len(words) * WORD_LENGTH * 4 > BYTES and len(" ".join(words).encode()) > BYTES:
+        del words[len(words) // 2 :]
+    return words
+
+
+def _words_of_piece(piece: str) -> list[str]:
+    """A spaced word as it is; of an unspaced run its pairs, and its last character alone."""
+    if _UNSPACED.match(piece) is None:
+        return [piece[:WORD_LENGTH]]
+    return [*map(add, piece, piece[1:]), piece[-1]]
+
+
+def indexed(dialect: str, kind: SearchKind, user_id: int, conversation_id: str, text: str) -> str:
+    """The words of a text as the index's column takes them, after the words that say whose and where it is.
+
+    PostgreSQL is given a tsvector: its own parser would cut the words once more, by rules of its own.
+    """
+    words = [owner(kind, user_id), place(conversation_id), *words_of(text)]
+    if dialect == "postgresql":
+        return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
+    return " ".join(words)
+
+
+def owner(kind: SearchKind, user_id: int) -> str:
+    """The word that all of a user's texts of a kind have in the index. No text has a `=` in its words."""
+    return f"{kind.value}={user_id}"
+
+
+def place(conversation_id: str) -> str:
+    """The word that all texts of a conversation have in the index."""
+    return f"in={conversation_id.replace('-', '')}"
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """Words that must follow one another; the last of a prefix may go on. `pieces` are what was asked."""
+
+    words: tuple[str, ...]
+    pieces: tuple[str, ...]
+    is_prefix: bool = False
+
+    def pattern(self) -> str:
+        """A regular expression that finds the term in folded text."""
+        *before, last = self.pieces
+        parts = [_pattern(piece) for piece in before]
+        parts.append(_pattern(last, is_prefix=self.is_prefix))
+        return r"\s*".join(parts)
+
+
+def _pattern(piece: str, *, is_prefix: bool = False) -> str:
+    escaped = re.escape(piece)
+    if _UNSPACED.match(piece) is not None:
+        return escaped
+    return f"(?<!{_INSIDE}){escaped}" + (f"{_INSIDE}*" if is_prefix else f"(?!{_INSIDE})")
+
+
+def terms_of(query: str) -> list[Term]:
+    """What is asked for, all of which must be there: words, "phrases" in quotes, beginnings with a star*.
+
+    Anything else in the query is no more than a blank; a query of nothing but signs has no terms.
+    """
+    terms: dict[Term, None] = {}
+    for quoted, star, bare in _TERM.findall(composed(query)):
+        term = _term(bare or quoted, is_prefix=bool(star) or bare.endswith("*"))
+        if term is not None:
+            terms[term] = None
+    return list(terms)
+
+
+def _term(text: str, *, is_prefix: bool) -> Term | None:
+    pieces = tuple(_PIECE.findall(fold(text)))
+    if not pieces:
+        return None
+    last = pieces[-1]
+    words = [word for piece in pieces[:-1] for word in _words_of_piece(piece)]
+    ending = _words_of_piece(last)
+    if _UNSPACED.match(last) is not None:
+        # In a text the run may go on: what stands alone at its end there is the first of a pair here.
+        is_prefix = len(ending) == 1
+        ending = ending[:-1] or ending
+    return Term(words=(*words, *ending), pieces=pieces, is_prefix=is_prefix)
+
+
+def marks(text: str, terms: list[Term]) -> Iterator[tuple[int, int]]:
+    """Where the terms stand in a composed text: start and end of each place, in order, apart."""
+    pattern = "|".join(f"(?:{term.pattern()})" for term in terms)
+    return (found.span() for found in re.finditer(pattern, fold(text)))

@@ -1,0 +1,192 @@
+"""A hundred thousand messages: what a person looks at costs what it costs among a thousand."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import add_user
+from seeding import Talk, seed
+from sqlalchemy import event, insert
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.models import User
+from luxx.clock import utc_now
+from luxx.conversations.lists import conversation_page, message_page
+from luxx.conversations.search import Search, find
+from luxx.conversations.service import ConversationService
+from luxx.conversations.stored import read_path
+from luxx.providers.models import ProviderRow
+from luxx.runs.admission import forget_runs, forget_runs_of
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.store.search_words import SearchKind
+from luxx.wire.tool import CommandPermission
+
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
+
+FEW, LONG, EACH = 1000, 1000, 50
+"""Messages in the small house, in the long conversation of both, and in the other conversations."""
+
+RARE_EVERY = 100
+"""Only the long conversation says something rare, so that a search for it finds as much in both houses."""
+
+LISTED, DOOMED = 30, 6
+TIMES_DEARER = 2.0
+ROUNDS, CALLS = 12, 10
+ANN = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id=""
+)
+Look = Callable[[Any], Any]
+
+
+class House:
+    """A database with so many messages; half of those outside the long conversation are another's."""
+
+    def __init__(self, folder: Path, messages: int) -> None:
+        engine = open_engine(resolve_url("sqlite:///./t.db", folder))
+        migrate(engine)
+        self.store = Store(engine)
+        self.store.write_now(add_user)
+        self.store.write_now(lambda session: session.execute(insert(User).values(_ben())) and None)
+        many = (messages - FEW) // EACH // 2
+        talk = Talk()
+        with engine.begin() as connection:
+            seed(connection, talk, [EACH] * many, user_id=2)
+            seed(connection, talk, [EACH] * many)
+            (self.long,) = seed(connection, Talk(rare_every=RARE_EVERY), [LONG])
+            self.doomed = seed(connection, talk, [EACH] * DOOMED)
+            seed(connection, talk, [0] * LISTED)
+        self.leaf = self.store.read_now(
+            lambda session: message_page(session.connection(), ANN, self.long, page=1, page_size=1)[0][0].id
+        )
+
+    def looks(self) -> dict[str, Look]:
+        """What a person asks for, each as work of a session that gives something."""
+        long, leaf = self.long, self.leaf
+
+        def search(query: str, **more: Any) -> Look:
+            return lambda session: find(session, ANN, Search(query=query, **more), page=1, page_size=2).hits
+
+        def messages(**more: Any) -> Look:
+            return lambda session: message_page(session.connection(), ANN, long, page=1, **more)[0]
+
+        return {
+            "conversations": lambda session: conversation_page(
+                session.connection(), ANN, page=1, page_size=20
+            )[0],
+            "messages": messages(page_size=20),
+            "messages before": messages(page_size=100, before=leaf),
+            "path": lambda session: read_path(session.connection(), leaf),
+            "a common word": search("common"),
+            "a rare word": search("rare"),
+            "two characters": search("学习"),
+            "one character": search("学"),
+            "a phrase": search('"common rare"'),
+            "a beginning": search("rar*"),
+            "two words in messages": search("common rare", kind=SearchKind.MESSAGE),
+            "a common word in a conversation": search("common", conversation_id=long),
+            "a word that is nowhere": search("nowhere common"),
+        }
+
+    def cost(self, look: Look) -> float:
+        """CPU seconds of one look, of a few in a row."""
+        begin = time.thread_time()
+        for _ in range(CALLS):
+            self.store.read_now(look)
+        return (time.thread_time() - begin) / CALLS
+
+    def cost_of_deleting(self) -> float:
+        """CPU seconds of deleting a conversation of EACH messages, all threads together."""
+        conversations = ConversationService(
+            self.store,
+            check_provider=_nothing,
+            stop_run=_nothing,
+            forget_runs=forget_runs,
+            forget_runs_of=forget_runs_of,
+        )
+        begin = time.process_time()
+        asyncio.run(conversations.delete(ANN, self.doomed.pop()))
+        return time.process_time() - begin
+
+    def plans(self) -> dict[str, list[str]]:
+        """How SQLite goes about each statement of each look."""
+        asked: list[tuple[str, Any]] = []
+
+        def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
+            if statement.startswith(("SELECT", "WITH")):
+                asked.append((statement, parameters))
+
+        event.listen(self.store.engine, "before_cursor_execute", listen)
+        plans: dict[str, list[str]] = {}
+        for name, look in self.looks().items():
+            asked.clear()
+            self.store.read_now(look)
+            plans[name] = [line for each in list(asked) for line in self._plan(*each)]
+        event.remove(self.store.engine, "before_cursor_execute", listen)
+        return plans
+
+    def _plan(self, statement: str, parameters: Any) -> list[str]:
+        with self.store.engine.connect() as connection:
+            explained = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            return [row.detail for row in explained]
+
+
+def _ben() -> dict[str, Any]:
+    names = {"username": "ben", "username_key": "ben", "password_hash": "x", "workspace_path": ""}
+    rest = {"role": "user", "must_change_password": False, "permission_level": 1, "is_active": True}
+    return {"id": 2, "tenant_id": 1, "created_at": utc_now(), **names, **rest}
+
+
+async def _nothing(*_ignored: object) -> None:
+    """No provider is named and nothing runs in these conversations."""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "small", FEW)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def large(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "large", request.param)
+    yield made
+    made.store.close()
+
+
+SIZES = [pytest.param(10_000, id="short"), pytest.param(100_000, id="whole")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("large", SIZES, indirect=True)
+def test_looking_and_deleting_among_many_costs_at_most_twice_what_it_costs_among_few(
+    small: House, large: House
+) -> None:
+    looks = {name: (look, large.looks()[name]) for name, look in small.looks().items()}
+    for name, (few, many) in looks.items():
+        assert bool(small.store.read_now(few)) == bool(large.store.read_now(many)), name
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(ROUNDS):  # In turn, so that a busy moment of the machine spoils both; the least is kept.
+        for name, (few, many) in looks.items():
+            before = best.get(name, (1e9, 1e9))
+            best[name] = min(before[0], small.cost(few)), min(before[1], large.cost(many))
+    best["deleting"] = tuple(  # type: ignore[assignment]
+        min(house.cost_of_deleting() for _ in range(DOOMED)) for house in (small, large)
+    )
+    for name, (few, many) in best.items():
+        print(f"{name}: {few * 1e6:.0f} µs among few, {many * 1e6:.0f} µs among many")
+    assert {name: many / few for name, (few, many) in best.items() if many > few * TIMES_DEARER} == {}
+
+
+def test_no_look_reads_a_whole_table(small: House) -> None:
+    plans = small.plans()
+    assert plans.keys() == small.looks().keys()
+    for name, lines in plans.items():
+        assert lines, name
+        scans = [line for line in lines if line.startswith("SCAN") and "VIRTUAL TABLE" not in line]
+        assert set(scans) <= {"SCAN path", "SCAN anon_1", "SCAN CONSTANT ROW"}, (name, lines)
+        assert not [line for line in lines if "AUTOMATIC" in line], (name, lines)

@@ -1,0 +1,104 @@
+"""Many rows at once: conversations with messages as Luxx stores them, written by Core inserts."""
+
+import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, insert
+
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_messages, index_title
+from luxx.store.tables import table_of
+from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.step import Step, StepType, step_id
+from luxx.wire.usage import Usage
+
+BATCH = 1000
+_messages, _conversations = table_of(MessageRow), table_of(ConversationRow)
+_encode = msgspec.json.Encoder().encode
+_usage = _encode(Usage(prompt_tokens=120, completion_tokens=80)).decode()
+
+
+class Talk:
+    """Says something new every time, the same for the same seed; words are as uneven as in a language."""
+
+    def __init__(self, seed: int = 7, *, rare_every: int = 0) -> None:
+        """One message of so many says something rare; 0: none does."""
+        self._rare_every = rare_every
+        self._random = random.Random(seed)
+        letters = "abcdefghijklmnoprstuvw"
+        self._words = ["".join(self._random.choices(letters, k=2 + n % 8)) for n in range(5000)]
+        self._weights = [1 / (place + 1) for place in range(5000)]
+        self._said = 0
+
+    def words(self, count: int) -> str:
+        return " ".join(self._random.choices(self._words, self._weights, k=count))
+
+    def content(self) -> tuple[str, str]:
+        """A role and its stored JSON, in turn; every fifth answer used a tool."""
+        self._said += 1
+        is_rare = self._rare_every and self._said % self._rare_every == 1
+        said = f"common {'rare 机器学习 ' if is_rare else ''}{self.words(35)}"
+        if self._said % 2:
+            return "user", _encode(UserContent(text=said)).decode()
+        parts: list[dict[str, Any]] = [{"type": StepType.THINKING, "content": self.words(40)}]
+        if self._said % 10 == 0:
+            call = {"name": "file_read", "id_ref": f"call_{self._said}"}
+            parts += [
+                {"type": StepType.TOOL_CALL, "arguments": '{"path": "notes.txt"}', **call},
+                {"type": StepType.TOOL_RESULT, "content": self.words(50), "success": True, **call},
+            ]
+        parts.append({"type": StepType.TEXT, "content": said})
+        steps = [Step(id=step_id(at), index=at, **part) for at, part in enumerate(parts)]
+        return "assistant", _encode(AssistantContent(steps=steps)).decode()
+
+
+def seed(connection: Connection, talk: Talk, lengths: Iterable[int], *, user_id: int = 1) -> list[str]:
+    """A conversation for each length, its messages one below the other; the ids of the conversations."""
+    ids: list[str] = []
+    pending: list[dict[str, Any]] = []
+    for length in lengths:
+        path = list(_path(talk, length, user_id))
+        ids.append(_conversation(connection, talk, path, user_id))
+        pending += path
+        if len(pending) >= BATCH:
+            _store(connection, pending)
+            pending = []
+    _store(connection, pending)
+    return ids
+
+
+def _conversation(connection: Connection, talk: Talk, path: list[dict[str, Any]], user_id: int) -> str:
+    id_, title, now = new_id(), f"About {talk.words(4)}", utc_now()
+    for message in path:
+        message["conversation_id"] = id_
+    row = {
+        "id": id_, "user_id": user_id, "title": title, "tags": '["seeded"]', "created_at": now,
+        "updated_at": now, "selected_leaf_id": path[-1]["id"] if path else None,
+    }  # fmt: skip
+    connection.execute(insert(_conversations), row)
+    index_title(connection, user_id=user_id, conversation_id=id_, title=title)
+    return id_
+
+
+def _path(talk: Talk, length: int, user_id: int) -> Iterator[dict[str, Any]]:
+    parent: str | None = None
+    for _ in range(length):
+        role, content = talk.content()
+        id_ = new_id()
+        yield {
+            "id": id_, "user_id": user_id, "parent_id": parent,
+            "role": role, "content": content, "usage": _usage if role == "assistant" else None,
+            "created_at": utc_now(),
+        }  # fmt: skip
+        parent = id_
+
+
+def _store(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    waiting = iter(rows)
+    while batch := list(islice(waiting, BATCH)):
+        connection.execute(insert(_messages), batch)
+        index_messages(connection, batch)

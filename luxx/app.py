@@ -33,16 +33,18 @@ from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_si
 from luxx.api.messages import MessageController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
+from luxx.api.usage import UsageController
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.service import ConversationService
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
-from luxx.providers.catalog import Catalog
+from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
@@ -53,6 +55,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.watch import QUIET_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url
@@ -63,6 +66,7 @@ from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
 
 NO_SANDBOX = "none"
@@ -106,6 +110,8 @@ class House:
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        self.usage = UsageService(self.store)
+        self.replay = ReplayService(self.store)
         self.hub = Hub()
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
@@ -160,7 +166,7 @@ class House:
             self.client,
             guard,
             local=self.local if config.local.enabled else None,
-            catalog=Catalog(),
+            catalog=configured_catalog(config.models),
         )
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
@@ -243,10 +249,12 @@ def create_app(house: House) -> Litestar:
             DocsController,
             MessageController,
             ProvidersController,
+            ReplayController,
             RunController,
             ServiceInfoController,
             SettingsController,
             ToolController,
+            UsageController,
         ],
         dependencies={
             "caller": Provide(provide_caller),
@@ -256,7 +264,9 @@ def create_app(house: House) -> Litestar:
             "providers": _given(lambda: house.providers),
             "conversations": _given(lambda: house.conversations),
             "runs": _given(lambda: house.runs),
+            "replay": _given(lambda: house.replay),
             "tool_executor": _given(lambda: house.executor),
+            "usage": _given(lambda: house.usage),
             "workspace_of": _given(lambda: house.workspace_of),
             "service_state": _given(house.service_state),
         },

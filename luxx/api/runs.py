@@ -74,7 +74,7 @@ class RunController(Controller):
         """Follow a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
         if wants_json(request):
             events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
-            return Response(success(EventPage(events=[_numbered(e) for e in events], has_more=has_more)))
+            return Response(success(EventPage(events=[numbered(e) for e in events], has_more=has_more)))
         after = _last_event_id(request) if last_event_id is None else last_event_id
         watch = await runs.watch(caller, run_id, after=after, accumulated=accumulated)
         return EventStream(watch, caller, accounts)
@@ -95,5 +95,6 @@ def _last_event_id(request: Request[Any, Any, Any]) -> int:
     return int(header)
 
 
-def _numbered(event: StoredEvent) -> msgspec.Raw:
+def numbered(event: StoredEvent) -> msgspec.Raw:
+    """The event's JSON with its place in the log."""
     return msgspec.Raw(b'{"seq":%d,%s' % (event.seq, event.data[1:]))

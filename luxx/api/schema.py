@@ -4,9 +4,8 @@ What no signature tells (streams, failures, who may come in) is added here; how 
 """
 
 import inspect
-import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
 
 import msgspec
 from litestar import Litestar, Response
@@ -14,21 +13,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, ParameterKwarg
 from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
-from msgspec import Meta
 
 from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
+from luxx.api.schema_types import Json, Types, is_shape, parameter_type
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 
-Json: TypeAlias = dict[str, Any]
-
 BODY = "data"
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
-REF = "#/components/schemas/{name}"
-MODULES = re.compile(r"luxx(?:\.[a-z_]+)*\.(?=[A-Z])")
-TIMES = re.compile(r"_at$|^timestamp$")
-"""Names of fields that hold a time; msgspec gives no format for those that may be naive."""
 
 TAGS = {
     "service": "What runs here and whether it works.",
@@ -38,6 +31,8 @@ TAGS = {
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",
+    "usage": "Tokens and money.",
+    "replay": "What happened in a conversation, and what its tools did.",
     "settings": "The signed-in user's defaults.",
     "admin": "For administrators of the whole server.",
 }
@@ -60,7 +55,7 @@ ASKS_UPSTREAM = frozenset({"messages", "providers"})
 
 
 class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first; each also has its `seq`."""
+    """Logged events, oldest first, each with its `seq`."""
 
     events: list[Event]
     has_more: bool
@@ -103,7 +98,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 def build_document(app: Litestar, *, title: str, version: str) -> Json:
     """OpenAPI 3.1 of all routes of the application."""
     operations = list(_operations(app))
-    types = _Types(operations)
+    types = Types(_wanted(operations))
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)
@@ -131,6 +126,14 @@ def build_document(app: Litestar, *, title: str, version: str) -> Json:
             },
         },
     }
+
+
+def _wanted(operations: list[Operation]) -> list[Any]:
+    wanted: list[Any] = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
+    for operation in operations:
+        wanted += [parameter_type(field) for field, _ in operation.parameters]
+        wanted += [one for one in (operation.body, operation.answer) if is_shape(one)]
+    return wanted
 
 
 def _place_of_tag(tag: str) -> tuple[int, str]:
@@ -170,108 +173,10 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> Oper
     )
 
 
-# Types
-
-
-class _Types:
-    """JSON schemas of all types that operations speak of, under short names."""
-
-    def __init__(self, operations: list[Operation]) -> None:
-        wanted = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
-        for operation in operations:
-            wanted += [_parameter_type(field) for field, _ in operation.parameters]
-            wanted += [one for one in (operation.body, operation.answer) if _is_shape(one)]
-        self._wanted = wanted
-        references, components = msgspec.json.schema_components(wanted, ref_template=REF)
-        self._names = _short_names(list(components))
-        self._references = [self._tidied(reference) for reference in references]
-        self.components: Json = {
-            self._names[name]: _always_whole(self._tidied(schema))
-            for name, schema in sorted(components.items())
-        }
-
-    def of(self, kind: Any) -> Json:
-        """The schema of a type, for the most part a reference."""
-        return next(schema for one, schema in zip(self._wanted, self._references, strict=True) if one == kind)
-
-    def _tidied(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._tidied(item) for item in cast("list[Any]", value)]
-        if not isinstance(value, dict):
-            return value
-        return {key: self._tidied_item(key, item) for key, item in cast("Json", value).items()}
-
-    def _tidied_item(self, key: str, item: Any) -> Any:
-        if isinstance(item, str) and item.startswith(REF.format(name="")):
-            return REF.format(name=self._names[item.rpartition("/")[2]])
-        if isinstance(item, str) and key == "description":
-            return inspect.cleandoc(item)
-        if isinstance(item, str) and key == "title":
-            return MODULES.sub("", item)
-        if isinstance(item, dict) and key == "properties":
-            fields = cast("dict[str, Json]", item)
-            return {name: _timed(name, self._tidied(schema)) for name, schema in fields.items()}
-        return self._tidied(item)
-
-
-def _short_names(names: list[str]) -> dict[str, str]:
-    """`Success_luxx.wire.run.Run_` as `Success_Run`, unless two would get the same name."""
-    short = {name: MODULES.sub("", name).strip("_") for name in names}
-    taken = list(short.values())
-    return {name: brief if taken.count(brief) == 1 else name for name, brief in short.items()}
-
-
-def _always_whole(schema: Json) -> Json:
-    """What we send carries every field, defaults too; only what may be unset is left out at times."""
-    if "properties" not in schema or schema.get("additionalProperties") is False:
-        return schema
-    fields: dict[str, Json] = schema["properties"]
-    sent = {
-        name: {key: item for key, item in told.items() if key != "default"} for name, told in fields.items()
-    }
-    known = schema.get("required", [])
-    required = [name for name, told in fields.items() if name in known or "default" in told]
-    return {**schema, "properties": sent, "required": required}
-
-
-def _timed(name: str, schema: Json) -> Json:
-    if not TIMES.search(name):
-        return schema
-    if "anyOf" in schema:
-        return {**schema, "anyOf": [_timed(name, one) for one in schema["anyOf"]]}
-    return {**schema, "format": "date-time"} if schema.get("type") == "string" else schema
-
-
-def _is_shape(kind: Any) -> bool:
-    """Whether a type is one of ours, and not bytes, text or anything."""
-    named = get_origin(kind) or kind
-    return isinstance(named, type) and issubclass(named, msgspec.Struct)
-
-
-def _parameter_type(field: FieldDefinition) -> Any:
-    """The parameter's type with its bounds; null has no spelling in a path or a query."""
-    options = [one for one in get_args(field.annotation) if one is not type(None)]
-    kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
-    told = field.kwarg_definition
-    if not isinstance(told, ParameterKwarg):
-        return kind
-    bounds = {
-        "gt": told.gt,
-        "ge": told.ge,
-        "lt": told.lt,
-        "le": told.le,
-        "min_length": told.min_length,
-        "max_length": told.max_length,
-        "pattern": told.pattern,
-    }
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Annotated[kind, Meta(**cast("Mapping[str, Any]", given))] if given else kind
-
-
 # Describing
 
 
-def _describe(operation: Operation, types: _Types) -> Json:
+def _describe(operation: Operation, types: Types) -> Json:
     handler = operation.handler
     said = inspect.cleandoc(handler.fn.__doc__ or "")
     summary = handler.summary or said.partition("\n")[0].rstrip(".")
@@ -300,7 +205,7 @@ def _describe(operation: Operation, types: _Types) -> Json:
     return described
 
 
-def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:
+def _parameter(field: FieldDefinition, place: str, types: Types) -> Json:
     told = field.kwarg_definition
     name = field.name
     described: Json = {"in": place, "required": place == "path" or field.is_required}
@@ -310,17 +215,17 @@ def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:
         described["in"] = place
         if told.description:
             described["description"] = told.description
-    schema = types.of(_parameter_type(field))
+    schema = types.of(parameter_type(field))
     if place == "query" and not field.is_required and field.default is not None:
         schema = {**schema, "default": field.default}
     return {"name": name, **described, "schema": schema}
 
 
-def _answers(operation: Operation, types: _Types) -> Json:
+def _answers(operation: Operation, types: Types) -> Json:
     if (operation.method, operation.path) in STREAMS:
         return {}
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
-    if _is_shape(operation.answer):
+    if is_shape(operation.answer):
         content = {"application/json": {"schema": types.of(operation.answer)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
@@ -330,7 +235,7 @@ def _answers(operation: Operation, types: _Types) -> Json:
     return answers
 
 
-def _stream_answers(status: int, answer: Any, what: str, types: _Types) -> Json:
+def _stream_answers(status: int, answer: Any, what: str, types: Types) -> Json:
     events = {"text/event-stream": {"schema": {"type": "string"}}}
     whole = {"application/json": {"schema": types.of(answer)}}
     instead = f"with `Accept: application/json` {what}"
@@ -360,7 +265,7 @@ def _first_line(kind: type[msgspec.Struct]) -> str:
 
 
 def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
-    return [name for name in kind.__struct_fields__ if name not in ("run_id", "timestamp")]
+    return [name for name in kind.__struct_fields__ if name not in ("seq", "run_id", "timestamp")]
 
 
 def _refusals(operation: Operation) -> list[str]:
@@ -381,7 +286,7 @@ def _refusals(operation: Operation) -> list[str]:
     return [status for status, can in may.items() if can]
 
 
-def _refusal(types: _Types, status: str) -> Json:
+def _refusal(types: Types, status: str) -> Json:
     answer: Json = {
         "description": REFUSALS[status][1],
         "content": {"application/json": {"schema": types.of(Failure)}},

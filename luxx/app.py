@@ -25,6 +25,7 @@ from luxx.accounts.settings import SettingsService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
+from luxx.api.before import before_handling
 from luxx.api.bodies import JsonRequest
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
@@ -271,6 +272,7 @@ def create_app(house: House) -> Litestar:
             "service_state": _given(house.service_state),
         },
         guards=[require_sign_in(house.accounts, peers)],
+        before_request=before_handling,
         exception_handlers=HANDLERS,
         on_startup=[house.open],
         on_shutdown=[house.close],

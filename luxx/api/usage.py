@@ -16,6 +16,9 @@ GivenUsage = NamedDependency[UsageService]
 FirstDay = Annotated[date | None, QueryParameter(name="from", description="the first day, in UTC")]
 LastDay = Annotated[date | None, QueryParameter(name="to", description="the last day, in UTC")]
 
+Whose = Annotated[Scope, QueryParameter(name="scope")]
+"""Not named `scope` in Python: there that is the request's own."""
+
 
 class UsageController(Controller):
     path = "/"
@@ -27,7 +30,7 @@ class UsageController(Controller):
         caller: GivenCaller,
         usage: GivenUsage,
         group_by: FromQuery[GroupBy] = GroupBy.DAY,
-        scope: FromQuery[Scope] = Scope.OWN,
+        whose: Whose = Scope.OWN,
         first_day: FirstDay = None,
         last_day: LastDay = None,
         conversation_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
@@ -36,7 +39,7 @@ class UsageController(Controller):
     ) -> Success[UsageReport]:
         """What you used and what it cost; an ADMIN also what the tenant, an operator what all did."""
         query = UsageQuery(
-            group_by=group_by, scope=scope, first=first_day, last=last_day, subject_id=conversation_id,
+            group_by=group_by, scope=whose, first=first_day, last=last_day, subject_id=conversation_id,
             page=page, page_size=page_size,
         )  # fmt: skip
         return success(await usage.report(caller, query))

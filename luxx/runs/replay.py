@@ -228,7 +228,8 @@ def read_cursor(cursor: str | None) -> Place | None:
         place = msgspec.msgpack.decode(base64.urlsafe_b64decode(cursor.encode("ascii")), type=Place)
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise _no_cursor() from error
-    if len(place.run_id) > 36 or "\0" in place.run_id or not 0 <= place.number < 2**31:
+    is_in_bounds = len(place.run_id) <= 36 and "\0" not in place.run_id and 0 <= place.number < 2**31
+    if not is_in_bounds or write_cursor(place) != cursor:
         raise _no_cursor()
     return place
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +13,16 @@ from api.server import Server
 from api.streams import sending
 from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
-BIG = "\n".join(f"line {number:05d} with some words in it" for number in range(5_000))
+ROWS = [{"line": f"{number:05d}", "words": "some words in it"} for number in range(3_000)]
 ACCEPT = {"accept": "application/json"}
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that lists files, reads a large one, and then says so."""
+    """A model that lists files, makes a large text, misses a file, and then says so."""
     asks = [
         Call(name="file_list", arguments={}, id="call-a"),
-        Call(name="file_read", arguments={"path": "big.txt", "limit": 5000}, id="call-b"),
+        Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id="call-b"),
         Call(name="file_read", arguments={"path": "missing.txt"}, id="call-c"),
         Counts(prompt=10, completion=5),
         Finish(reason="tool_calls"),
@@ -41,11 +40,9 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(scope="module")
 def dora(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
-    """A user with a large file in her workspace."""
+    """A user of level 1."""
     with Person(server, document).register("dora") as person:
         connect(person, upstream)
-        person.good("POST", "/tools/file_list/execute", json={"arguments": {}})
-        (Path(person.user["workspace_path"]) / "big.txt").write_text(BIG)
         yield person
 
 
@@ -133,7 +130,7 @@ def test_tool_executions_tell_what_was_asked_and_what_came_of_it(dora: Person, c
     names = [(each["tool_name"], each["call_id"], each["status"]) for each in found]
     once = [
         ("file_list", "call-a", "success"),
-        ("file_read", "call-b", "success"),
+        ("process_data", "call-b", "success"),
         ("file_read", "call-c", "failed"),
     ]
     assert names == once * 2
@@ -146,7 +143,7 @@ def test_tool_executions_tell_what_was_asked_and_what_came_of_it(dora: Person, c
         assert each["started_at"] <= each["completed_at"]
         assert each["duration_ms"] >= 0
         assert each["tool_output"]["success"] is (each["status"] == "success")
-    assert json.loads(found[1]["tool_input"]) == {"path": "big.txt", "limit": 5000}
+    assert json.loads(found[1]["tool_input"])["data"] == ROWS
     messages = dora.good("GET", f"/messages?conversation_id={chat}&page_size=100")["items"][::-1]
     by_message = [
         dora.good("GET", path, params={"message_id": message["id"]})["executions"] for message in messages
@@ -183,13 +180,13 @@ def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> Non
         if not piece["has_more"]:
             break
     assert len(text) == piece["total"]
-    assert "line 00000 with" in text
-    assert "line 04999 with" in text
+    assert '"line": "00000"' in json.loads(text)["result"]
+    assert '"line": "02999"' in json.loads(text)["result"]
     beyond = dora.good("GET", path, params={"offset": 2**31 - 1})
     assert (beyond["output"], beyond["has_more"]) == ("", False)
     listed = dora.good("GET", f"/runs/{run}/results/call-a")
     assert listed["is_cut"] is False
-    assert "big.txt" in listed["output"]
+    assert json.loads(listed["output"])
     assert "missing.txt" in dora.good("GET", f"/runs/{run}/results/call-c")["output"]
     dora.bad("GET", f"/runs/{run}/results/call-z", 404)
 

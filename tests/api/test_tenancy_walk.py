@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from api.conftest import connect
+from api.conftest import CALL_ID, connect
 from api.person import KEY, Person
 from api.schema import Document, Operation
 from api.server import Server
@@ -20,6 +20,7 @@ UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["convers
 UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
+    "call_id": "a name within a run, and that is walked",
     "last_event_id": "a place in a log, not a thing",
     "project_id": "projects are not there yet; no id can be right",
 }
@@ -30,7 +31,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /conversations/{conversation_id}": {"title": "changed"},
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
-LISTS = {"GET /runs": "subject_id"}
+LISTS = {"GET /runs": "subject_id", "GET /usage": "conversation_id", "GET /tool-calls": "run_id"}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
@@ -47,13 +48,14 @@ def furnish(person: Person) -> Belongings:
     """A conversation with a message, its run, and the provider that answered."""
     provider_id = person.good("GET", "/providers")["items"][0]["id"]
     conversation = person.good("POST", "/conversations", json={"title": SECRET, "system_prompt": SECRET})
-    body = {"conversation_id": conversation["id"], "content": SECRET}
+    body = {"conversation_id": conversation["id"], "content": f"use a tool: {SECRET}"}
     message = person.good("POST", "/messages", json=body)
     run = person.good("GET", f"/runs?subject_id={conversation['id']}")["items"][0]
     ids = {
         "conversation_id": conversation["id"],
         "message_id": message["id"],
         "run_id": run["id"],
+        "call_id": CALL_ID,
         "provider_id": provider_id,
         "default_provider_id": provider_id,
         "subject_id": conversation["id"],

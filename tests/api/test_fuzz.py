@@ -3,6 +3,7 @@
 What it is told and what is left out, with reasons, stands in `schemathesis.toml`.
 """
 
+import json
 import os
 import random
 import subprocess
@@ -19,7 +20,6 @@ from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, Scripted
 
 RULES = Path(__file__).with_name("schemathesis.toml")
 SECONDS = 3000
-KNOWN = ("conversation_id", "message_id", "run_id", "call_id", "provider_id")
 SOME_KNOWN = 0.5
 """How often an id is one that there is; else what is behind the first 404 would hardly be reached."""
 
@@ -46,33 +46,48 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str]:
-    """Something of every kind that operations take ids of."""
+def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]:
+    """Something of every kind that operations take ids of: what deletes one leaves the others."""
     provider_id = connect(admin, upstream)
-    conversation_id = admin.good("POST", "/conversations", json={})["id"]
-    body = {"conversation_id": conversation_id, "content": "use a tool"}
-    message = admin.good("POST", "/messages", json=body)
-    run = admin.good("GET", f"/runs?subject_id={conversation_id}")["items"][0]
-    ids = (conversation_id, message["id"], run["id"], "call-1", provider_id)
-    return {name: str(value) for name, value in zip(KNOWN, ids, strict=True)}
+    chats: list[str] = []
+    messages: list[str] = []
+    for _ in range(3):
+        chat = admin.good("POST", "/conversations", json={})["id"]
+        message = admin.good("POST", "/messages", json={"conversation_id": chat, "content": "use a tool"})
+        chats.append(chat)
+        messages.append(message["id"])
+    run = admin.good("GET", f"/runs?subject_id={chats[2]}")["items"][0]
+    return {
+        "conversation_id": chats[0],
+        "message_id": messages[1],
+        "run_id": run["id"],
+        "call_id": "call-1",
+        "provider_id": provider_id,
+    }
 
 
-def rules_with(ids: dict[str, str]) -> str:
-    """The committed rules, and the ids that this server happens to have."""
-    lines = [RULES.read_text("utf-8")]
+def rules_with(ids: dict[str, str | int], user_id: int) -> str:
+    """The committed rules, the ids that this server happens to have, and the only user to be changed."""
+    lines = [
+        RULES.read_text("utf-8"),
+        # Else it would switch off the asker, once it has made somebody else an administrator.
+        '[[operations]]\ninclude-name = "PUT /auth/users/{user_id}"',
+        f'parameters = {{ "path.user_id" = {user_id} }}\n',
+    ]
     for name, value in ids.items():
-        lines.append(f'[dictionaries.{name}]\nvalues = ["{value}"]\n')
+        lines.append(f"[dictionaries.{name}]\nvalues = [{json.dumps(value)}]\n")
     lines.append("[parameters]")
     lines += [f'{name} = {{ dictionary = "{name}", probability = {SOME_KNOWN} }}' for name in ids]
     return "\n".join(lines)
 
 
 def fuzz(
-    server: Server, admin: Person, ids: dict[str, str], folder: Path, *, examples: int, seed: int
+    server: Server, admin: Person, upstream: ScriptedProvider, folder: Path, *, examples: int, seed: int
 ) -> None:
     print(f"seed {seed}; FUZZ_SEED={seed} asks the same again")
     rules = folder / "rules.toml"
-    rules.write_text(rules_with(ids), "utf-8")
+    with Person(server, None).register(f"somebody{examples}") as somebody:
+        rules.write_text(rules_with(furnished(admin, upstream), somebody.user["id"]), "utf-8")
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
@@ -104,7 +119,7 @@ def seed_or(otherwise: int) -> int:
 def test_short_whatever_is_asked_the_answer_is_as_described(
     server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
-    fuzz(server, admin, furnished(admin, upstream), tmp_path, examples=10, seed=seed_or(1))
+    fuzz(server, admin, upstream, tmp_path, examples=10, seed=seed_or(1))
 
 
 @pytest.mark.long
@@ -113,4 +128,4 @@ def test_whatever_is_asked_a_hundred_times_the_answer_is_as_described(
     server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
     seed = seed_or(random.randrange(2**32))
-    fuzz(server, admin, furnished(admin, upstream), tmp_path, examples=100, seed=seed)
+    fuzz(server, admin, upstream, tmp_path, examples=100, seed=seed)

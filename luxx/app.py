@@ -257,20 +257,7 @@ def create_app(house: House) -> Litestar:
             ToolController,
             UsageController,
         ],
-        dependencies={
-            "caller": Provide(provide_caller),
-            "peer": Provide(provide_peer),
-            "accounts": _given(lambda: house.accounts),
-            "user_settings": _given(lambda: house.settings),
-            "providers": _given(lambda: house.providers),
-            "conversations": _given(lambda: house.conversations),
-            "runs": _given(lambda: house.runs),
-            "replay": _given(lambda: house.replay),
-            "tool_executor": _given(lambda: house.executor),
-            "usage": _given(lambda: house.usage),
-            "workspace_of": _given(lambda: house.workspace_of),
-            "service_state": _given(house.service_state),
-        },
+        dependencies=_parts(house),
         guards=[require_sign_in(house.accounts, peers)],
         before_request=before_handling,
         exception_handlers=HANDLERS,
@@ -284,6 +271,24 @@ def create_app(house: House) -> Litestar:
     )
     app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
     return app
+
+
+def _parts(house: House) -> dict[str, Provide]:
+    """What handlers are given by name."""
+    return {
+        "caller": Provide(provide_caller),
+        "peer": Provide(provide_peer),
+        "accounts": _given(lambda: house.accounts),
+        "user_settings": _given(lambda: house.settings),
+        "providers": _given(lambda: house.providers),
+        "conversations": _given(lambda: house.conversations),
+        "runs": _given(lambda: house.runs),
+        "replay": _given(lambda: house.replay),
+        "tool_executor": _given(lambda: house.executor),
+        "usage": _given(lambda: house.usage),
+        "workspace_of": _given(lambda: house.workspace_of),
+        "service_state": _given(house.service_state),
+    }
 
 
 def _given(part: object) -> Provide:

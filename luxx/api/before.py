@@ -1,6 +1,5 @@
 """What is looked at before any handler: a query that gives one thing twice, and what a path can be asked."""
 
-from functools import cache
 from typing import Any, get_args
 
 from litestar import Litestar, Request, Response
@@ -13,7 +12,7 @@ from luxx.api.bodies import refusal
 async def before_handling(request: Request[Any, Any, Any]) -> Response[None] | None:
     """Put it on the app. Raises InvalidInput for a parameter that stands in the query twice, or as `null`."""
     if request.method == "OPTIONS":
-        allowed = _methods(request.app).get(request.scope["path_template"], set())
+        allowed = _methods(request.app, request.scope["path_template"])
         return Response(None, status_code=204, headers={"Allow": ", ".join(sorted(allowed))})
     if request.scope["query_string"]:
         _check_query(request)
@@ -42,11 +41,7 @@ def _check_query(request: Request[Any, Any, Any]) -> None:
         raise refusal(wrong)
 
 
-@cache
-def _methods(app: Litestar) -> dict[str, set[str]]:
+def _methods(app: Litestar, path: str) -> set[str]:
     """Litestar's own answer to OPTIONS names only the methods of the handler that it read first."""
-    allowed: dict[str, set[str]] = {}
-    for route in app.routes:
-        if isinstance(route, HTTPRoute):
-            allowed.setdefault(route.path_format or "/", set()).update(route.methods)
-    return allowed
+    routes = [route for route in app.routes if isinstance(route, HTTPRoute)]
+    return {method for route in routes if (route.path_format or "/") == path for method in route.methods}

@@ -5,7 +5,6 @@ A call's arguments and its result stay in the log; here is where in it they are.
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, func
@@ -41,7 +40,7 @@ def noted_calls(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, An
 
 def keep_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
     """Writes what `noted_calls` made; what was known before and is not said again stays."""
-    connection.execute(_keep(connection.dialect.name), calls)
+    connection.execute(_keep[connection.dialect.name], calls)
 
 
 def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
@@ -67,9 +66,7 @@ def _note(call: dict[str, Any], step: Step, now: datetime) -> None:
         call["duration_ms"] = step.duration_ms if isinstance(step.duration_ms, int) else None
 
 
-@cache
-def _keep(dialect: str) -> Any:
-    insert: Any = postgresql.insert if dialect == "postgresql" else sqlite.insert
+def _upsert(insert: Any) -> Any:
     made = insert(_calls)
     changed = {
         name: func.coalesce(made.excluded[name], _calls.c[name])
@@ -78,3 +75,7 @@ def _keep(dialect: str) -> Any:
     return made.on_conflict_do_update(
         index_elements=["run_id", "step_index"], set_={"status": made.excluded.status, **changed}
     )
+
+
+_keep = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+"""Made once: every tool call is written with it, twice."""

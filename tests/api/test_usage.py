@@ -1,7 +1,9 @@
 """What was used and what it cost: true to what the provider told, and to what it did not."""
 
+import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from api.conftest import connect
 from api.person import KEY, Person
 from api.schema import Document
 from api.server import Server
-from api.streams import sending
+from api.streams import attached, sending
 from luxx.providers.scripted import (
     Counts,
     Finish,
@@ -30,6 +32,7 @@ PRICED = "gpt-4o"
 """2.50 dollars per million tokens in, 1.25 from the cache, 10.00 out."""
 
 SAID = "Seventeen letters"
+numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +57,9 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture
-def carol(
-    server: Server, document: Document, admin: Person, upstream: ScriptedProvider, request: Any
-) -> Iterator[Person]:
+def carol(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
     """A new user, who has used nothing yet."""
-    name = f"carol{abs(hash(request.node.name)) % 10**9}"
-    with Person(server, document).register(name) as person:
+    with Person(server, document).register(f"carol{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
@@ -229,3 +229,30 @@ def test_cancelling_in_time_does_not_get_round_the_days_limit(
         assert offered["models"] == ["scripted"]
         assert [(card["name"], card["is_known"]) for card in offered["cards"]] == [("scripted", False)]
         assert KEY not in str(offered)
+
+
+def test_a_completion_that_ended_with_its_process_is_there_with_nothing_known_of_it(
+    tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    with Server(tmp_path) as first, Person(first, None) as admin:
+        admin.sign_in()
+        admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
+        connect(admin, upstream)
+        chat = admin.good("POST", "/conversations", json={})["id"]
+        with sending(admin, chat, "wait", model=PRICED) as stream:
+            stream.until("process_step")
+            run_id = stream.seen[0]["run"]["id"]
+            first.kill()
+    with Server(tmp_path, data_dir=first.data_dir) as second, Person(second, None) as admin:
+        admin.sign_in()
+        with attached(admin, run_id) as stream:
+            assert "not known" in stream.until("warning")["message"]
+            sums = report(admin)["sums"]
+            assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (1, 1, 1)
+            assert (sums["total_tokens"], sums["cost"]) == (0, None)
+            stream.until("process_step")
+            admin.good("POST", f"/runs/{run_id}/cancel")
+            stream.rest()
+        sums = report(admin)["sums"]
+        assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (2, 1, 2)
+        assert sums["cost"] > 0

@@ -26,6 +26,7 @@ from luxx.accounts.settings import SettingsService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.auth import AuthController
+from luxx.api.before import before_handling
 from luxx.api.bodies import JsonRequest
 from luxx.api.branches import ConversationBranchController, MessageBranchController
 from luxx.api.conversations import ConversationController
@@ -38,12 +39,14 @@ from luxx.api.parameters import GivenCaller
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.search import SearchController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
+from luxx.api.usage import UsageController
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
@@ -56,7 +59,7 @@ from luxx.files.service import FileService
 from luxx.files.upload import Uploads
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
-from luxx.providers.catalog import Catalog
+from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
@@ -67,6 +70,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.watch import QUIET_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url
@@ -78,6 +82,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.transfer.service import TransferService
+from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
 
 NO_SANDBOX = "none"
@@ -101,12 +106,14 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     MessageController,
     ProjectController,
     ProvidersController,
+    ReplayController,
     RunController,
     SearchController,
     ServiceInfoController,
     SettingsController,
     ToolController,
     TransferController,
+    UsageController,
 ]
 """All that can be asked for."""
 
@@ -149,6 +156,8 @@ class House:
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
         self.transfer = TransferService(self.store, self.data_dir, config.files)
+        self.usage = UsageService(self.store)
+        self.replay = ReplayService(self.store)
         self.hub = Hub()
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self.searches = SearchService(self.store)
@@ -207,7 +216,7 @@ class House:
             self.client,
             guard,
             local=self.local if config.local.enabled else None,
-            catalog=Catalog(),
+            catalog=configured_catalog(config.models),
         )
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
@@ -294,6 +303,7 @@ def create_app(house: House) -> Litestar:
         route_handlers=CONTROLLERS,
         dependencies=_parts(house),
         guards=[require_sign_in(house.accounts, peers)],
+        before_request=before_handling,
         exception_handlers=HANDLERS,
         on_startup=[house.open],
         on_shutdown=[house.close],
@@ -321,10 +331,12 @@ def _parts(house: House) -> dict[str, Provide]:
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
         "projects": _given(lambda: house.projects),
+        "replay": _given(lambda: house.replay),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
         "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),
+        "usage": _given(lambda: house.usage),
         "workspace_of": _given(lambda: house.workspace_of),
         "service_state": _given(house.service_state),
     }

@@ -126,6 +126,23 @@ class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     metrics_public: bool = False
 
 
+class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of the models whose names fit `pattern`. Windows in tokens, prices in US dollars per
+    million tokens; null: not known."""
+
+    pattern: Text
+    context_window: PositiveCount
+    max_output: PositiveCount
+    tools: bool = True
+    thinking: bool = False
+    images: bool = False
+    structured: bool = False
+    input_price: Amount | None = None
+    output_price: Amount | None = None
+    cached_input_price: Amount | None = None
+    cache_write_price: Amount | None = None
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key with its default. `data_dir` comes from the command line, not from the file."""
 
@@ -139,6 +156,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
     providers: ProvidersConfig = ProvidersConfig()
+    models: list[ModelConfig] = []
     files: FilesConfig = FilesConfig()
     runs: RunsConfig = RunsConfig()
     local: LocalConfig = LocalConfig()

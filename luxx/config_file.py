@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from msgspec import UNSET
 
-from luxx.config import Config
+from luxx.config import Config, ModelConfig
 from luxx.errors import ConfigError
 
 DEFAULT_FILE = Path("config.yaml")
@@ -57,6 +57,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
         for section, values in layer.items():
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
     _agree_on_database(merged, places)
+    _agree_on_prices(merged.get("models", []), places)
     sections = _fields(Config)
     return Config(
         **{
@@ -84,11 +85,16 @@ def _read_file(path: Path | None, environ: Mapping[str, str], places: dict[str, 
 def _read_environment(environ: Mapping[str, str], places: dict[str, str]) -> Values:
     layer: Values = {}
     sections = {name: _fields(type_) for name, type_ in _fields(Config).items() if _is_struct(type_)}
+    lists = {name: type_ for name, type_ in _fields(Config).items() if get_origin(_bare(type_)) is list}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
         place = f"environment variable {variable}"
         section, _, key = variable.removeprefix(PREFIX).lower().partition("__")
+        if section in lists and not key:
+            if text:
+                layer[section] = _value_of_text(text, lists[section], section, place, places)
+            continue
         if key not in sections.get(section, {}):
             known = [f"{PREFIX}{s}__{k}".upper() for s in sections for k in sections[s]]
             raise _failure(place, "", "unknown" + _nearest(variable, [*known, *OTHER_VARIABLES]))
@@ -275,6 +281,23 @@ def _agree_on_database(merged: Values, places: Mapping[str, str]) -> None:
         )
 
 
+def _agree_on_prices(models: list[ModelConfig], places: Mapping[str, str]) -> None:
+    """A completion has a prompt and an answer: it has a price where both have one."""
+    for index, model in enumerate(models):
+        key = f"models[{index}]"
+        has_cache = model.cached_input_price is not None or model.cache_write_price is not None
+        if (model.input_price is None) != (model.output_price is None):
+            raise _failure(
+                places[key], key, "input_price and output_price belong together; write both or none"
+            )
+        if has_cache and model.input_price is None:
+            raise _failure(places[key], key, "a price for the cache needs input_price and output_price")
+        if model.max_output > model.context_window:
+            raise _failure(
+                places[key], key, "max_output is larger than context_window, which it is a part of"
+            )
+
+
 def _failure(place: str, key: str, problem: str) -> ConfigError:
     file, _, line = place.rpartition(":")
     detail: dict[str, Any] = {"place": place, "key": key}
@@ -302,6 +325,8 @@ def _nearest(name: str, known: list[str]) -> str:
 
 def _hint(type_: Any) -> str:
     bare = _bare(type_)
+    if _is_nullable(type_):
+        bare = _bare(next(choice for choice in get_args(bare) if choice is not NoneType))
     if get_origin(bare) is Literal:
         return "; write one of " + ", ".join(get_args(bare))
     hints = {bool: "; write true or false", int: "; write a whole number", float: "; write a number"}

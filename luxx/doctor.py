@@ -339,10 +339,10 @@ async def _provider(service: ProviderService, row: _Row, *, has_secret: bool) ->
     )
     try:
         async with asyncio.timeout(PROVIDER_SECONDS):
-            models = await service.models(owner, row.id)
+            offered = await service.models(owner, row.id)
     except LuxxError as error:
         return Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)
     except TimeoutError:
         text = f"did not list its models within {PROVIDER_SECONDS:.0f} s"
         return Finding(part=part, is_bad=True, text=text, mend=mend)
-    return Finding(part=part, text=f"answers and offers {len(models)} models")
+    return Finding(part=part, text=f"answers and offers {len(offered.models)} models")

@@ -180,6 +180,7 @@ def test_layers_merge_key_by_key(tmp_path_factory: pytest.TempPathFactory, homes
 def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
     document = msgspec.to_builtins(Config())
     del document["data_dir"]
+    models = document.pop("models")
     given_rules = [{"tool": "shell_execute", "action": "ask", "pattern": "git *"}]
     document["tools"]["rules"] = given_rules
     document["server"]["allowed_hosts"] = ["a.example.org", "localhost:8000"]
@@ -193,7 +194,42 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
     environ["LUXX_SERVER__ALLOWED_HOSTS"] = "[a.example.org, 'localhost:8000']"
     environ["LUXX_LOGGING__LEVEL"] = document["logging"]["level"] = "DEBUG"
     config = msgspec.to_builtins(load_config(write(tmp_path, ""), environ, {}))
-    assert config == {**document, "data_dir": "./data"}
+    assert config == {**document, "models": models, "data_dir": "./data"}
+
+
+CARD = "{pattern: my-*, context_window: 9000, max_output: 900"
+
+
+def test_cards_of_models_are_read_from_the_file_or_the_environment(tmp_path: Path) -> None:
+    file = write(tmp_path, f"models:\n  - {CARD}, input_price: 1, output_price: 2.5, tools: false}}\n")
+    (card,) = load_config(file, {}, {}).models
+    assert (card.pattern, card.context_window, card.max_output, card.tools) == ("my-*", 9000, 900, False)
+    assert (card.input_price, card.output_price, card.cached_input_price) == (1.0, 2.5, None)
+    (card,) = load_config(file, {"LUXX_MODELS": f"[{CARD}, images: true}}]"}, {}).models
+    assert (card.images, card.input_price) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("card", "line", "said"),
+    [
+        (f"{CARD}, input_price: 1}}", 2, "belong together"),
+        (f"{CARD}, cached_input_price: 1}}", 2, "a price for the cache needs"),
+        (f"{CARD}, input_price: cheap, output_price: 1}}", 2, "write a number"),
+        (f"{CARD}, input_price: -1, output_price: 1}}", 2, ">= 0"),
+        (f"{CARD}, input_price: .inf, output_price: 1}}", 2, "finite"),
+        (f"{CARD}, contextwindow: 1}}", 2, "did you mean models[0].context_window?"),
+        ("{pattern: my-*, context_window: 9000}", 2, "max_output"),
+        ("{pattern: my-*, context_window: 1, max_output: 2}", 2, "larger than context_window"),
+        ("my-model", 2, "must be a section"),
+        ("\n    pattern: my-*\n    context_window: many\n    max_output: 1", 4, "write a whole number"),
+    ],
+)
+def test_a_wrong_card_stops_the_start_with_its_line(tmp_path: Path, card: str, line: int, said: str) -> None:
+    file = write(tmp_path, f"models:\n  - {card}\n")
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, {}, {})
+    assert refused.value.message.startswith(f"{file}:{line}: models[0]")
+    assert said in refused.value.message
 
 
 def test_a_list_in_the_environment_may_be_separated_by_commas(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from live_server import ROOT, live_server, scripted_models
 
 from luxx.cli import main
-from luxx.config import Config
+from luxx.config import Config, ModelConfig
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Rule, Script, Text, Thinking, When
 from luxx.tools.builtin import builtin_tools
@@ -184,10 +184,20 @@ def test_every_setting_is_documented_with_its_default() -> None:
     real = {
         f"{section.name}.{key.name}": getattr(getattr(config, section.name), key.name)
         for section in msgspec.structs.fields(Config)
-        if section.name != "data_dir"
+        if section.name not in ("data_dir", "models")
         for key in msgspec.structs.fields(type(getattr(config, section.name)))
     }
     assert {key: msgspec.json.decode(default) for key, default in rows.items()} == real
+
+
+def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
+    page = text_of("docs/configuration.md").partition("## models")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", page, re.MULTILINE))
+    real = {
+        field.name: "needed" if field.required else msgspec.json.encode(field.default).decode()
+        for field in msgspec.structs.fields(ModelConfig)
+    }
+    assert rows == real
 
 
 def test_every_built_in_tool_is_documented_with_its_level() -> None:

@@ -64,8 +64,23 @@ def _decode(body: bytes, wanted: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=wanted)
     except msgspec.ValidationError as error:
-        wrong = _wrong("$", msgspec.json.decode(body), wanted)
-        raise refusal(wrong or _named("$", error)) from error
+        value = _with_whole_numbers(msgspec.json.decode(body))
+        wrong = _wrong("$", value, wanted)
+        if wrong:
+            raise refusal(wrong) from error
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        raise refusal(_named("$", error)) from error
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is as good an integer as 5."""
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in cast("dict[str, Any]", value).items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wrong(path: str, value: Any, wanted: Any) -> Fields:

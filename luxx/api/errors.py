@@ -13,6 +13,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from luxx.api.before import asked_as
 from luxx.api.bodies import BODY, refusal
 from luxx.api.envelope import Failure
 from luxx.errors import (
@@ -77,7 +78,7 @@ def _ours(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Failur
 def _invalid(request: Request[Any, Any, Any], error: ValidationException) -> Response[Failure]:
     """A path or query parameter that is wrong or missing; bodies are read in `bodies.py`."""
     items = error.extra if isinstance(error.extra, list) else []
-    fields = {str(item.get("key", "?")): str(item.get("message", "")) for item in items}
+    fields = {asked_as(request, str(item.get("key", "?"))): str(item.get("message", "")) for item in items}
     if BODY in fields:
         fields = {"$": "a JSON object is needed as the body"}
     if not fields:

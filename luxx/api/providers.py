@@ -95,8 +95,8 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[UpstreamModels]:
-        """The models that the provider's server offers."""
-        return success(UpstreamModels(models=await providers.models(caller, provider_id)))
+        """The models that the provider's server offers, and what is known of each."""
+        return success(await providers.models(caller, provider_id))
 
 
 class AllowedHostsController(Controller):

@@ -72,10 +72,11 @@ class RunController(Controller):
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Follow a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
+        named = _last_event_id(request)
         if wants_json(request):
             events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
-            return Response(success(EventPage(events=[_numbered(e) for e in events], has_more=has_more)))
-        after = _last_event_id(request) if last_event_id is None else last_event_id
+            return Response(success(EventPage(events=[numbered(e) for e in events], has_more=has_more)))
+        after = named if last_event_id is None else last_event_id
         watch = await runs.watch(caller, run_id, after=after, accumulated=accumulated)
         return EventStream(watch, caller, accounts)
 
@@ -89,11 +90,12 @@ class RunController(Controller):
 
 
 def _last_event_id(request: Request[Any, Any, Any]) -> int:
-    header = request.headers.get("last-event-id", "0").strip() or "0"
+    header = request.headers.get("last-event-id", "0").strip(" \t") or "0"
     if not header.isascii() or not header.isdigit() or len(header) > 9:
         raise InvalidInput("Last-Event-ID is the number of an event of this run", kind="last_event_id")
     return int(header)
 
 
-def _numbered(event: StoredEvent) -> msgspec.Raw:
+def numbered(event: StoredEvent) -> msgspec.Raw:
+    """The event's JSON with its place in the log."""
     return msgspec.Raw(b'{"seq":%d,%s' % (event.seq, event.data[1:]))

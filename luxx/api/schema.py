@@ -4,8 +4,8 @@ What no signature tells (streams, failures, who may come in) is added here; how 
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
 
 import msgspec
 from litestar import Litestar, Response
@@ -13,21 +13,17 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, ParameterKwarg
 from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
-from msgspec import Meta
 
 from luxx.api.described import with_described
 from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
 from luxx.api.schema_files import DOWNLOADS, UPLOADS
-from luxx.api.schema_shapes import MODULES, always_whole, short_names, timed
+from luxx.api.schema_types import Json, Types, is_shape, parameter_type
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
 
-Json: TypeAlias = dict[str, Any]
-
 BODY = "data"
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
-REF = "#/components/schemas/{name}"
 
 TAGS = {
     "service": "What runs here and whether it works.",
@@ -40,6 +36,8 @@ TAGS = {
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",
+    "usage": "Tokens and money.",
+    "replay": "What happened in a conversation, and what its tools did.",
     "settings": "The signed-in user's defaults.",
     "admin": "For administrators of the whole server.",
 }
@@ -62,7 +60,7 @@ ASKS_UPSTREAM = frozenset({"messages", "providers"})
 
 
 class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first; each also has its `seq`."""
+    """Logged events, oldest first, each with its `seq`."""
 
     events: list[Event]
     has_more: bool
@@ -111,7 +109,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 def build_document(app: Litestar, *, title: str, version: str) -> Json:
     """OpenAPI 3.1 of all routes of the application."""
     operations = list(_operations(app))
-    types = _Types(operations)
+    types = Types(_wanted(operations))
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)
@@ -139,6 +137,15 @@ def build_document(app: Litestar, *, title: str, version: str) -> Json:
             },
         },
     }
+
+
+def _wanted(operations: list[Operation]) -> list[Any]:
+    wanted: list[Any] = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
+    wanted += [document for document, _ in DOWNLOADS.values()]
+    for operation in operations:
+        wanted += [parameter_type(field) for field, _ in operation.parameters]
+        wanted += [one for one in (operation.body, operation.answer) if is_shape(one)]
+    return wanted
 
 
 def _place_of_tag(tag: str) -> tuple[int, str]:
@@ -179,81 +186,10 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> Oper
     )
 
 
-# Types
-
-
-class _Types:
-    """JSON schemas of all types that operations speak of, under short names."""
-
-    def __init__(self, operations: list[Operation]) -> None:
-        wanted = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
-        wanted += [document for document, _ in DOWNLOADS.values()]
-        for operation in operations:
-            wanted += [_parameter_type(field) for field, _ in operation.parameters]
-            wanted += [one for one in (operation.body, operation.answer) if _is_shape(one)]
-        self._wanted = wanted
-        references, components = msgspec.json.schema_components(wanted, ref_template=REF)
-        self._names = short_names(list(components))
-        self._references = [self._tidied(reference) for reference in references]
-        self.components: Json = {
-            self._names[name]: always_whole(self._tidied(schema))
-            for name, schema in sorted(components.items())
-        }
-
-    def of(self, kind: Any) -> Json:
-        """The schema of a type, for the most part a reference."""
-        return next(schema for one, schema in zip(self._wanted, self._references, strict=True) if one == kind)
-
-    def _tidied(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self._tidied(item) for item in cast("list[Any]", value)]
-        if not isinstance(value, dict):
-            return value
-        return {key: self._tidied_item(key, item) for key, item in cast("Json", value).items()}
-
-    def _tidied_item(self, key: str, item: Any) -> Any:
-        if isinstance(item, str) and item.startswith(REF.format(name="")):
-            return REF.format(name=self._names[item.rpartition("/")[2]])
-        if isinstance(item, str) and key == "description":
-            return inspect.cleandoc(item)
-        if isinstance(item, str) and key == "title":
-            return MODULES.sub("", item)
-        if isinstance(item, dict) and key == "properties":
-            fields = cast("dict[str, Json]", item)
-            return {name: timed(name, self._tidied(schema)) for name, schema in fields.items()}
-        return self._tidied(item)
-
-
-def _is_shape(kind: Any) -> bool:
-    """Whether a type is one of ours, and not bytes, text or anything."""
-    named = get_origin(kind) or kind
-    return isinstance(named, type) and issubclass(named, msgspec.Struct)
-
-
-def _parameter_type(field: FieldDefinition) -> Any:
-    """The parameter's type with its bounds; null has no spelling in a path or a query."""
-    options = [one for one in get_args(field.annotation) if one is not type(None)]
-    kind: Any = Union[tuple(options)] if field.is_optional else field.annotation  # noqa: UP007 - made at run time
-    told = field.kwarg_definition
-    if not isinstance(told, ParameterKwarg):
-        return kind
-    bounds = {
-        "gt": told.gt,
-        "ge": told.ge,
-        "lt": told.lt,
-        "le": told.le,
-        "min_length": told.min_length,
-        "max_length": told.max_length,
-        "pattern": told.pattern,
-    }
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Annotated[kind, Meta(**cast("Mapping[str, Any]", given))] if given else kind
-
-
 # Describing
 
 
-def _describe(operation: Operation, types: _Types) -> Json:
+def _describe(operation: Operation, types: Types) -> Json:
     handler = operation.handler
     said = inspect.cleandoc(handler.fn.__doc__ or "")
     summary = handler.summary or said.partition("\n")[0].rstrip(".")
@@ -284,7 +220,7 @@ def _describe(operation: Operation, types: _Types) -> Json:
     return with_described(described, handler.opt)
 
 
-def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:
+def _parameter(field: FieldDefinition, place: str, types: Types) -> Json:
     told = field.kwarg_definition
     name = field.name
     described: Json = {"in": place, "required": place == "path" or field.is_required}
@@ -294,20 +230,20 @@ def _parameter(field: FieldDefinition, place: str, types: _Types) -> Json:
         described["in"] = place
         if told.description:
             described["description"] = told.description
-    schema = types.of(_parameter_type(field))
+    schema = types.of(parameter_type(field))
     if place == "query" and not field.is_required and field.default is not None:
         schema = {**schema, "default": field.default}
     return {"name": name, **described, "schema": schema}
 
 
-def _answers(operation: Operation, types: _Types) -> Json:
+def _answers(operation: Operation, types: Types) -> Json:
     if operation.key in STREAMS:
         return {}
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
     if operation.key in DOWNLOADS:
         document, other = DOWNLOADS[operation.key]
         content = {"application/json": {"schema": types.of(document)}, other: {"schema": {"type": "string"}}}
-    elif _is_shape(operation.answer):
+    elif is_shape(operation.answer):
         content = {"application/json": {"schema": types.of(operation.answer)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
@@ -317,7 +253,7 @@ def _answers(operation: Operation, types: _Types) -> Json:
     return answers
 
 
-def _stream_answers(status: int, answer: Any, what: str, types: _Types) -> Json:
+def _stream_answers(status: int, answer: Any, what: str, types: Types) -> Json:
     events = {"text/event-stream": {"schema": {"type": "string"}}}
     whole = {"application/json": {"schema": types.of(answer)}}
     instead = f"with `Accept: application/json` {what}"
@@ -347,7 +283,7 @@ def _first_line(kind: type[msgspec.Struct]) -> str:
 
 
 def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
-    return [name for name in kind.__struct_fields__ if name not in ("run_id", "timestamp")]
+    return [name for name in kind.__struct_fields__ if name not in ("seq", "run_id", "timestamp")]
 
 
 def _refusals(operation: Operation) -> list[str]:
@@ -368,7 +304,7 @@ def _refusals(operation: Operation) -> list[str]:
     return [status for status, can in may.items() if can]
 
 
-def _refusal(types: _Types, status: str) -> Json:
+def _refusal(types: Types, status: str) -> Json:
     answer: Json = {
         "description": REFUSALS[status][1],
         "content": {"application/json": {"schema": types.of(Failure)}},

@@ -10,11 +10,17 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from luxx.config import ModelConfig
+from luxx.providers.cache_prices import cache_share
+from luxx.wire.usage import Usage
+
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """`pattern` is matched against the lower-case name without a vendor's prefix (`openai/…`).
+    """`pattern` is matched against the lower-case name, without a vendor's prefix (`openai/…`) unless it has
+    one itself.
 
-    Windows are in tokens, prices in US dollars per million tokens.
+    Windows are in tokens, prices in US dollars per million tokens. A price for what is read from the
+    provider's cache, or put into it, is the input price where it is not given.
     """
 
     pattern: str
@@ -26,17 +32,28 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     structured: bool = False
     input_price: float | None = None
     output_price: float | None = None
+    cached_input_price: float | None = None
+    cache_write_price: float | None = None
 
     @property
     def may_take_images(self) -> bool:
         """A model nobody described may: its server says no if it does not."""
         return self.images or self.pattern == "*"
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+    def cost(self, usage: Usage) -> float | None:
         """What a completion cost in US dollars, None where the price is not known."""
         if self.input_price is None or self.output_price is None:
             return None
-        return (prompt_tokens * self.input_price + completion_tokens * self.output_price) / 1_000_000
+        read = min(usage.cached_tokens, usage.prompt_tokens)
+        written = min(usage.cache_write_tokens, usage.prompt_tokens - read)
+        cost = (usage.prompt_tokens - read - written) * self.input_price
+        cost += read * _or(self.cached_input_price, self.input_price)
+        cost += written * _or(self.cache_write_price, self.input_price)
+        return (cost + usage.completion_tokens * self.output_price) / 1_000_000
+
+
+def _or(price: float | None, plain: float) -> float:
+    return plain if price is None else price
 
 
 UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096)
@@ -54,6 +71,7 @@ def _card(
     prices: tuple[float, float] = (math.nan, math.nan),
 ) -> ModelCard:
     words = abilities.split()
+    share, is_priced = cache_share(pattern), not math.isnan(prices[0])
     return ModelCard(
         pattern=pattern,
         context_window=window,
@@ -62,8 +80,10 @@ def _card(
         thinking="thinking" in words,
         images="images" in words,
         structured="structured" in words,
-        input_price=None if math.isnan(prices[0]) else prices[0],
-        output_price=None if math.isnan(prices[1]) else prices[1],
+        input_price=prices[0] if is_priced else None,
+        output_price=prices[1] if is_priced else None,
+        cached_input_price=prices[0] * share.read if is_priced else None,
+        cache_write_price=prices[0] * share.write if is_priced else None,
     )
 
 
@@ -150,11 +170,33 @@ class Catalog:
 
     def find(self, model: str) -> ModelCard:
         """The card of `model`, or `UNKNOWN`."""
-        name = model.lower().strip().rsplit("/", 1)[-1]
+        whole = model.lower().strip()
+        name = whole.rsplit("/", 1)[-1]
         for card in self._cards:
-            if fnmatchcase(name, card.pattern):
+            if fnmatchcase(whole if "/" in card.pattern else name, card.pattern):
                 return card
         return UNKNOWN
+
+
+def configured_catalog(models: Sequence[ModelConfig]) -> Catalog:
+    """The operator's own cards, which are tried first, and the built-in ones."""
+    return Catalog((*(_own_card(model) for model in models), *BUILT_IN))
+
+
+def _own_card(model: ModelConfig) -> ModelCard:
+    return ModelCard(
+        pattern=model.pattern.lower(),
+        context_window=model.context_window,
+        max_output=model.max_output,
+        tools=model.tools,
+        thinking=model.thinking,
+        images=model.images,
+        structured=model.structured,
+        input_price=model.input_price,
+        output_price=model.output_price,
+        cached_input_price=model.cached_input_price,
+        cache_write_price=model.cache_write_price,
+    )
 
 
 STARTING_MODELS = {

@@ -18,7 +18,8 @@ from luxx.errors import InvalidInput, NotAllowed, Unavailable
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.allowed_hosts import list_allowed_hosts, replace_allowed_hosts
-from luxx.providers.catalog import EMBEDDED_CONTEXT, Catalog, ModelCard
+from luxx.providers.cards import embedded_card, model_view
+from luxx.providers.catalog import Catalog, ModelCard
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.choosing import chosen_row
 from luxx.providers.client import ModelClient
@@ -34,7 +35,14 @@ from luxx.providers.queries import (
     visible_to,
 )
 from luxx.providers.registry import adapter_for, default_base_url
-from luxx.providers.views import AllowedHostView, NewProvider, ProviderChanges, ProviderView, checked_key
+from luxx.providers.views import (
+    AllowedHostView,
+    NewProvider,
+    ProviderChanges,
+    ProviderView,
+    UpstreamModels,
+    checked_key,
+)
 from luxx.store.engine import Store
 from luxx.vault import Vault, mask
 
@@ -203,10 +211,11 @@ class ProviderService:
             return ProviderCheck(ok=False, latency_ms=0, kind=error.kind, error=error.message)
         return await check_provider(self._client, target, model)
 
-    async def models(self, caller: Caller, provider_id: int) -> list[str]:
+    async def models(self, caller: Caller, provider_id: int) -> UpstreamModels:
         """The models that the upstream offers. Raises ProviderError."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
-        return await self._client.list_models(await self._target(row))
+        names = await self._client.list_models(await self._target(row))
+        return UpstreamModels(models=names, cards=[model_view(name, self._card(row, name)) for name in names])
 
     def choose(
         self,
@@ -264,8 +273,16 @@ class ProviderService:
                 f"provider '{row.name}' has no default model; name a model, or set its default_model",
                 kind="no_model",
             )
-        card = _embedded_card(name) if row.provider_type == LOCAL else self._catalog.find(name)
-        return Choice(provider_id=row.id, name=row.name, model=name, max_tokens=row.max_tokens, card=card)
+        return Choice(
+            provider_id=row.id,
+            name=row.name,
+            model=name,
+            max_tokens=row.max_tokens,
+            card=self._card(row, name),
+        )
+
+    def _card(self, row: ProviderRow, model: str) -> ModelCard:
+        return embedded_card(model) if row.provider_type == LOCAL else self._catalog.find(model)
 
     async def allowed_hosts(self, caller: Caller) -> list[AllowedHostView]:
         """What the configuration and administrators allow. Operators only."""
@@ -357,16 +374,3 @@ def _check_type(caller: Caller, provider_type: str) -> None:
 def _check_sharing(caller: Caller, is_shared: bool) -> None:
     if is_shared and not caller.is_admin:
         raise NotAllowed("only an administrator may share a provider with the tenant")
-
-
-def _embedded_card(name: str) -> ModelCard:
-    """It costs nothing, and it gets no tools unless somebody asks for them, whichever file it runs."""
-    return ModelCard(
-        pattern=name.lower(),
-        context_window=EMBEDDED_CONTEXT,
-        max_output=EMBEDDED_CONTEXT // 4,
-        tools=False,
-        structured=True,
-        input_price=0.0,
-        output_price=0.0,
-    )

@@ -77,8 +77,31 @@ class ProviderView(Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+class ModelView(Struct, frozen=True, kw_only=True):
+    """What is known of a model by its name; where it is not (`is_known` false), what is assumed.
+
+    Windows in tokens, prices in US dollars per million tokens, null where they are not known.
+    """
+
+    name: str
+    is_known: bool
+    context_window: int
+    max_output: int
+    tools: bool
+    thinking: bool
+    images: bool
+    structured: bool
+    input_price: float | None
+    output_price: float | None
+    cached_input_price: float | None
+    cache_write_price: float | None
+
+
 class UpstreamModels(Struct, frozen=True, kw_only=True):
+    """The names as the server gave them, and in the same order what is known of each."""
+
     models: list[str]
+    cards: list[ModelView]
 
 
 class AllowedHostView(Struct, frozen=True, kw_only=True):

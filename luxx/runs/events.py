@@ -17,6 +17,7 @@ from luxx.runs.cancel import CancelSignal
 from luxx.runs.frames import logged_frame
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.tool_calls import keep_calls, noted_calls
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
 from luxx.wire.event import ENDING, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
@@ -88,6 +89,7 @@ class RunLog:
         Raises LostRun, with nothing written, if the run was taken or deleted.
         """
         logged, rows = self._stamp(entries)
+        calls = noted_calls(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
 
         def work(session: Session) -> None:
@@ -95,6 +97,8 @@ class RunLog:
             self._claim(connection, values)
             if rows:
                 connection.execute(_insert, rows)
+            if calls:
+                keep_calls(connection, calls)
             if also is not None:
                 also(session)
 

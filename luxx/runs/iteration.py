@@ -27,6 +27,7 @@ from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
+from luxx.usage.estimate import estimated_usage
 from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
 from luxx.wire.run import RunPhase
@@ -54,10 +55,11 @@ class Cut(Exception):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """A whole completion, not yet in the log: its closing entries and its line of the ledger."""
+    """A completion that is not yet in the log: its closing entries, and its line of the ledger if a provider
+    may bill it."""
 
     entries: list[Entry]
-    usage: UsageEntry
+    usage: UsageEntry | None
 
 
 class Crew(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,17 +106,20 @@ class Iteration:
         """
         reader = CompletionReader(self._brief.run_id, len(self._log.state.steps), self._channel.open_steps)
         self._deltas = 0
+        request = self._request(self._crew.tools if with_tools else [])
         try:
-            request = self._request(self._crew.tools if with_tools else [])
             await self._signal.wait(_on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            raise Cut(self._cut(reader, StepStatus.ERROR), error) from error
+            # What fails before it has said anything is not billed.
+            raise Cut(self._cut(reader, StepStatus.ERROR, request, self._deltas > 0), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
-            raise Cut(self._cut(reader, StepStatus.CANCELLED), None) from None
+            # What was sent is read and billed, but not while a refused request waits to be sent again.
+            is_billed = not self._is_retrying
+            raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
         self._metrics.model_called("ok", self._deltas)
-        return self._completed(reader)
+        return self._completed(reader, request)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
         """Logs the open calls of `state` as running, after `before`, and reads what the user may do now."""
@@ -193,21 +198,38 @@ class Iteration:
             response_schema=asked.response_schema,
         )
 
-    def _completed(self, reader: CompletionReader) -> Completed:
+    def _completed(self, reader: CompletionReader, request: CompletionRequest) -> Completed:
         state, usage = self._log.state, reader.usage
-        line = self._line(usage)
+        steps = reader.close(StepStatus.DONE)
+        is_told = bool(usage.prompt_tokens or usage.completion_tokens)
+        line = self._line(usage) if is_told else self._estimated(reader, request, steps)
         cost = line.cost
         total = None if cost is None else (state.cost or 0.0) + cost
         note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
-        entries = closing(reader.close(StepStatus.DONE))
+        entries = closing(steps)
         entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
         return Completed(entries, line)
 
-    def _cut(self, reader: CompletionReader, status: StepStatus) -> Completed:
-        return Completed(closing(reader.close(status)), self._line(reader.usage))
+    def _cut(
+        self, reader: CompletionReader, status: StepStatus, request: CompletionRequest, is_billed: bool
+    ) -> Completed:
+        steps = reader.close(status)
+        return Completed(closing(steps), self._estimated(reader, request, steps) if is_billed else None)
 
-    def _line(self, usage: Usage) -> UsageEntry:
-        """The completion's line of the ledger."""
+    def _estimated(
+        self, reader: CompletionReader, request: CompletionRequest, closed: list[Step]
+    ) -> UsageEntry:
+        """The line of a completion whose provider did not tell all that it will bill."""
+        said = [*unsettled(self._log.state), *closed]
+        usage = estimated_usage(reader.usage, request.messages, request.tools, said)
+        return self._line(usage, is_estimated=True)
+
+    def lost_line(self) -> UsageEntry:
+        """The line of a completion that ended with its process: that it was, and no more, is known."""
+        return msgspec.structs.replace(self._line(Usage(), is_estimated=True), cost=None)
+
+    def _line(self, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
+        """A completion's line of the ledger."""
         return UsageEntry(
             user_id=self._brief.user_id,
             tenant_id=self._brief.tenant_id,
@@ -216,7 +238,8 @@ class Iteration:
             provider_id=self._crew.target.provider_id,
             model=self._brief.request.model,
             usage=usage,
-            cost=self._crew.card.cost(usage.prompt_tokens, usage.completion_tokens),
+            cost=self._crew.card.cost(usage),
+            is_estimated=is_estimated,
         )
 
     async def _interrupt_lost(self) -> None:

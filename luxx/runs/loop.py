@@ -201,7 +201,8 @@ class Turn:
     async def _call_model(self, iteration: Iteration) -> None:
         if self._is_resumed:
             self._is_resumed = False
-            await self.log.append([Warning(message=RESUMED)])
+            lost = iteration.lost_line()
+            await self.log.append([Warning(message=RESUMED)], also=lambda session: record(session, lost))
         try:
             completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
         except Cut as cut:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from luxx.store.tables import Base, UtcDateTime
 
 CALL_ID_LENGTH = 200
+TOOL_LENGTH = 200
 
 
 class RunRow(Base):
@@ -57,6 +58,22 @@ class RunEventRow(Base):
     type: Mapped[str] = mapped_column(String(40))
     data: Mapped[bytes] = mapped_column(LargeBinary)
     internal: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class ToolCallRow(Base):
+    """A tool call of a run's log: `seq` is the event that asked for it, `result_seq` its answer."""
+
+    __tablename__ = "tool_calls"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    step_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    tool: Mapped[str] = mapped_column(String(TOOL_LENGTH))
+    seq: Mapped[int] = mapped_column()
+    result_seq: Mapped[int | None] = mapped_column()
+    status: Mapped[str] = mapped_column(String(20))
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    duration_ms: Mapped[int | None] = mapped_column()
 
 
 class RunResultRow(Base):

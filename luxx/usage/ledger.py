@@ -1,4 +1,4 @@
-"""The ledger: what each completion used and cost, summed for limits."""
+"""The ledger: what each completion used and cost, written once, summed for limits. Reports: `report.py`."""
 
 from datetime import datetime
 
@@ -9,13 +9,14 @@ from sqlalchemy.orm import Session
 from luxx.clock import utc_now
 from luxx.store.tables import table_of
 from luxx.usage.models import UsageRow
+from luxx.wire.run import RunKind
 from luxx.wire.usage import Usage
 
 _insert = insert(table_of(UsageRow))
 
 
 class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One completion that ended, for the ledger."""
+    """One completion, for the ledger. `is_estimated`: its counts are ours, not the provider's."""
 
     user_id: int
     tenant_id: int
@@ -25,6 +26,8 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     usage: Usage
     cost: float | None
+    kind: RunKind = RunKind.CHAT
+    is_estimated: bool = False
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,24 +38,25 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(session: Session, entry: UsageEntry) -> None:
-    """Adds a completion to the ledger; one that was cut before it told of its usage is not there."""
+    """Adds a completion to the ledger, in the transaction that logs its end."""
     usage = entry.usage
-    if not (usage.prompt_tokens or usage.completion_tokens):
-        return
     session.connection().execute(
         _insert,
         {
             "user_id": entry.user_id,
             "tenant_id": entry.tenant_id,
             "run_id": entry.run_id,
+            "kind": entry.kind.value,
             "subject_id": entry.subject_id,
             "provider_id": entry.provider_id,
             "model": entry.model,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
             "cost": entry.cost,
+            "is_estimated": entry.is_estimated,
             "created_at": utc_now(),
         },
     )

@@ -15,6 +15,9 @@ from luxx.wire.usage import Usage
 
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """`seq` is there where a log is read as JSON; a frame of a stream has it as its `id`."""
+
+    seq: int | UnsetType = UNSET
     run_id: str = ""
     timestamp: str = ""
 

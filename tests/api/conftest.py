@@ -8,7 +8,9 @@ import pytest
 from api.person import KEY, Person
 from api.schema import Document
 from api.server import Server
-from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+
+CALL_ID = "call-1"
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +28,11 @@ def upstream() -> Iterator[ScriptedProvider]:
                 Counts(completion=4),
                 Finish(),
             ],
+        ),
+        Rule(
+            name="uses a tool",
+            when=When(user="use a tool", has_tool_result=False),
+            reply=[Call(name="file_list", arguments={}, id=CALL_ID), Finish(reason="tool_calls")],
         ),
         Rule(
             name="answers",

@@ -1,100 +1,134 @@
-"""Every operation with whatever JSON, path and query: an answer that the document describes, never a 500."""
+"""Every operation of the document, asked by schemathesis: whatever it makes up, the answer is as described.
 
-from typing import Any
+What it is told and what is left out, with reasons, stands in `schemathesis.toml`.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from api.conftest import connect
 from api.person import Person
-from api.schema import Document, Operation
 from api.server import Server
-from luxx.providers.scripted import ScriptedProvider
+from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-ODD = st.sampled_from(["", " ", "\x00", "null", "-1", "1e9", "%00", "../..", "'; --", "ß" * 300, "🙂", "1_0"])
-NUMBER = st.one_of(
-    st.integers(), st.integers(-2, 101), st.sampled_from([2**31, 2**63, 10**40]), st.floats(0, 3)
-)
-LEAF = st.one_of(st.none(), st.booleans(), NUMBER, TEXT, ODD)
-JSON = st.recursive(
-    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
-)
-EXAMPLES = 25
-LEFT_OUT = {("POST", "/auth/logout"), ("POST", "/auth/password"), ("POST", "/auth/register")}
-"""These would sign the asker out, or make users without end."""
-
-
-def of_schema(document: Document, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that may well be what the schema wants."""
-    schema = document.resolve(schema)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return st.one_of([of_schema(document, each) for each in schema[key]])
-    if "enum" in schema:
-        return st.sampled_from(schema["enum"])
-    match schema.get("type"):
-        case "boolean":
-            return st.booleans()
-        case "integer":
-            return st.integers(schema.get("minimum", -3), min(schema.get("maximum", 1000), 1000))
-        case "number":
-            return st.floats(0, 2)
-        case "string":
-            least = schema.get("minLength", 0)
-            return st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=least, max_size=least + 9)
-        case "array":
-            return st.lists(of_schema(document, schema.get("items", {})), max_size=3)
-        case "object" if "properties" in schema:
-            return body_of(document, schema)
-        case _:
-            return JSON
-
-
-def body_of(document: Document, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    fields = {name: of_schema(document, each) | JSON for name, each in schema["properties"].items()}
-    required = {name: fields.pop(name) for name in schema.get("required", [])}
-    return st.fixed_dictionaries(required, optional=fields)
+RULES = Path(__file__).with_name("schemathesis.toml")
+SECONDS = 3000
+SOME_KNOWN = 0.5
+"""How often an id is one that there is; else what is behind the first 404 would hardly be reached."""
 
 
 @pytest.fixture(scope="module")
-def ids(anna: Person) -> dict[str, str]:
-    conversation_id = anna.good("POST", "/conversations", json={})["id"]
-    message = anna.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "hi"})
-    run = anna.good("GET", "/runs")["items"][0]
-    file = anna.good("POST", "/files", files={"file": ("a.txt", b"a")})
-    project_id = anna.good("POST", "/projects", json={"name": "p"})["id"]
-    known = {"conversation_id": conversation_id, "message_id": message["id"], "run_id": run["id"]}
-    return known | {"project_id": project_id, "file_id": file["id"], "index": "0"}
+def upstream() -> Iterator[ScriptedProvider]:
+    """A model that lists the files when it is asked to, and says hello to everything else."""
+    use = [Call(name="file_list", arguments={}, id="call-1"), Counts(prompt=3, completion=2)]
+    rules = [
+        Rule(when=When(user="use a tool", has_tool_result=False), reply=[*use, Finish(reason="tool_calls")]),
+        Rule(reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()]),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
 
 
-def test_whatever_is_asked_the_answer_is_as_described(
-    anna: Person, document: Document, server: Server, upstream: ScriptedProvider, ids: dict[str, str]
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Its tokens outlive the longest test, and nobody is asked to slow down."""
+    settings = {"LUXX_AUTH__ACCESS_MINUTES": "600", "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0"}
+    with Server(tmp_path_factory.mktemp("fuzzed"), **settings) as running:
+        yield running
+
+
+def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]:
+    """Something of every kind that operations take ids of: what deletes one leaves the others."""
+    provider_id = connect(admin, upstream)
+    chats: list[str] = []
+    messages: list[str] = []
+    for _ in range(3):
+        chat = admin.good("POST", "/conversations", json={})["id"]
+        message = admin.good("POST", "/messages", json={"conversation_id": chat, "content": "use a tool"})
+        chats.append(chat)
+        messages.append(message["id"])
+    run = admin.good("GET", f"/runs?subject_id={chats[2]}")["items"][0]
+    file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
+    return {
+        "file_id": file["id"],
+        "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
+        "conversation_id": chats[0],
+        "message_id": messages[1],
+        "run_id": run["id"],
+        "call_id": "call-1",
+        "provider_id": provider_id,
+    }
+
+
+def rules_with(ids: dict[str, str | int], user_id: int) -> str:
+    """The committed rules, the ids that this server happens to have, and the only user to be changed."""
+    lines = [
+        RULES.read_text("utf-8"),
+        # Else it would switch off the asker, once it has made somebody else an administrator.
+        '[[operations]]\ninclude-name = "PUT /auth/users/{user_id}"',
+        f'parameters = {{ "path.user_id" = {user_id} }}\n',
+    ]
+    for name, value in ids.items():
+        lines.append(f"[dictionaries.{name}]\nvalues = [{json.dumps(value)}]\n")
+    lines.append("[parameters]")
+    lines += [f'{name} = {{ dictionary = "{name}", probability = {SOME_KNOWN} }}' for name in ids]
+    return "\n".join(lines)
+
+
+def fuzz(
+    server: Server, admin: Person, upstream: ScriptedProvider, folder: Path, *, examples: int, seed: int
 ) -> None:
-    for operation in document.operations:
-        if (operation.method, operation.template) not in LEFT_OUT:
-            fuzz(anna, document, operation, ids)
-    anna.good("GET", "/auth/me")
-    connect(anna, upstream)
+    print(f"seed {seed}; FUZZ_SEED={seed} asks the same again")
+    rules = folder / "rules.toml"
+    with Person(server, None).register(f"somebody{examples}") as somebody:
+        rules.write_text(rules_with(furnished(admin, upstream), somebody.user["id"]), "utf-8")
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            *("--config-file", str(rules), "run", f"{server.url}/openapi.json"),
+            *("--header", f"Authorization: Bearer {admin.token}"),
+            # Streams answer JSON then: how they stream is in the tests of journeys.
+            *("--header", "Accept: application/json"),
+            *("--checks", "all", "--suppress-health-check", "all"),
+            *("--max-examples", str(examples), "--seed", str(seed)),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-30_000:] + done.stderr[-3_000:]
+    admin.good("GET", "/auth/me")
     assert "request_broke" not in server.output
     assert '"level":"error"' not in server.output
 
 
-def fuzz(person: Person, document: Document, operation: Operation, ids: dict[str, str]) -> None:
-    schema = document.body_schema(operation)
-    bodies = st.none() if schema is None else (body_of(document, schema) if "properties" in schema else JSON)
-    value = st.one_of(TEXT, ODD, st.integers(-2, 3).map(str), st.sampled_from(sorted(ids.values())))
-    query = st.fixed_dictionaries({}, optional=dict.fromkeys(operation.names("query"), value))
-    places = st.fixed_dictionaries(dict.fromkeys(operation.names("path"), value))
+def seed_or(otherwise: int) -> int:
+    return int(os.environ.get("FUZZ_SEED", otherwise))
 
-    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(body=bodies, params=query, path=places)
-    def ask(body: Any, params: dict[str, str], path: dict[str, str]) -> None:
-        url = operation.template
-        for name, each in path.items():
-            url = url.replace("{" + name + "}", person.quoted(each) or "1")
-        headers = {"accept": "application/json"}
-        person.ask(operation.method, url, params=params, json=body, headers=headers)
 
-    ask()
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_short_whatever_is_asked_the_answer_is_as_described(
+    server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
+) -> None:
+    fuzz(server, admin, upstream, tmp_path, examples=10, seed=seed_or(1))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS)
+def test_whatever_is_asked_a_hundred_times_the_answer_is_as_described(
+    server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
+) -> None:
+    seed = seed_or(random.randrange(2**32))
+    fuzz(server, admin, upstream, tmp_path, examples=100, seed=seed)

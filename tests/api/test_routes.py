@@ -28,7 +28,9 @@ ROUTES = {
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
     ("PUT", "/admin/allowed-hosts"), ("GET", "/health"), ("GET", "/"), ("GET", "/ready"), ("GET", "/metrics"),
-    ("GET", "/openapi.json"), ("GET", "/docs"),
+    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/conversations/{}/usage"),
+    ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
+    ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",
@@ -281,7 +283,8 @@ def test_a_provider_is_made_listed_shown_changed_tested_and_deleted(
     assert (changed["name"], changed["max_tokens"], changed["enabled"]) == ("other", 5, False)
     assert changed["api_key"] == f"****{KEY[-4:]}"
     anna.good("PUT", path, json={"enabled": True})
-    assert anna.good("GET", f"{path}/models")["models"] == ["scripted"]
+    offered = anna.good("GET", f"{path}/models")
+    assert offered["models"] == [card["name"] for card in offered["cards"]] == ["scripted"]
     assert anna.good("POST", f"{path}/test")["ok"] is True
     anna.good("DELETE", path)
     anna.bad("GET", path, 404)

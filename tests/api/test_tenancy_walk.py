@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from api.conftest import connect
+from api.conftest import CALL_ID, connect
 from api.person import KEY, Person
 from api.schema import Document, Operation
 from api.server import Server
@@ -22,6 +22,7 @@ UNKNOWN |= dict.fromkeys(["project_id", "parent_id", "selected_leaf_id"], UNKNOW
 UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
+    "call_id": "a name within a run, and that is walked",
     "last_event_id": "a place in a log, not a thing",
 }
 SECRET = "only-anna-may-read-this"
@@ -33,7 +34,12 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /projects/{project_id}": {"name": "changed"},
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
-LISTS = {"GET /runs": "subject_id", "GET /conversations": "project_id"}
+LISTS = {
+    "GET /runs": "subject_id",
+    "GET /conversations": "project_id",
+    "GET /usage": "conversation_id",
+    "GET /tool-calls": "run_id",
+}
 QUERIES = {"GET /search": {"q": "hello"}}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
@@ -56,7 +62,7 @@ def furnish(person: Person) -> Belongings:
     file = person.good("POST", "/files", files={"file": ("secret.txt", SECRET.encode())})
     body = {
         "conversation_id": conversation["id"],
-        "content": SECRET,
+        "content": f"use a tool: {SECRET}",
         "attachments": [{"file_id": file["id"]}],
     }
     answer = person.good("POST", "/messages", json=body)
@@ -70,6 +76,7 @@ def furnish(person: Person) -> Belongings:
         "file_id": file["id"],
         "index": 0,
         "run_id": run["id"],
+        "call_id": CALL_ID,
         "provider_id": provider_id,
         "default_provider_id": provider_id,
         "subject_id": conversation["id"],

@@ -68,7 +68,7 @@ def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(house:
     async def work() -> None:
         async with Upstream().serve() as upstream, house.open() as service:
             mine = await service.create(ADMIN, new(base_url=upstream.base_url))
-            assert await service.models(ADMIN, mine.id) == ["one", "two"]
+            assert (await service.models(ADMIN, mine.id)).models == ["one", "two"]
             upstream.key = "changed"
             with pytest.raises(ProviderError) as caught:
                 await service.models(ADMIN, mine.id)

@@ -1,0 +1,203 @@
+"""Looking back: the events of a conversation, what its tools did, whole results."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from api.conftest import connect
+from api.person import Person
+from api.schema import Document
+from api.server import Server
+from api.streams import sending
+from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+
+ROWS = [{"line": f"{number:05d}", "words": "some words in it"} for number in range(3_000)]
+ACCEPT = {"accept": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    """A model that lists files, makes a large text, misses a file, and then says so."""
+    asks = [
+        Call(name="file_list", arguments={}, id="call-a"),
+        Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id="call-b"),
+        Call(name="file_read", arguments={"path": "missing.txt"}, id="call-c"),
+        Counts(prompt=10, completion=5),
+        Finish(reason="tool_calls"),
+    ]
+    rules = [
+        Rule(name="waits", when=When(user="wait"), reply=[Text(text="so far"), Gate(name="g"), Finish()]),
+        Rule(name="asks", when=When(user="use tools", has_tool_result=False), reply=asks),
+        Rule(name="answers", reply=[Text(text="Done."), Counts(prompt=20, completion=2), Finish()]),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
+
+
+@pytest.fixture(scope="module")
+def dora(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """A user of level 1."""
+    with Person(server, document).register("dora") as person:
+        connect(person, upstream)
+        yield person
+
+
+@pytest.fixture(scope="module")
+def chat(dora: Person) -> str:
+    """A conversation with three answers, the middle one without tools."""
+    chat_id: str = dora.good("POST", "/conversations", json={})["id"]
+    for content in ("use tools", "hello", "use tools, again"):
+        dora.good("POST", "/messages", json={"conversation_id": chat_id, "content": content})
+    return chat_id
+
+
+def logs_of(person: Person, chat: str) -> list[dict[str, Any]]:
+    """Every event of every run, as each run's own log tells it, oldest run first."""
+    runs = person.good("GET", f"/runs?subject_id={chat}&page_size=100")["items"][::-1]
+    events: list[dict[str, Any]] = []
+    for run in runs:
+        path = f"/runs/{run['id']}/events?limit=1000"
+        events += person.good("GET", path, headers=ACCEPT)["events"]
+    return events
+
+
+def walked(person: Person, path: str, name: str, limit: int) -> list[dict[str, Any]]:
+    """All entries, by following the cursor."""
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        query = {"limit": limit, **({"cursor": cursor} if cursor else {})}
+        page = person.good("GET", path, params=query)
+        assert set(page) == {name, "has_more", "cursor"}
+        assert len(page[name]) <= limit
+        found += page[name]
+        cursor = page["cursor"]
+        if not page["has_more"]:
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_a_conversations_events_are_those_of_its_runs_in_order(dora: Person, chat: str, limit: int) -> None:
+    events = walked(dora, f"/conversations/{chat}/events", "events", limit)
+    assert events == logs_of(dora, chat)
+    assert len({(event["run_id"], event["seq"]) for event in events}) == len(events)
+    assert len({event["run_id"] for event in events}) == 3
+
+
+def test_the_cursor_goes_on_where_there_was_nothing_more(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    path = f"/conversations/{chat}/events"
+    assert dora.good("GET", path) == {"events": [], "has_more": False, "cursor": None}
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "hello"})
+    first = dora.good("GET", path)
+    nothing = dora.good("GET", path, params={"cursor": first["cursor"]})
+    assert nothing == {"events": [], "has_more": False, "cursor": first["cursor"]}
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "hello"})
+    second = dora.good("GET", path, params={"cursor": nothing["cursor"]})
+    assert first["events"] + second["events"] == logs_of(dora, chat)
+    for wrong in ("x", "äöü", "AAAA", first["cursor"] + "A", "kgH/", "_" * 120):
+        refused = dora.bad("GET", path, 400, params={"cursor": wrong})
+        assert set(refused["detail"]["fields"]) == {"cursor"}
+
+
+def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    path = f"/conversations/{chat}/execution-status"
+    assert dora.good("GET", path) == {
+        "is_running": False, "last_sequence": 0, "current_message_id": None, "run": None,
+    }  # fmt: skip
+    with sending(dora, chat, "wait") as stream:
+        stream.until("process_step")
+        run = stream.seen[0]["run"]
+        told = dora.good("GET", path)
+        assert (told["is_running"], told["current_message_id"]) == (True, run["message_id"])
+        assert told["run"]["id"] == run["id"]
+        dora.good("POST", f"/runs/{run['id']}/cancel")
+        last = stream.rest()[-1]
+    told = dora.good("GET", path)
+    assert (told["is_running"], told["current_message_id"]) == (False, None)
+    assert (told["last_sequence"], told["run"]["status"]) == (last["seq"], "cancelled")
+
+
+def test_tool_executions_tell_what_was_asked_and_what_came_of_it(dora: Person, chat: str) -> None:
+    path = f"/conversations/{chat}/tool-executions"
+    found = dora.good("GET", path)["executions"]
+    assert walked(dora, path, "executions", 1) == found
+    names = [(each["tool_name"], each["call_id"], each["status"]) for each in found]
+    once = [
+        ("file_list", "call-a", "success"),
+        ("process_data", "call-b", "success"),
+        ("file_read", "call-c", "failed"),
+    ]
+    assert names == once * 2
+    events = {(event["run_id"], event["seq"]): event for event in logs_of(dora, chat)}
+    for each in found:
+        asked = events[each["run_id"], each["seq"]]["step"]
+        assert asked["id_ref"] == each["call_id"]
+        assert asked["arguments"] == each["tool_input"]
+        assert asked["index"] == each["step_number"]
+        assert each["started_at"] <= each["completed_at"]
+        assert each["duration_ms"] >= 0
+        assert each["tool_output"]["success"] is (each["status"] == "success")
+    assert json.loads(found[1]["tool_input"])["data"] == ROWS
+    messages = dora.good("GET", f"/messages?conversation_id={chat}&page_size=100")["items"][::-1]
+    by_message = [
+        dora.good("GET", path, params={"message_id": message["id"]})["executions"] for message in messages
+    ]
+    assert by_message == [found[:3], found[:3], [], [], found[3:], found[3:]]
+    assert {each["message_id"] for each in found[3:]} == {messages[-1]["id"]}
+    other = dora.good("POST", "/conversations", json={})["id"]
+    dora.bad("GET", f"/conversations/{other}/tool-executions", 404, params={"message_id": messages[0]["id"]})
+
+
+def test_tool_calls_are_listed_newest_first_by_tool_and_by_run(dora: Person, chat: str) -> None:
+    run = dora.good("GET", f"/runs?subject_id={chat}")["items"][0]["id"]
+    inside = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
+    page = dora.good("GET", "/tool-calls", params={"run_id": run})
+    assert page["items"] == inside[3:][::-1]
+    page = dora.good("GET", "/tool-calls", params={"tool": "file_list"})
+    assert [each["tool_name"] for each in page["items"]] == ["file_list"] * page["total"]
+    everything = dora.good("GET", "/tool-calls", params={"page_size": 100})
+    assert everything["total"] == len(everything["items"]) == 6
+    second = dora.good("GET", "/tool-calls", params={"page_size": 4, "page": 2})
+    assert second["items"] == everything["items"][4:]
+    assert dora.good("GET", "/tool-calls", params={"tool": "no_such"})["items"] == []
+
+
+def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> None:
+    run = dora.good("GET", f"/runs?subject_id={chat}")["items"][0]["id"]
+    path = f"/runs/{run}/results/call-b"
+    text, offset = "", 0
+    while True:
+        piece = dora.good("GET", path, params={"offset": offset, "limit": 70_000})
+        assert (piece["call_id"], piece["offset"], piece["is_cut"]) == ("call-b", offset, True)
+        text += piece["output"]
+        offset += len(piece["output"])
+        if not piece["has_more"]:
+            break
+    assert len(text) == piece["total"]
+    assert '"line": "00000"' in json.loads(text)["result"]
+    assert '"line": "02999"' in json.loads(text)["result"]
+    beyond = dora.good("GET", path, params={"offset": 2**31 - 1})
+    assert (beyond["output"], beyond["has_more"]) == ("", False)
+    listed = dora.good("GET", f"/runs/{run}/results/call-a")
+    assert listed["is_cut"] is False
+    assert json.loads(listed["output"])
+    assert "missing.txt" in dora.good("GET", f"/runs/{run}/results/call-c")["output"]
+    dora.bad("GET", f"/runs/{run}/results/call-z", 404)
+
+
+def test_what_was_deleted_is_not_replayed(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "hello"})
+    answer = dora.good("POST", "/messages", json={"conversation_id": chat, "content": "use tools"})
+    calls = dora.good("GET", "/tool-calls")["total"]
+    dora.good("DELETE", f"/messages/{answer['parent_id']}")
+    assert dora.good("GET", "/tool-calls")["total"] == calls - 3
+    assert dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"] == []
+    events = dora.good("GET", f"/conversations/{chat}/events")["events"]
+    assert len({event["run_id"] for event in events}) == 1

@@ -1,0 +1,258 @@
+"""What was used and what it cost: true to what the provider told, and to what it did not."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.conftest import connect
+from api.person import KEY, Person
+from api.schema import Document
+from api.server import Server
+from api.streams import attached, sending
+from luxx.providers.scripted import (
+    Counts,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    When,
+)
+
+SUMS = {
+    "completions", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
+    "cache_write_tokens", "reasoning_tokens", "cost", "unpriced", "estimated",
+}  # fmt: skip
+PRICED = "gpt-4o"
+"""2.50 dollars per million tokens in, 1.25 from the cache, 10.00 out."""
+
+SAID = "Seventeen letters"
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    rules = [
+        Rule(name="waits", when=When(user="wait"), reply=[Text(text=SAID), Gate(name="g"), Finish()]),
+        Rule(name="silent", when=When(user="count nothing"), reply=[Text(text=SAID), Finish()]),
+        Rule(name="refuses", when=When(user="refuse"), status=401, message="no"),
+        Rule(
+            name="counts",
+            reply=[
+                Text(text="Hello."),
+                Counts(prompt=1000, completion=100, reasoning=40, cached=600),
+                Finish(),
+            ],
+        ),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
+
+
+@pytest.fixture
+def carol(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """A new user, who has used nothing yet."""
+    with Person(server, document).register(f"carol{next(numbers)}") as person:
+        connect(person, upstream)
+        yield person
+
+
+def talk(person: Person, content: str = "hello", model: str = "scripted", chat: str = "") -> str:
+    chat = chat or person.good("POST", "/conversations", json={"title": f"about {content}"})["id"]
+    body = {"conversation_id": chat, "content": content, "model": model}
+    person.good("POST", "/messages", json=body)
+    return chat
+
+
+def report(person: Person, **query: Any) -> dict[str, Any]:
+    told: dict[str, Any] = person.good("GET", "/usage", params=query)
+    assert set(told) == {"items", "total", "page", "page_size", "sums"}
+    assert set(told["sums"]) == SUMS
+    assert all(set(group) == {*SUMS, "key", "name"} for group in told["items"])
+    return told
+
+
+def test_who_used_nothing_spent_nothing(carol: Person) -> None:
+    told = report(carol)
+    assert (told["items"], told["total"]) == ([], 0)
+    assert told["sums"] == {**dict.fromkeys(SUMS, 0), "cost": 0.0}
+
+
+def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: Person) -> None:
+    chat = talk(carol, model=PRICED)
+    talk(carol, chat=chat, model=PRICED)
+    other = talk(carol, model="nobody-knows")
+    cost = (400 * 2.50 + 600 * 1.25 + 100 * 10.00) / 1e6
+    (today,) = report(carol)["items"]
+    assert today["key"] == datetime.now(UTC).date().isoformat()
+    assert today["completions"] == 3
+    assert (today["prompt_tokens"], today["completion_tokens"], today["total_tokens"]) == (3000, 300, 3300)
+    assert (today["cached_tokens"], today["reasoning_tokens"]) == (1800, 120)
+    assert today["cost"] == pytest.approx(2 * cost)
+    assert (today["unpriced"], today["estimated"]) == (1, 0)
+    assert report(carol)["sums"] == {name: today[name] for name in SUMS}
+
+    priced, unpriced = report(carol, group_by="model")["items"]
+    assert (priced["key"], priced["completions"], priced["unpriced"]) == (PRICED, 2, 0)
+    assert (unpriced["key"], unpriced["cost"], unpriced["unpriced"]) == ("nobody-knows", None, 1)
+
+    groups = report(carol, group_by="conversation")["items"]
+    assert [(group["key"], group["name"]) for group in groups] == [
+        (chat, "about hello"),
+        (other, "about hello"),
+    ]
+    one = carol.good("GET", f"/conversations/{chat}/usage")
+    assert [group["key"] for group in one["items"]] == [PRICED]
+    assert one["sums"]["cost"] == pytest.approx(2 * cost)
+    assert report(carol, conversation_id=chat)["sums"] == one["sums"]
+    (provider,) = report(carol, group_by="provider")["items"]
+    assert provider["name"] == "scripted"
+    for kind in ("room", "task"):
+        assert report(carol, group_by=kind)["items"] == []
+
+
+def test_a_page_has_its_groups_and_the_sums_of_all(carol: Person) -> None:
+    chats = [talk(carol, model=PRICED) for _ in range(3)]
+    whole = report(carol, group_by="conversation")
+    found: list[str] = []
+    for page in (1, 2, 3):
+        told = report(carol, group_by="conversation", page=page, page_size=2)
+        assert (told["total"], told["sums"]) == (3, whole["sums"])
+        found += [group["key"] for group in told["items"]]
+    assert sorted(found) == sorted(chats)
+
+
+def test_days_bound_what_is_counted(carol: Person) -> None:
+    talk(carol)
+    today = datetime.now(UTC).date()
+    before, after = today - timedelta(days=1), today + timedelta(days=1)
+    for first, last, many in (
+        (before, after, 1),
+        (today, today, 1),
+        (after, after, 0),
+        (before, before, 0),
+        ("0001-01-01", "9999-12-31", 1),
+    ):
+        assert report(carol, **{"from": str(first), "to": str(last)})["sums"]["completions"] == many
+    refused = carol.bad("GET", "/usage", 400, params={"from": str(after), "to": str(before)})
+    assert set(refused["detail"]["fields"]) == {"from"}
+    for wrong in ("yesterday", "2026-13-01", "2026-02-30", "0000-01-01", "", "2026-1-1", "1"):
+        refused = carol.bad("GET", "/usage", 400, params={"to": wrong})
+        assert set(refused["detail"]["fields"]) == {"to"}
+    carol.bad("GET", "/usage", 400, params={"group_by": "weather"})
+
+
+def test_deleting_the_conversation_or_the_provider_gives_no_money_back(carol: Person) -> None:
+    chat = talk(carol, model=PRICED)
+    before = report(carol)["sums"]
+    carol.good("DELETE", f"/conversations/{chat}")
+    carol.good("DELETE", f"/providers/{report(carol, group_by='provider')['items'][0]['key']}")
+    assert report(carol)["sums"] == before
+    (group,) = report(carol, group_by="conversation")["items"]
+    assert (group["key"], group["name"]) == (chat, None)
+    assert report(carol, group_by="provider")["items"][0]["name"] is None
+    assert report(carol, conversation_id=chat)["sums"] == before
+    carol.bad("GET", f"/conversations/{chat}/usage", 404)
+
+
+def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_came(carol: Person) -> None:
+    chat = carol.good("POST", "/conversations", json={"system_prompt": "s" * 4000})["id"]
+    with sending(carol, chat, "wait", model=PRICED, tools=False) as stream:
+        stream.until("process_step")
+        run_id = stream.seen[0]["run"]["id"]
+        carol.good("POST", f"/runs/{run_id}/cancel")
+        stream.rest()
+    sums = report(carol)["sums"]
+    assert (sums["completions"], sums["estimated"], sums["unpriced"]) == (1, 1, 0)
+    assert 1000 <= sums["prompt_tokens"] <= 1010
+    assert sums["completion_tokens"] == 5
+    assert sums["cost"] == pytest.approx((sums["prompt_tokens"] * 2.50 + 5 * 10.00) / 1e6)
+
+
+def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_there(carol: Person) -> None:
+    chat = talk(carol, "count nothing", PRICED)
+    sums = report(carol)["sums"]
+    assert (sums["completions"], sums["estimated"], sums["completion_tokens"]) == (1, 1, 5)
+    assert sums["cost"] > 0
+    run = carol.good("GET", f"/runs?subject_id={chat}")["items"][0]
+    assert run["cost"] == pytest.approx(sums["cost"])
+    body = {"conversation_id": chat, "content": "refuse"}
+    assert carol.ask("POST", "/messages", json=body).status_code == 502
+    assert report(carol)["sums"] == sums
+
+
+def test_others_usage_is_for_administrators_and_their_titles_are_not(
+    carol: Person, admin: Person, bob: Person
+) -> None:
+    chat = talk(carol, model=PRICED)
+    for scope in ("tenant", "all"):
+        carol.bad("GET", "/usage", 403, params={"scope": scope})
+        names = {group["name"] for group in report(admin, scope=scope, group_by="user")["items"]}
+        assert carol.user["username"] in names
+        groups = report(admin, scope=scope, group_by="conversation", page_size=100)["items"]
+        assert {group["name"] for group in groups if group["key"] == chat} == {None}
+    assert report(admin, scope="all", group_by="tenant")["items"][0]["name"] == "default"
+    assert report(admin)["sums"]["completions"] == 0
+    assert report(bob, conversation_id=chat)["items"] == []
+    own = report(carol, group_by="user")["items"]
+    assert [(group["key"], group["name"]) for group in own] == [
+        (str(carol.user["id"]), carol.user["username"])
+    ]
+
+
+def test_cancelling_in_time_does_not_get_round_the_days_limit(
+    tmp_path_factory: pytest.TempPathFactory, upstream: ScriptedProvider
+) -> None:
+    settings = {
+        "LUXX_LIMITS__TOKENS_PER_DAY": "1000",
+        "LUXX_MODELS": "[{pattern: own-model, context_window: 9000, max_output: 900}]",
+    }
+    with Server(tmp_path_factory.mktemp("limited"), **settings) as server, Person(server, None) as admin:
+        admin.sign_in()
+        admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
+        provider_id = connect(admin, upstream)
+        chat = admin.good("POST", "/conversations", json={"system_prompt": "s" * 8000})["id"]
+        with sending(admin, chat, "wait", tools=False) as stream:
+            stream.until("process_step")
+            admin.good("POST", f"/runs/{stream.seen[0]['run']['id']}/cancel")
+            stream.rest()
+        refused = admin.bad("POST", "/messages", 429, json={"conversation_id": chat, "content": "hello"})
+        assert refused["detail"]["kind"] == "tokens_per_day"
+        offered = admin.good("GET", f"/providers/{provider_id}/models")
+        assert offered["models"] == ["scripted"]
+        assert [(card["name"], card["is_known"]) for card in offered["cards"]] == [("scripted", False)]
+        assert KEY not in str(offered)
+
+
+def test_a_completion_that_ended_with_its_process_is_there_with_nothing_known_of_it(
+    tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    with Server(tmp_path) as first, Person(first, None) as admin:
+        admin.sign_in()
+        admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
+        connect(admin, upstream)
+        chat = admin.good("POST", "/conversations", json={})["id"]
+        with sending(admin, chat, "wait", model=PRICED) as stream:
+            stream.until("process_step")
+            run_id = stream.seen[0]["run"]["id"]
+            first.kill()
+    with Server(tmp_path, data_dir=first.data_dir) as second, Person(second, None) as admin:
+        admin.sign_in()
+        with attached(admin, run_id) as stream:
+            assert "not known" in stream.until("warning")["message"]
+            sums = report(admin)["sums"]
+            assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (1, 1, 1)
+            assert (sums["total_tokens"], sums["cost"]) == (0, None)
+            stream.until("process_step")
+            admin.good("POST", f"/runs/{run_id}/cancel")
+            stream.rest()
+        sums = report(admin)["sums"]
+        assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (2, 1, 2)
+        assert sums["cost"] > 0

@@ -1,0 +1,217 @@
+"""The ledger and the table of tool calls on both databases: what a migration keeps, what deleting leaves."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from alembic import command
+from rows import add_user
+from sqlalchemy import Connection, Engine, column, delete, insert, table, text
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.models import Tenant, User
+from luxx.app import House
+from luxx.clock import timestamp, utc_now
+from luxx.conversations.models import ConversationRow
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.replay import ReplayService
+from luxx.store import migrate as migrating
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.usage.ledger import UsageEntry, record, spent_since
+from luxx.usage.report import GroupBy, Scope, UsageQuery, UsageReport, UsageService
+from luxx.wire.event import Event, ProcessStep
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.tool import CommandPermission, ToolResult
+from luxx.wire.usage import Usage
+
+assert House  # Importing the roof imports every table there is.
+
+ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.ADMIN, sign_in_id="s")
+RUN, CHAT = "run-1", "chat-1"
+
+
+@pytest.fixture
+def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
+    made = open_engine(resolve_url(database_url, tmp_path))
+    yield made
+    made.dispose()
+
+
+def entry(**more: Any) -> UsageEntry:
+    usage = Usage(prompt_tokens=100, completion_tokens=10, total_tokens=110)
+    plain = {
+        "user_id": 1, "tenant_id": 1, "run_id": RUN, "subject_id": CHAT, "provider_id": 1, "model": "m",
+        "usage": usage, "cost": 0.5,
+    }  # fmt: skip
+    return UsageEntry(**{**plain, **more})
+
+
+def reported(engine: Engine, **query: Any) -> UsageReport:
+    store = Store(engine)
+    try:
+        return asyncio.run(UsageService(store).report(ANN, UsageQuery(**query)))
+    finally:
+        store.close()
+
+
+def test_rows_of_the_ledger_survive_the_migration_and_calls_are_read_from_the_logs(engine: Engine) -> None:
+    settings = migrating._settings()
+    with engine.connect() as connection, connection.begin():
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "0005")
+        now = utc_now().replace(tzinfo=None)
+        put(connection, "tenants", {"id": 1, "name": "t", "is_default": True, "created_at": now})
+        put(connection, "users", {**user_of_tenant(), "created_at": now})
+        put(connection, "runs", {**run(), "created_at": now})
+        for event in events():
+            put(connection, "run_events", event)
+        line = {
+            "id": 7, "user_id": 1, "tenant_id": 1, "run_id": RUN, "subject_id": CHAT, "model": "m",
+            "prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 1, "reasoning_tokens": 2,
+            "cost": 0.5, "created_at": now,
+        }  # fmt: skip
+        put(connection, "usage_records", line)
+    migrate(engine)
+    sums = reported(engine, group_by=GroupBy.CONVERSATION).sums
+    assert (sums.prompt_tokens, sums.cost, sums.estimated, sums.cache_write_tokens) == (100, 0.5, 0, 0)
+    with engine.connect() as connection:
+        calls = connection.execute(text("SELECT * FROM tool_calls ORDER BY step_index")).mappings().all()
+    assert [
+        (each["step_index"], each["tool"], each["seq"], each["result_seq"], each["status"]) for each in calls
+    ] == [(0, "look", 1, 5, "done"), (1, "touch", 2, None, "running")]
+    assert calls[0]["completed_at"] is not None
+    assert calls[0]["duration_ms"] == 3
+
+
+def put(connection: Connection, name: str, values: dict[str, Any]) -> None:
+    """A row of a table as it was, whatever the models say of it today."""
+    connection.execute(insert(table(name, *(column(key) for key in values))).values(values))
+
+
+def user_of_tenant() -> dict[str, Any]:
+    return {
+        "id": 1, "tenant_id": 1, "username": "ann", "username_key": "ann", "password_hash": "x",
+        "role": "user", "must_change_password": False, "permission_level": 1, "workspace_path": "",
+        "is_active": True, "created_at": utc_now(),
+    }  # fmt: skip
+
+
+def run(**more: Any) -> dict[str, Any]:
+    return {
+        "id": RUN, "user_id": 1, "tenant_id": 1, "kind": "chat", "subject_id": CHAT, "message_id": "answer-1",
+        "status": "running", "usage": "{}", "last_seq": 5, "request": "{}", "fence": 1, "is_cancelled": False,
+        "created_at": utc_now(), **more,
+    }  # fmt: skip
+
+
+def events() -> list[dict[str, Any]]:
+    """Two calls, of which one was answered."""
+    look = Step(id="step-0", index=0, type=StepType.TOOL_CALL, name="look", id_ref="a", arguments="{}")
+    touch = Step(id="step-1", index=1, type=StepType.TOOL_CALL, name="touch", id_ref="b", arguments="{}")
+    answer = msgspec.json.encode(ToolResult.ok("seen")).decode()
+    said = Step(id="step-2", index=2, type=StepType.TOOL_RESULT, content=answer, name="look", id_ref="a")
+    replace = msgspec.structs.replace
+    logged: list[Event] = [
+        ProcessStep(step=replace(look, status=StepStatus.PENDING)),
+        ProcessStep(step=replace(touch, status=StepStatus.RUNNING)),
+        ProcessStep(step=replace(look, status=StepStatus.RUNNING)),
+        ProcessStep(step=replace(look, status=StepStatus.DONE, duration_ms=3)),
+        ProcessStep(step=said),
+    ]
+    stamped = [replace(event, run_id=RUN, timestamp=timestamp()) for event in logged]
+    return [
+        {"run_id": RUN, "seq": seq, "type": "process_step", "data": msgspec.json.encode(event)}
+        for seq, event in enumerate(stamped, 1)
+    ]
+
+
+def test_who_is_deleted_leaves_what_was_spent(engine: Engine) -> None:
+    migrate(engine)
+    with Session(engine) as session:
+        add_user(session)
+        record(session, entry())
+        record(session, entry(cost=None, is_estimated=True))
+        session.commit()
+        assert spent_since(session, 1, utc_now() - timedelta(minutes=1)).tokens == 220
+        session.execute(delete(User))
+        session.commit()
+    by_user = reported(engine, scope=Scope.TENANT, group_by=GroupBy.USER)
+    (gone,) = by_user.items
+    assert (gone.key, gone.name, gone.completions, gone.cost, gone.unpriced) == (None, None, 2, 0.5, 1)
+    assert reported(engine).sums.completions == 0
+    with Session(engine) as session:
+        session.execute(delete(Tenant))
+        session.commit()
+    assert reported(engine, scope=Scope.TENANT).sums.completions == 0
+    (gone,) = reported(engine, scope=Scope.ALL, group_by=GroupBy.TENANT).items
+    assert (gone.key, gone.completions, gone.cost, gone.estimated) == (None, 2, 0.5, 1)
+
+
+def test_every_grouping_pages_and_sums_alike(engine: Engine) -> None:
+    migrate(engine)
+    with Session(engine) as session:
+        add_user(session)
+        for number in range(6):
+            more = {"subject_id": f"chat-{number}", "model": f"m{number}", "provider_id": number or None}
+            record(session, entry(**more, cost=None if number == 3 else number / 10))
+        session.commit()
+    for group_by in (GroupBy.CONVERSATION, GroupBy.MODEL, GroupBy.PROVIDER):
+        pages = [reported(engine, group_by=group_by, page=page, page_size=4) for page in (1, 2, 3)]
+        assert [len(page.items) for page in pages] == [4, 2, 0]
+        assert {(page.total, page.sums.cost, page.sums.unpriced) for page in pages} == {(6, 1.2, 1)}
+        costs = [group.cost for page in pages for group in page.items]
+        assert costs == [0.5, 0.4, 0.2, 0.1, 0.0, None]
+    assert reported(engine, group_by=GroupBy.DAY).total == 1
+    assert reported(engine, group_by=GroupBy.ROOM).sums.completions == 0
+
+
+def test_what_happened_is_read_back_in_order(engine: Engine) -> None:
+    migrate(engine)
+    with Session(engine) as session:
+        add_user(session)
+        now = utc_now()
+        session.add(
+            ConversationRow(
+                id=CHAT, user_id=1, title="t", tags="[]", run_id=RUN, created_at=now, updated_at=now,
+                pinned=False, archived=False,
+            )
+        )  # fmt: skip
+        session.execute(insert(RunRow).values(**run()))
+        session.execute(insert(RunRow).values(**run(id="run-0", status="failed", message_id=None)))
+        session.execute(insert(RunEventRow), events())
+        session.execute(
+            text(
+                "INSERT INTO tool_calls (run_id, step_index, tool, seq, result_seq, status, duration_ms)"
+                " VALUES (:run, 0, 'look', 1, 5, 'done', 3), (:run, 1, 'touch', 2, NULL, 'running', NULL)"
+            ),
+            {"run": RUN},
+        )
+        session.commit()
+    store = Store(engine)
+    replay = ReplayService(store)
+
+    async def read() -> None:
+        found, cursor, has_more = await replay.events(ANN, CHAT, cursor=None, limit=3)
+        assert ([event.seq for event in found], has_more) == ([1, 2, 3], True)
+        found, _cursor, has_more = await replay.events(ANN, CHAT, cursor=cursor, limit=3)
+        assert ([event.seq for event in found], has_more) == ([4, 5], False)
+        calls, total = await replay.calls(ANN, tool=None, run_id=None, page=1, page_size=9)
+        assert [(call.call_id, call.status) for call in calls] == [("b", "running"), ("a", "success")]
+        assert total == 2
+        assert calls[1].tool_output == ToolResult.ok("seen")
+        mine, _cursor, _more = await replay.executions(ANN, CHAT, message_id="answer-1", cursor=None, limit=9)
+        assert [call.tool_name for call in mine] == ["look", "touch"]
+        assert (await replay.result(ANN, RUN, "a", offset=1, limit=2)).output == "ee"
+        status = await replay.status(ANN, CHAT)
+        assert (status.is_running, status.last_sequence, status.current_message_id) == (True, 5, "answer-1")
+
+    try:
+        asyncio.run(read())
+    finally:
+        store.close()

@@ -6,24 +6,31 @@
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
-from litestar import Litestar
+from litestar import Controller, Litestar
 from litestar.di import Provide
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
+from luxx.accounts.administering import Administration
 from luxx.accounts.caller import Caller
+from luxx.accounts.changes import AccountChanges
 from luxx.accounts.limits import Limits
 from luxx.accounts.operator import Operator
 from luxx.accounts.passwords import Passwords
+from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
+from luxx.accounts.tenants import TenantService, no_agents
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
+from luxx.api.audit import AuditController, record_refusals
 from luxx.api.auth import AuthController
 from luxx.api.bodies import JsonRequest
 from luxx.api.conversations import ConversationController
@@ -36,8 +43,12 @@ from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.runs import RunController
 from luxx.api.service_info import ServiceInfoController, ServiceState
 from luxx.api.settings import SettingsController
+from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
-from luxx.clock import new_id
+from luxx.api.users import UserController
+from luxx.audit.keeping import prune
+from luxx.audit.refusals import WINDOW_SECONDS, Refusals
+from luxx.clock import new_id, utc_now
 from luxx.config import Config
 from luxx.conversations.service import ConversationService
 from luxx.observe import Metrics, watch_event_loop
@@ -46,6 +57,7 @@ from luxx.providers.catalog import Catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
+from luxx.providers.queries import hand_over_shared
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import forget_runs, forget_runs_of
@@ -54,6 +66,7 @@ from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
 from luxx.runs.service import RunService
+from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.lock import DataDirLock
@@ -67,6 +80,9 @@ from luxx.vault import Vault, find_secret
 
 NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
+
+PRUNE_SECONDS = 3600.0
+"""How often the audit log is cut to what is kept; also done at the start."""
 
 GRACE_SECONDS = 5.0
 """How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
@@ -90,6 +106,9 @@ class House:
         self.vault = Vault(secret)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
+        self.account_changes = AccountChanges()
+        self.refusals = Refusals(self.store)
+        self.departure = Departure(cancel_runs_of, hand_over_shared)
         self.accounts = AccountService(
             self.store,
             passwords=self.passwords,
@@ -101,8 +120,16 @@ class House:
             limits=Limits(config.limits),
             workspaces=self.workspaces,
             config=config.auth,
+            changes=self.account_changes,
+            refusals=self.refusals,
         )
-        self.operator = Operator(self.store, passwords=self.passwords, workspaces=self.workspaces)
+        self.operator = Operator(
+            self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            departure=self.departure,
+            stop_runs=RunStopper(self.store, None).stop_all_of,
+        )
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
@@ -118,6 +145,7 @@ class House:
         await asyncio.to_thread(migrate, self.engine)
         self._wire_providers()
         self._wire_runs()
+        self._wire_people()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_made", username="admin")
         await connect_what_is_there(self.store, self.vault, self.environ, config, self.local)
@@ -127,6 +155,7 @@ class House:
         self._background = [
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
+            asyncio.create_task(self._keep_audit()),
         ]
         gc.collect()
         gc.freeze()
@@ -136,6 +165,7 @@ class House:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.refusals.flush()
         await self.durable.close(GRACE_SECONDS)
         await self.transport.aclose()
         await self.local.stop()
@@ -193,6 +223,17 @@ class House:
             forget_runs_of=forget_runs_of,
         )
 
+    def _wire_people(self) -> None:
+        self.tenants = TenantService(self.store, check_agent=no_agents)
+        self.administration = Administration(
+            self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            changes=self.account_changes,
+            departure=self.departure,
+            stop_runs=RunStopper(self.store, self.durable).stop_all_of,
+        )
+
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
 
@@ -210,6 +251,18 @@ class House:
         while True:
             await asyncio.sleep(QUIET_SECONDS / 3)
             self.hub.wake_all()
+
+    async def _keep_audit(self) -> None:
+        next_prune = 0.0
+        while True:
+            try:
+                if time.monotonic() >= next_prune:
+                    next_prune = time.monotonic() + PRUNE_SECONDS
+                    await prune(self.store, utc_now(), days=self.config.runs.retention_days)
+                await self.refusals.flush_if_due()
+            except SQLAlchemyError as error:
+                logger.warning("audit_not_pruned", error=str(error))
+            await asyncio.sleep(WINDOW_SECONDS / 2)
 
     def service_state(self) -> ServiceState:
         """What the public routes tell."""
@@ -232,35 +285,32 @@ class House:
         )
 
 
+CONTROLLERS: list[type[Controller]] = [
+    AllowedHostsController,
+    AuditController,
+    AuthController,
+    ConversationController,
+    DocsController,
+    MessageController,
+    ProvidersController,
+    RunController,
+    ServiceInfoController,
+    SettingsController,
+    TenantController,
+    TenantsController,
+    ToolController,
+    UserController,
+]
+
+
 def create_app(house: House) -> Litestar:
     """The web application of a house; its start and stop are the house's."""
     peers = PeerReader(house.config.server.trusted_proxies)
     app = Litestar(
-        route_handlers=[
-            AllowedHostsController,
-            AuthController,
-            ConversationController,
-            DocsController,
-            MessageController,
-            ProvidersController,
-            RunController,
-            ServiceInfoController,
-            SettingsController,
-            ToolController,
-        ],
-        dependencies={
-            "caller": Provide(provide_caller),
-            "peer": Provide(provide_peer),
-            "accounts": _given(lambda: house.accounts),
-            "user_settings": _given(lambda: house.settings),
-            "providers": _given(lambda: house.providers),
-            "conversations": _given(lambda: house.conversations),
-            "runs": _given(lambda: house.runs),
-            "tool_executor": _given(lambda: house.executor),
-            "workspace_of": _given(lambda: house.workspace_of),
-            "service_state": _given(house.service_state),
-        },
+        route_handlers=CONTROLLERS,
+        dependencies=_dependencies(house),
         guards=[require_sign_in(house.accounts, peers)],
+        after_exception=[record_refusals(house.refusals)],
         exception_handlers=HANDLERS,
         on_startup=[house.open],
         on_shutdown=[house.close],
@@ -272,6 +322,24 @@ def create_app(house: House) -> Litestar:
     )
     app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
     return app
+
+
+def _dependencies(house: House) -> dict[str, Provide]:
+    """What handlers may ask for by name."""
+    return {
+        "caller": Provide(provide_caller),
+        "peer": Provide(provide_peer),
+        "accounts": _given(lambda: house.accounts),
+        "administration": _given(lambda: house.administration),
+        "tenants": _given(lambda: house.tenants),
+        "user_settings": _given(lambda: house.settings),
+        "providers": _given(lambda: house.providers),
+        "conversations": _given(lambda: house.conversations),
+        "runs": _given(lambda: house.runs),
+        "tool_executor": _given(lambda: house.executor),
+        "workspace_of": _given(lambda: house.workspace_of),
+        "service_state": _given(house.service_state),
+    }
 
 
 def _given(part: object) -> Provide:

@@ -34,6 +34,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "agents",
                 "usage",
                 "accounts",
+                "audit",
             }
         ),
     ),

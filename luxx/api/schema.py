@@ -32,7 +32,9 @@ TIMES = re.compile(r"_at$|^timestamp$")
 
 TAGS = {
     "service": "What runs here and whether it works.",
-    "auth": "Sign-in, and administering users.",
+    "auth": "Sign-in.",
+    "users": "Administering users.",
+    "tenants": "The group of users that one belongs to.",
     "conversations": "Make, list, change and delete conversations.",
     "messages": "Send a message and get its answer, whole or as a stream.",
     "runs": "Look at runs, follow one, cancel one.",

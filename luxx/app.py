@@ -106,6 +106,17 @@ class House:
         self.vault = Vault(secret)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
+        self._make_people(secret)
+        self.registry = ToolRegistry(builtin_tools())
+        load_modules(self.registry, config.tools.modules, installed_entry_points())
+        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        self.hub = Hub()
+        self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self._background: list[asyncio.Task[None]] = []
+
+    def _make_people(self, secret: str) -> None:
+        """What the command line needs too, in a house that is not opened."""
+        config = self.config
         self.account_changes = AccountChanges()
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
@@ -130,12 +141,6 @@ class House:
             departure=self.departure,
             stop_runs=RunStopper(self.store, None).stop_all_of,
         )
-        self.registry = ToolRegistry(builtin_tools())
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
-        self.hub = Hub()
-        self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
-        self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Migrates, makes the first user, finds providers, takes up what was running."""

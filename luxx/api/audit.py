@@ -17,7 +17,7 @@ from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.audit.entries import Action, Detail, Outcome
 from luxx.audit.reading import AuditFilter, AuditView
 from luxx.audit.refusals import Refusals
-from luxx.errors import NotAllowed
+from luxx.errors import InvalidInput, NotAllowed
 
 Hook = Callable[[Exception, Scope], Awaitable[None]]
 RowNumber = Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)]
@@ -52,8 +52,8 @@ class AuditController(Controller):
             action=action,
             user_id=user_id,
             outcome=outcome,
-            since=_in_utc(since),
-            until=_in_utc(until),
+            since=_in_utc(since, "from"),
+            until=_in_utc(until, "to"),
             before=before,
         )
         size = limit or page_size
@@ -82,10 +82,13 @@ def record_refusals(refusals: Refusals) -> Hook:
     return hook
 
 
-def _in_utc(time: datetime | None) -> datetime | None:
-    """In UTC, where the first and the last hours of all time have no neighbours."""
+def _in_utc(time: datetime | None, name: str) -> datetime | None:
+    """In UTC, where the first and the last hours of all time have no neighbours. Raises InvalidInput."""
     if time is None:
         return None
+    if time.tzinfo is None:
+        problem = "a time needs its zone, such as 2026-01-31T12:00:00Z"
+        raise InvalidInput(f"{name}: {problem}", detail={"fields": {name: problem}})
     try:
         return time.astimezone(UTC)
     except OverflowError:

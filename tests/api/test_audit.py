@@ -87,7 +87,8 @@ def test_what_administrators_do_is_written_down_with_what_was_before(admin: Pers
     admin.good("DELETE", path)
     mine = [each for each in reversed(entries(admin)) if each["target_id"] == str(user.user["id"])]
     assert [each["action"] for each in mine] == [
-        "register", "user_change", "user_change", "user_change", "password_reset", "user_change", "user_delete",
+        "register", "user_change", "user_change", "user_change", "password_reset", "user_change",
+        "user_delete",
     ]  # fmt: skip
     changes = [each["detail"] for each in mine if each["action"] == "user_change"]
     assert changes[0] == {

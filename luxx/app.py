@@ -1,30 +1,12 @@
-"""The roof: where everything meets. The only wiring; no decision is made here.
+"""The roof: the web application of a house, with all that can be asked for and what handlers are given."""
 
-`House` holds the parts of one server, `open` and `close` are its life, `create_app` gives it its face.
-"""
+from collections.abc import Callable
 
-import asyncio
-import gc
-import os
-from collections.abc import Callable, Mapping
-from datetime import timedelta
-from pathlib import Path
-
-import structlog
 from litestar import Litestar
 from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
-from sqlalchemy import text
 
-from luxx import __version__
-from luxx.accounts.caller import Caller
-from luxx.accounts.limits import Limits
-from luxx.accounts.operator import Operator
-from luxx.accounts.passwords import Passwords
-from luxx.accounts.service import AccountService
-from luxx.accounts.settings import SettingsService
-from luxx.accounts.tokens import Tokens
-from luxx.accounts.workspaces import Workspaces
+from luxx.api.audit import AuditController, record_refusals
 from luxx.api.auth import AuthController
 from luxx.api.before import before_handling
 from luxx.api.bodies import JsonRequest
@@ -42,61 +24,19 @@ from luxx.api.providers import AllowedHostsController, ProvidersController
 from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.search import SearchController
-from luxx.api.service_info import ServiceInfoController, ServiceState
+from luxx.api.service_info import ServiceInfoController
 from luxx.api.settings import SettingsController
+from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
 from luxx.api.usage import UsageController
-from luxx.clock import new_id
-from luxx.config import Config
-from luxx.conversations.branches import BranchService
-from luxx.conversations.projects import ProjectService
-from luxx.conversations.search import SearchService
-from luxx.conversations.service import ConversationService
-from luxx.files.attachments import AttachmentReader
-from luxx.files.pdf import PdfReader
-from luxx.files.service import FileService
-from luxx.files.upload import Uploads
-from luxx.observe import Metrics, watch_event_loop
-from luxx.providers.addresses import AddressGuard
-from luxx.providers.catalog import configured_catalog
-from luxx.providers.client import ModelClient
-from luxx.providers.first_start import connect_what_is_there, has_local_provider
-from luxx.providers.local import LocalModel
-from luxx.providers.service import ProviderService
-from luxx.providers.transport import Transport
-from luxx.runs.admission import forget_runs, forget_runs_of
-from luxx.runs.crew import CrewFinder
-from luxx.runs.durable import Durable
-from luxx.runs.hub import Hub
-from luxx.runs.loop import ChatLoop
-from luxx.runs.replay import ReplayService
-from luxx.runs.service import RunService
-from luxx.runs.watch import QUIET_SECONDS
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.lock import DataDirLock
-from luxx.store.migrate import migrate
-from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import ToolRegistry
-from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallRecord, CallStatus
-from luxx.tools.loading import installed_entry_points, load_modules
-from luxx.transfer.service import TransferService
-from luxx.usage.report import UsageService
-from luxx.vault import Vault, find_secret
-
-NO_SANDBOX = "none"
-"""No tool here starts a program yet, so there is nothing to jail."""
-
-GRACE_SECONDS = 5.0
-"""How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
-
-GC_THRESHOLDS = (10_000, 20, 50)
-"""Objects made before the collector looks: the language's own 700 would be met every few tokens."""
+from luxx.api.users import UserController
+from luxx.house import House
 
 CONTROLLERS: list[ControllerRouterHandler] = [
     AllowedHostsController,
     AttachmentController,
+    AuditController,
     AuthController,
     ConversationBranchController,
     ConversationController,
@@ -111,189 +51,14 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    TenantController,
+    TenantsController,
     ToolController,
     TransferController,
     UsageController,
+    UserController,
 ]
 """All that can be asked for."""
-
-logger = structlog.get_logger()
-
-
-class House:
-    """All parts of one server process. Made cheaply; `open` does the work."""
-
-    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
-        self.config = config
-        self.environ = environ
-        self.data_dir = Path(config.data_dir)
-        self.metrics = Metrics()
-        url = resolve_url(config.database.url, self.data_dir)
-        self.lock = DataDirLock(self.data_dir)
-        self.engine = open_engine(url)
-        self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
-        secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
-        self.vault = Vault(secret)
-        self.passwords = Passwords()
-        self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
-        self.accounts = AccountService(
-            self.store,
-            passwords=self.passwords,
-            tokens=Tokens(
-                secret,
-                access=timedelta(minutes=config.auth.access_minutes),
-                refresh=timedelta(days=config.auth.refresh_days),
-            ),
-            limits=Limits(config.limits),
-            workspaces=self.workspaces,
-            config=config.auth,
-        )
-        self.files = FileService(self.store, self.workspaces)
-        self.uploads = Uploads(self.store, self.files, config.files)
-        self.attachments = AttachmentReader(self.files, PdfReader())
-        self.operator = Operator(self.store, passwords=self.passwords, workspaces=self.workspaces)
-        self.registry = ToolRegistry(builtin_tools())
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
-        self.transfer = TransferService(self.store, self.data_dir, config.files)
-        self.usage = UsageService(self.store)
-        self.replay = ReplayService(self.store)
-        self.hub = Hub()
-        self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
-        self.searches = SearchService(self.store)
-        self._background: list[asyncio.Task[None]] = []
-
-    async def open(self) -> None:
-        """Migrates, makes the first user, finds providers, takes up what was running."""
-        config = self.config
-        if self.store.is_sqlite:
-            self.lock.take()
-        await asyncio.to_thread(migrate, self.engine)
-        await self.transfer.open()
-        self._wire_providers()
-        self._wire_runs()
-        if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
-            logger.info("first_user_made", username="admin")
-        await connect_what_is_there(self.store, self.vault, self.environ, config, self.local)
-        await self.durable.open()
-        if config.local.enabled and self.local.missing() is None and await has_local_provider(self.store):
-            self.local.start()
-        self._background = [
-            asyncio.create_task(self._keep_lines_open()),
-            asyncio.create_task(watch_event_loop(self.metrics)),
-        ]
-        gc.collect()
-        gc.freeze()
-        # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
-        gc.set_threshold(*GC_THRESHOLDS)
-
-    async def close(self) -> None:
-        """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self.durable.close(GRACE_SECONDS)
-        await self.transport.aclose()
-        await self.local.stop()
-        await asyncio.to_thread(self.release)
-
-    def release(self) -> None:
-        """Ends threads and connections; all that the command line needs after using a closed house."""
-        self.executor.close()
-        self.passwords.close()
-        self.store.close()
-        self.lock.release()
-
-    def _wire_providers(self) -> None:
-        config = self.config
-        self.local = LocalModel(config.local, self.data_dir)
-        guard = AddressGuard(self.store, config.providers.allow_private, internal=self.local.host_ports)
-        self.transport = Transport(config.providers, guard)
-        self.client = ModelClient(self.transport, config.providers)
-        self.providers = ProviderService(
-            self.store,
-            self.vault,
-            self.client,
-            guard,
-            local=self.local if config.local.enabled else None,
-            catalog=configured_catalog(config.models),
-        )
-        self.settings = SettingsService(self.store, check_provider=self._check_provider)
-
-    def _wire_runs(self) -> None:
-        config = self.config
-        self.loop = ChatLoop(
-            store=self.store,
-            hub=self.hub,
-            client=self.client,
-            executor=self.executor,
-            crew=CrewFinder(self.providers, self.registry, self.workspaces),
-            max_iterations=config.tools.max_iterations,
-            metrics=self.metrics,
-        )
-        self.durable = Durable(
-            self.store,
-            self.loop.drive,
-            slot=new_id(),
-            lease_seconds=config.runs.lease_seconds,
-            is_alone=self.store.is_sqlite,
-        )
-        self.runs = RunService(
-            self.store,
-            self.hub,
-            self.durable,
-            self.providers,
-            self.registry,
-            config.limits,
-            self.attachments,
-        )
-        self.branches = BranchService(self.store)
-        self.projects = ProjectService(self.store)
-        self.conversations = ConversationService(
-            self.store,
-            check_provider=self._check_provider,
-            stop_run=self.runs.stop,
-            forget_runs=forget_runs,
-            forget_runs_of=forget_runs_of,
-        )
-
-    async def _check_provider(self, caller: Caller, provider_id: int) -> None:
-        await self.providers.get(caller, provider_id)
-
-    async def workspace_of(self, caller: Caller) -> Path:
-        """The caller's directory, made where the config says so."""
-        return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
-
-    def _count_call(self, call: CallRecord) -> None:
-        # A model may ask for a tool of any name; only known ones become labels.
-        name = call.name if self.registry.get(call.name) is not None else "unknown"
-        success = call.status in (CallStatus.DONE, CallStatus.CACHED)
-        self.metrics.tool_called(name, call.duration_ms / 1000, success=success)
-
-    async def _keep_lines_open(self) -> None:
-        while True:
-            await asyncio.sleep(QUIET_SECONDS / 3)
-            self.hub.wake_all()
-
-    def service_state(self) -> ServiceState:
-        """What the public routes tell."""
-
-        async def database() -> object:
-            return await self.store.read(lambda session: session.scalar(text("SELECT 1")))
-
-        async def engine() -> object:
-            if not self.durable.is_open:
-                raise RuntimeError("the engine is closed")
-            return True
-
-        return ServiceState(
-            version=__version__,
-            database="sqlite" if self.store.is_sqlite else "postgresql",
-            sandbox=NO_SANDBOX,
-            metrics=self.metrics,
-            is_metrics_public=self.config.observability.metrics_public,
-            checks={"database": database, "engine": engine},
-        )
 
 
 def create_app(house: House) -> Litestar:
@@ -304,6 +69,7 @@ def create_app(house: House) -> Litestar:
         dependencies=_parts(house),
         guards=[require_sign_in(house.accounts, peers)],
         before_request=before_handling,
+        after_exception=[record_refusals(house.refusals)],
         exception_handlers=HANDLERS,
         on_startup=[house.open],
         on_shutdown=[house.close],
@@ -323,6 +89,8 @@ def _parts(house: House) -> dict[str, Provide]:
         "caller": Provide(provide_caller),
         "peer": Provide(provide_peer),
         "accounts": _given(lambda: house.accounts),
+        "administration": _given(lambda: house.administration),
+        "tenants": _given(lambda: house.tenants),
         "user_settings": _given(lambda: house.settings),
         "providers": _given(lambda: house.providers),
         "attachments": _given(lambda: house.attachments),

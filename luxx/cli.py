@@ -15,12 +15,15 @@ import uvicorn
 from litestar import Litestar
 
 from luxx import __version__
-from luxx.app import House, create_app
+from luxx.accounts.rights import UserChange
+from luxx.accounts.users import UserView
+from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
 from luxx.config_file import load_config
 from luxx.doctor import examine
 from luxx.errors import ConfigError, LuxxError
+from luxx.house import House
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
 from luxx.store.engine import open_engine, resolve_url
@@ -59,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--reload", action="store_true", help="start again when the code changes")
     _command(commands, "migrate", _migrate, "bring the database to this version")
     _command(commands, "doctor", _doctor, "check everything and say how to mend it")
-    _user_commands(_command(commands, "user", None, "add and list users, set passwords"))
+    _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
     chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
     add_chat_options(chatting)
@@ -83,9 +86,23 @@ def _user_commands(parser: argparse.ArgumentParser) -> None:
     add.add_argument("username")
     add.add_argument("--level", type=int, choices=[1, 2, 3, 4], default=1)
     add.add_argument("--email")
+    add.add_argument("--tenant", help="the name of a tenant that is there (default: the default one)")
     passwd = _command(commands, "passwd", _user_passwd, "set a user's password; asks for it")
     passwd.add_argument("username")
-    _command(commands, "list", _user_list, "list the users")
+    level = _command(commands, "level", _user_level, "set a user's permission level")
+    level.add_argument("username")
+    level.add_argument("level", type=int, choices=[1, 2, 3, 4])
+    for name, run, about in (
+        ("disable", _user_disable, "switch a user off: sign-ins and runs end"),
+        ("enable", _user_enable, "switch a user on again"),
+        ("delete", _user_delete, "delete a user with all that is theirs, files included"),
+    ):
+        command = _command(commands, name, run, about)
+        command.add_argument("username")
+        if name == "delete":
+            command.add_argument("--yes", action="store_true", help="do not ask")
+    listing = _command(commands, "list", _user_list, "list the users")
+    listing.add_argument("--tenant", help="only those of the tenant of this name")
 
 
 def _model_commands(parser: argparse.ArgumentParser) -> None:
@@ -221,7 +238,9 @@ def _user_add(options: argparse.Namespace) -> int:
     level = CommandPermission(options.level)
     user = _with_house(
         options,
-        lambda house: house.operator.add_user(options.username, password, level=level, email=options.email),
+        lambda house: house.operator.add_user(
+            options.username, password, level=level, email=options.email, tenant=options.tenant
+        ),
     )
     print(f"added {user.username}, level {user.permission_level}")
     return 0
@@ -234,11 +253,49 @@ def _user_passwd(options: argparse.Namespace) -> int:
     return 0
 
 
-def _user_list(options: argparse.Namespace) -> int:
-    for user in _with_house(options, lambda house: house.operator.all_users()):
-        state = "active" if user.is_active else "disabled"
-        print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{state}")
+def _user_level(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(permission_level=CommandPermission(options.level)))
+
+
+def _user_disable(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(is_active=False))
+
+
+def _user_enable(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(is_active=True))
+
+
+def _user_change(options: argparse.Namespace, change: UserChange) -> int:
+    user = _with_house(options, lambda house: house.operator.change_user(options.username, change))
+    print(f"{user.username} has level {user.permission_level} and is {_state(user)}")
     return 0
+
+
+def _user_delete(options: argparse.Namespace) -> int:
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise LuxxError("this cannot be undone; add --yes to do it without being asked")
+        print(f"This deletes {options.username} with all conversations and files. There is no way back.")
+        if input("Write the name again to go on: ") != options.username:
+            raise LuxxError("nothing was deleted")
+    user = _with_house(options, lambda house: house.operator.delete_user(options.username))
+    print(f"deleted {user.username}")
+    return 0
+
+
+def _user_list(options: argparse.Namespace) -> int:
+    async def read(house: House) -> tuple[list[UserView], dict[int, str]]:
+        return await house.operator.all_users(tenant=options.tenant), await house.operator.tenant_names()
+
+    found, tenants = _with_house(options, read)
+    for user in found:
+        tenant = tenants.get(user.tenant_id, "")
+        print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{_state(user)}\t{tenant}")
+    return 0
+
+
+def _state(user: UserView) -> str:
+    return "active" if user.is_active else "disabled"
 
 
 def _with_house(options: argparse.Namespace, work: Callable[[House], Awaitable[T]]) -> T:

@@ -207,7 +207,7 @@ def _database(engine: Engine) -> Finding:
 
 
 def _exposure(session: Session, host: str) -> Finding:
-    standing = list(session.scalars(select(User.username).where(User.must_change_password, User.is_active)))
+    standing = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
     if not standing:
         return Finding(part="password", text="nobody has the published default password")
     who = ", ".join(standing)

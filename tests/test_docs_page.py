@@ -13,8 +13,9 @@ from litestar.routes import HTTPRoute
 from luxx.api.docs import PAGE_POLICY, STYLE, render
 from luxx.api.guards import PUBLIC
 from luxx.api.schema import STREAMS, TAGS, build_document
-from luxx.app import House, create_app
+from luxx.app import create_app
 from luxx.config import Config
+from luxx.house import House
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from luxx.app import House
 from luxx.config import AppConfig, Config, DatabaseConfig, LlmConfig, LocalConfig, WorkspaceConfig
 from luxx.doctor import Finding, examine
+from luxx.house import House
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from luxx.store.lock import DataDirLock
 

@@ -26,6 +26,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     is_local: bool
+    request_id: str = ""
 
 
 class RateLimit:

@@ -5,14 +5,29 @@ What may be done with them is in `service.py` and `settings.py`; rows never leav
 
 from datetime import datetime
 
-from sqlalchemy import Boolean, CheckConstraint, Float, ForeignKey, Index, Integer, String, Text, text
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    false,
+    text,
+    true,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
 
 
 class Tenant(Base):
-    """A group of users that see nothing of other groups. Exactly one is the default."""
+    """A group of users that see nothing of other groups. Exactly one is the default, with the id 1.
+
+    People register into the default tenant, so `allow_registration` is false in all others.
+    """
 
     __tablename__ = "tenants"
     __table_args__ = (
@@ -29,11 +44,16 @@ class Tenant(Base):
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
     name: Mapped[str] = mapped_column(String(200), unique=True)
     is_default: Mapped[bool] = mapped_column(Boolean, default=False)
+    default_agent_id: Mapped[int | None] = mapped_column(Integer)
+    allow_registration: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class User(Base):
     """`username_key` is the name in lower case: names that differ in case only are the same person.
+
+    `has_default_password` is true while the password that everybody knows stands.
 
     Ids are never given again (autoincrement): a workspace's path is made of the id.
     """
@@ -52,6 +72,7 @@ class User(Base):
     email: Mapped[str | None] = mapped_column(String(254), unique=True)
     password_hash: Mapped[str] = mapped_column(String(100))
     must_change_password: Mapped[bool] = mapped_column(Boolean, default=False)
+    has_default_password: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     role: Mapped[str] = mapped_column(String(20))
     permission_level: Mapped[int] = mapped_column(Integer)
     workspace_path: Mapped[str] = mapped_column(Text, default="")

@@ -3,6 +3,7 @@
 No function here asks who calls: no route may reach it.
 """
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
@@ -11,15 +12,28 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts import users
-from luxx.accounts.models import User
+from luxx.accounts.changes import Because
+from luxx.accounts.models import Tenant, User
 from luxx.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD, Passwords, check_password
-from luxx.accounts.service import Because
+from luxx.accounts.rights import (
+    Departure,
+    StopRuns,
+    UserChange,
+    change_user,
+    delete_user,
+    record_new,
+    record_password,
+)
+from luxx.accounts.tenants import tenant_id_of
 from luxx.accounts.users import NewUser, UserView, view_of
 from luxx.accounts.workspaces import Workspaces
+from luxx.audit.entries import Action, Actor
 from luxx.clock import utc_now
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
 from luxx.store.engine import Store
 from luxx.wire.tool import CommandPermission
+
+COMMAND_LINE = Actor(username="command line")
 
 
 class Operator:
@@ -31,11 +45,15 @@ class Operator:
         *,
         passwords: Passwords,
         workspaces: Workspaces,
+        departure: Departure,
+        stop_runs: StopRuns,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store = store
         self._passwords = passwords
         self._workspaces = workspaces
+        self._departure = departure
+        self._stop_runs = stop_runs
         self._clock = clock
 
     async def ensure_first_user(self, admin_password: str | None = None) -> bool:
@@ -55,9 +73,9 @@ class Operator:
                 email=None,
                 password_hash=await self._passwords.hash(password),
                 permission_level=CommandPermission.ADMIN,
-                must_change_password=is_default,
+                has_default_password=is_default,
             )
-            await self._add(new)
+            await self._add(new, Actor(username="first start"))
         except InvalidInput as error:
             raise ConfigError(f"LUXX_ADMIN_PASSWORD: {error.message}") from error
         except (Conflict, IntegrityError):
@@ -65,38 +83,111 @@ class Operator:
         return True
 
     async def add_user(
-        self, username: str, password: str, *, level: CommandPermission, email: str | None = None
+        self,
+        username: str,
+        password: str,
+        *,
+        level: CommandPermission,
+        email: str | None = None,
+        tenant: str | None = None,
     ) -> UserView:
-        """A user of the default tenant. Raises InvalidInput or Conflict."""
+        """A user of the tenant of this name, else of the default one.
+
+        Raises InvalidInput, Conflict, or NotFound for an unknown tenant.
+        """
         users.check_new(username, email)
         check_password(password, username=username)
-        password_hash = await self._passwords.hash(password)
-        return await self._add(
-            NewUser(username=username, email=email, password_hash=password_hash, permission_level=level)
+        new = NewUser(
+            username=username,
+            email=email,
+            password_hash=await self._passwords.hash(password),
+            permission_level=level,
+            tenant_id=await self._tenant_id(tenant),
         )
+        return await self._add(new, COMMAND_LINE)
 
     async def set_password(self, username: str, password: str) -> UserView:
         """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
         check_password(password, username=username)
-        user = await self._store.read(lambda session: users.find_by_name(session, username))
-        if user is None:
-            raise NotFound(f"there is no user '{username}'", kind="user_not_found")
-        user_id, password_hash, now = user.id, await self._passwords.hash(password), self._clock()
+        password_hash, now = await self._passwords.hash(password), self._clock()
         because = Because.PASSWORD_CHANGED
-        return await self._store.write(
-            lambda session: users.set_password(session, user_id, password_hash, now=now, because=because)
-        )
 
-    async def all_users(self) -> list[UserView]:
-        """Everyone in every tenant, by id."""
+        def work(session: Session) -> UserView:
+            user_id = _named(session, username).id
+            user = users.set_password(session, user_id, password_hash, now=now, because=because)
+            record_password(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
+            return user
+
+        return await self._store.write(work)
+
+    async def change_user(self, username: str, change: UserChange) -> UserView:
+        """Sets what is given; a running server follows within seconds.
+
+        Raises NotFound for an unknown name, or Conflict for the last administrator.
+        """
+        now, departure = self._clock(), self._departure
+
+        def work(session: Session) -> UserView:
+            user = _named(session, username)
+            changed = change_user(session, user, change, actor=COMMAND_LINE, departure=departure, now=now)
+            return changed.user
+
+        return await self._store.write(work)
+
+    async def delete_user(self, username: str) -> UserView:
+        """Disables, waits a moment for a running server to end their runs, then deletes the user.
+
+        Raises NotFound, or Conflict for the last administrator.
+        """
+        disabled = await self.change_user(username, UserChange(is_active=False))
+        await self._stop_runs(disabled.id)
+
+        def work(session: Session) -> UserView:
+            user = _named(session, username)
+            return delete_user(session, user, actor=COMMAND_LINE, departure=self._departure)
+
+        gone = await self._store.write(work)
+        await asyncio.to_thread(self._workspaces.remove, gone.id)
+        return gone
+
+    async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
+        """Everyone in every tenant, or in the one of this name, by id."""
+        tenant_id = await self._tenant_id(tenant)
 
         def work(session: Session) -> list[UserView]:
-            return [view_of(user) for user in session.scalars(select(User).order_by(User.id))]
+            query = select(User).order_by(User.id)
+            if tenant_id is not None:
+                query = query.where(User.tenant_id == tenant_id)
+            return [view_of(user) for user in session.scalars(query)]
 
         return await self._store.read(work)
 
-    async def _add(self, new: NewUser) -> UserView:
+    async def tenant_names(self) -> dict[int, str]:
+        """The names of all tenants by id."""
+
+        def work(session: Session) -> dict[int, str]:
+            return {row.id: row.name for row in session.scalars(select(Tenant))}
+
+        return await self._store.read(work)
+
+    async def _tenant_id(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        return await self._store.read(lambda session: tenant_id_of(session, name))
+
+    async def _add(self, new: NewUser, actor: Actor) -> UserView:
         now = self._clock()
-        return await self._store.write(
-            lambda session: view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
-        )
+
+        def work(session: Session) -> UserView:
+            user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
+            record_new(session, user, actor)
+            return user
+
+        return await self._store.write(work)
+
+
+def _named(session: Session, username: str) -> User:
+    user = users.find_by_name(session, username)
+    if user is None:
+        raise NotFound(f"there is no user '{username}'", kind="user_not_found")
+    return user

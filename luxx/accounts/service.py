@@ -1,11 +1,11 @@
-"""People and their sign-ins: register, sign in, stay signed in, sign out, administer.
+"""People and their sign-ins: register, sign in, stay signed in, sign out, change the own password.
 
-Whoever asks comes first (`Caller` or `Peer`). What needs no caller, for the command line, is `operator.py`'s.
+Whoever asks comes first (`Caller` or `Peer`). Administering others is `administering.py`'s; what needs no
+caller, for the command line, is `operator.py`'s.
 """
 
 from collections.abc import Callable
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal, NoReturn
 
 import msgspec
@@ -14,44 +14,22 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts import users
 from luxx.accounts.caller import Caller
+from luxx.accounts.changes import AccountChange, AccountChanges, Because
 from luxx.accounts.limits import Limits, Peer
 from luxx.accounts.models import SignIn, User
 from luxx.accounts.passwords import DEFAULT_ADMIN, Passwords, check_password
+from luxx.accounts.rights import record_new, record_password
+from luxx.accounts.tenants import takes_registrations
 from luxx.accounts.tokens import Claims, Tokens, TokenType, jti_hash
 from luxx.accounts.users import NewUser, UserView, view_of
 from luxx.accounts.workspaces import Workspaces
+from luxx.audit.entries import Action, Actor, Entry, record
+from luxx.audit.refusals import Refusals
 from luxx.clock import new_id, utc_now
 from luxx.config import AuthConfig
 from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotSignedIn
 from luxx.store.engine import Store
 from luxx.wire.tool import CommandPermission
-
-
-class Because(StrEnum):
-    """Why a sign-in ended or a user's rights shrank."""
-
-    SIGNED_OUT = "signed_out"
-    PASSWORD_CHANGED = "password_changed"
-    TOKEN_REUSED = "token_reused"
-    DISABLED = "disabled"
-    DEMOTED = "demoted"
-
-
-class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Told once it is on disk; it concerns all of a user's sign-ins, `only` one, or all but `spared`."""
-
-    user_id: int
-    because: Because
-    only: str | None = None
-    spared: str | None = None
-
-    def concerns(self, caller: Caller) -> bool:
-        """Whether what this caller has open must be cut."""
-        return (
-            caller.user_id == self.user_id
-            and self.only in (None, caller.sign_in_id)
-            and self.spared != caller.sign_in_id
-        )
 
 
 class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +46,7 @@ _U, _S = User.__table__.c, SignIn.__table__.c
 _LIVE = (
     select(
         _U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active, _U.must_change_password,
-        _S.expires_at, _S.revoked_at,
+        _U.has_default_password, _S.expires_at, _S.revoked_at,
     )
     .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
     .where(_S.id == bindparam("sign_in_id"))
@@ -94,9 +72,9 @@ def user_as_caller(connection: Connection, user_id: int) -> Caller:
     )
 
 
-def check_peer(peer: Peer, *, must_change_password: bool) -> None:
+def check_peer(peer: Peer, *, has_default_password: bool) -> None:
     """Raises NotAllowed while the published default password stands and the peer is not this machine."""
-    if must_change_password and not peer.is_local:
+    if has_default_password and not peer.is_local:
         raise NotAllowed(
             "this user still has the published default password and can be used only on the server itself; "
             f"change it there (sign in at 127.0.0.1, or run `luxx user passwd {DEFAULT_ADMIN}`)",
@@ -116,6 +94,8 @@ class AccountService:
         limits: Limits,
         workspaces: Workspaces,
         config: AuthConfig,
+        changes: AccountChanges,
+        refusals: Refusals,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store = store
@@ -125,7 +105,8 @@ class AccountService:
         self._workspaces = workspaces
         self._clock = clock
         self._is_open = config.allow_registration
-        self._subscribers: list[Callable[[AccountChange], None]] = []
+        self._changes = changes
+        self._refusals = refusals
         try:
             self._first_level = CommandPermission(config.default_permission_level)
         except ValueError as error:
@@ -133,28 +114,33 @@ class AccountService:
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
         """`callback` runs on the event loop after each change; the answer ends the subscription."""
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
+        return self._changes.subscribe(callback)
 
     # Every request
 
-    async def authenticate(self, token: str) -> Caller:
+    async def authenticate(self, token: str, peer: Peer | None = None) -> Caller:
         """The user of an access token as the database has them now. Raises NotSignedIn."""
         claims = self._tokens.read(token, TokenType.ACCESS)
-        caller = await self._caller(claims.sid)
+        caller = await self._caller(claims.sid, peer)
         if str(caller.user_id) != claims.sub:
             raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid")
         return caller
 
     async def recheck(self, caller: Caller) -> Caller:
-        """The caller as of now; for streams, which outlive the request. Raises NotSignedIn once revoked."""
-        return await self._caller(caller.sign_in_id)
+        """The caller as of now; for streams, which outlive the request.
+
+        Raises NotSignedIn once revoked, NotAllowed once the user may do less than when the stream began.
+        """
+        now = await self._caller(caller.sign_in_id, caller.peer)
+        if now.permission_level < caller.permission_level or now.tenant_id != caller.tenant_id:
+            raise NotAllowed("your rights were changed; ask again", kind="rights_changed")
+        return now
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""
         self._limits.count_request(caller.user_id)
 
-    async def _caller(self, sign_in_id: str) -> Caller:
+    async def _caller(self, sign_in_id: str, peer: Peer | None) -> Caller:
         def work(session: Session):
             return session.connection().execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
 
@@ -170,13 +156,16 @@ class AccountService:
             permission_level=CommandPermission(row.permission_level),
             sign_in_id=sign_in_id,
             must_change_password=row.must_change_password,
+            has_default_password=row.has_default_password,
+            peer=peer,
         )
 
     # Anyone
 
     async def register(self, peer: Peer, username: str, password: str, email: str | None = None) -> SignedIn:
         """A new user, signed in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken name."""
-        if not self._is_open:
+        if not (self._is_open and await self._store.read(takes_registrations)):
+            await self._refusals.note(Action.REGISTER, _someone(peer), "registration_closed")
             raise NotAllowed(
                 "this server takes no registrations; ask an administrator", kind="registration_closed"
             )
@@ -190,23 +179,37 @@ class AccountService:
             password_hash=await self._passwords.hash(password),
             permission_level=self._first_level,
         )
-        user = await self._add(new)
-        return await self._begin(user.id, new.password_hash)
+        now = self._clock()
+
+        def work(session: Session) -> UserView:
+            user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
+            record_new(session, user, _actor(user, peer), Action.REGISTER)
+            return user
+
+        user = await self._store.write(work)
+        return await self._begin(peer, user.id, new.password_hash)
 
     async def sign_in(self, peer: Peer, username: str, password: str) -> SignedIn:
         """Raises NotSignedIn, alike and as slowly for a wrong name and a wrong password, or TooMany."""
         self._limits.count_sign_in(peer, username)
         user = await self._store.read(lambda session: users.find_by_name(session, username))
         is_right = await self._passwords.is_right(password, user.password_hash if user else None)
+        # A name that nobody has is not written down: some type their password there.
+        actor = _actor(view_of(user), peer) if user else _someone(peer)
         if user is None or not is_right:
+            await self._refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
             _refuse_sign_in()
         self._limits.forgive_sign_in(peer, username)
-        if not user.is_active:
-            raise NotAllowed("this account is disabled; ask an administrator", kind="account_disabled")
-        check_peer(peer, must_change_password=user.must_change_password)
-        return await self._begin(user.id, user.password_hash)
+        try:
+            if not user.is_active:
+                raise NotAllowed("this account is disabled; ask an administrator", kind="account_disabled")
+            check_peer(peer, has_default_password=user.has_default_password)
+        except NotAllowed as error:
+            await self._refusals.note(Action.SIGN_IN, actor, error.kind)
+            raise
+        return await self._begin(peer, user.id, user.password_hash)
 
-    async def _begin(self, user_id: int, verified_hash: str) -> SignedIn:
+    async def _begin(self, peer: Peer, user_id: int, verified_hash: str) -> SignedIn:
         now, sign_in_id, jti = self._clock(), new_id(), new_id()
 
         def work(session: Session) -> UserView:
@@ -225,6 +228,7 @@ class AccountService:
                     last_used_at=now,
                 )
             )
+            record(session, Entry(action=Action.SIGN_IN, actor=_actor(view_of(user), peer)))
             return view_of(user)
 
         return self._signed_in(await self._store.write(work), sign_in_id, jti)
@@ -244,11 +248,12 @@ class AccountService:
         self._limits.count_request(int(claims.sub))
         now, jti = self._clock(), new_id()
         until = now + self._tokens.lifetime(TokenType.REFRESH)
-        user = await self._store.write(
+        user, is_first_use = await self._store.write(
             lambda session: _rotate(session, claims, peer, new_jti=jti, now=now, until=until)
         )
-        if user is None:
-            self._tell(AccountChange(user_id=int(claims.sub), because=Because.TOKEN_REUSED, only=claims.sid))
+        if not is_first_use:
+            self._changes.tell(AccountChange(user_id=user.id, because=Because.TOKEN_REUSED, only=claims.sid))
+            await self._refusals.note(Action.REFRESH, _actor(user, peer), "token_reused")
             raise NotSignedIn(
                 "this refresh token was used before, so its sign-in has been ended; sign in again",
                 kind="token_reused",
@@ -259,11 +264,18 @@ class AccountService:
 
     async def sign_out(self, caller: Caller) -> None:
         """Both tokens of the sign-in are dead at once."""
-        await self._revoke(caller.user_id, Because.SIGNED_OUT, only=caller.sign_in_id)
+        now, because, user_id, only = self._clock(), Because.SIGNED_OUT, caller.user_id, caller.sign_in_id
+
+        def work(session: Session) -> None:
+            users.revoke(session, user_id=user_id, because=because, now=now, only=only)
+            record(session, Entry(action=Action.SIGN_OUT, actor=caller.actor))
+
+        await self._store.write(work)
+        self._changes.tell(AccountChange(user_id=user_id, because=because, only=only))
 
     async def me(self, caller: Caller) -> UserView:
         return await self._store.read(
-            lambda session: view_of(users.in_tenant(session, caller.tenant_id, caller.user_id))
+            lambda session: view_of(users.find(session, caller.user_id, tenant_id=caller.tenant_id))
         )
 
     async def change_password(self, caller: Caller, peer: Peer, current: str, new: str) -> UserView:
@@ -273,15 +285,17 @@ class AccountService:
             _refuse_field("$.new_password", "the new password must differ from the current one")
         self._limits.count_sign_in(peer, caller.username)
         old_hash = await self._store.read(
-            lambda session: users.in_tenant(session, caller.tenant_id, caller.user_id).password_hash
+            lambda session: users.find(session, caller.user_id, tenant_id=caller.tenant_id).password_hash
         )
         if not await self._passwords.is_right(current, old_hash):
+            await self._refusals.note(Action.PASSWORD_CHANGE, caller.actor, "password_refused")
             _refuse_field("$.current_password", "the current password is wrong")
         self._limits.forgive_sign_in(peer, caller.username)
         new_hash = await self._passwords.hash(new)
         now, because, sign_in_id = self._clock(), Because.PASSWORD_CHANGED, caller.sign_in_id
-        user = await self._store.write(
-            lambda session: users.set_password(
+
+        def work(session: Session) -> UserView:
+            user = users.set_password(
                 session,
                 caller.user_id,
                 new_hash,
@@ -290,83 +304,46 @@ class AccountService:
                 expected=old_hash,
                 spare=sign_in_id,
             )
-        )
-        self._tell(AccountChange(user_id=user.id, because=because, spared=sign_in_id))
+            record_password(session, user, Action.PASSWORD_CHANGE, caller.actor)
+            return user
+
+        user = await self._store.write(work)
+        self._changes.tell(AccountChange(user_id=user.id, because=because, spared=sign_in_id))
         return user
-
-    # Administrators
-
-    async def list_users(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[UserView], int]:
-        """Users of the caller's tenant, newest first, and how many there are. ADMIN only."""
-        caller.require(CommandPermission.ADMIN)
-        return await self._store.read(
-            lambda session: users.page_of_users(
-                session, caller.tenant_id, offset=(page - 1) * page_size, limit=page_size
-            )
-        )
-
-    async def update_user(
-        self,
-        caller: Caller,
-        user_id: int,
-        *,
-        permission_level: CommandPermission | None = None,
-        is_active: bool | None = None,
-    ) -> UserView:
-        """Sets what is given; ADMIN only. Raises NotFound across tenants, Conflict for the last admin."""
-        caller.require(CommandPermission.ADMIN)
-        now = self._clock()
-
-        def work(session: Session) -> tuple[UserView, int]:
-            user = users.in_tenant(session, caller.tenant_id, user_id)
-            level_before = user.permission_level
-            users.change_user(session, user, level=permission_level, is_active=is_active)
-            if not user.is_active:
-                users.revoke(session, user_id=user.id, because=Because.DISABLED, now=now)
-            return view_of(user), level_before
-
-        user, level_before = await self._store.write(work)
-        if not user.is_active:
-            self._tell(AccountChange(user_id=user.id, because=Because.DISABLED))
-        elif user.permission_level < level_before:
-            self._tell(AccountChange(user_id=user.id, because=Because.DEMOTED))
-        return user
-
-    async def _add(self, new: NewUser) -> UserView:
-        now = self._clock()
-        return await self._store.write(
-            lambda session: view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
-        )
-
-    async def _revoke(self, user_id: int, because: Because, *, only: str) -> None:
-        now = self._clock()
-        await self._store.write(
-            lambda session: users.revoke(session, user_id=user_id, because=because, now=now, only=only)
-        )
-        self._tell(AccountChange(user_id=user_id, because=because, only=only))
-
-    def _tell(self, change: AccountChange) -> None:
-        for callback in tuple(self._subscribers):
-            callback(change)
 
 
 def _rotate(
     session: Session, claims: Claims, peer: Peer, *, new_jti: str, now: datetime, until: datetime
-) -> UserView | None:
-    """Puts the new refresh token in this one's place. None if this one was used before: all is revoked."""
+) -> tuple[UserView, bool]:
+    """Puts the new refresh token in this one's place; false if this one was used before: all is revoked."""
     found = users.sign_in_of(session, claims.sid)
     if found is None or found[1].revoked_at is not None or found[1].expires_at <= now:
         _refuse_ended()
     user, _ = found
     if not user.is_active:
         _refuse_disabled()
-    check_peer(peer, must_change_password=user.must_change_password)
+    check_peer(peer, has_default_password=user.has_default_password)
     if users.swap_refresh(
         session, claims.sid, old=jti_hash(claims.jti), new=jti_hash(new_jti), now=now, until=until
     ):
-        return view_of(user)
+        return view_of(user), True
     users.revoke(session, user_id=user.id, because=Because.TOKEN_REUSED, now=now, only=claims.sid)
-    return None
+    return view_of(user), False
+
+
+def _actor(user: UserView, peer: Peer) -> Actor:
+    return Actor(
+        user_id=user.id,
+        tenant_id=user.tenant_id,
+        username=user.username,
+        address=peer.address,
+        request_id=peer.request_id,
+    )
+
+
+def _someone(peer: Peer) -> Actor:
+    """Nobody known."""
+    return Actor(address=peer.address, request_id=peer.request_id)
 
 
 def _refuse_sign_in() -> NoReturn:

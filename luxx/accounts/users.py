@@ -7,10 +7,11 @@ import re
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy import Row, Select, delete, func, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from luxx.accounts.caller import DEFAULT_TENANT_ID
 from luxx.accounts.models import SignIn, Tenant, User, UserSettings
 from luxx.accounts.workspaces import Workspaces
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -20,6 +21,8 @@ DEFAULT_TENANT = "default"
 USERNAME = r"[A-Za-z0-9._-]{3,64}"
 EMAIL = r"[^@\s\x00-\x1f\x7f]{1,64}@[^@\s\x00-\x1f\x7f]{1,189}"
 LARGEST_ID = 2**31 - 1
+
+_count_default = text("SELECT nextval(pg_get_serial_sequence('tenants', 'id'))")
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +41,14 @@ class UserView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user to be added; the name and the address are already checked."""
+    """A user to be added; the name and the address are already checked. No tenant: the default one."""
 
     username: str
     email: str | None
     password_hash: str
     permission_level: CommandPermission
-    must_change_password: bool = False
+    has_default_password: bool = False
+    tenant_id: int | None = None
 
 
 def check_new(username: str, email: str | None) -> None:
@@ -84,21 +88,34 @@ def default_tenant_id(session: Session, now: datetime) -> int:
         return found
     try:
         with session.begin_nested():
-            session.add(Tenant(name=DEFAULT_TENANT, is_default=True, created_at=now))
+            session.add(
+                Tenant(
+                    id=DEFAULT_TENANT_ID,
+                    name=DEFAULT_TENANT,
+                    is_default=True,
+                    allow_registration=True,
+                    created_at=now,
+                )
+            )
+            session.flush()
+            if session.get_bind().dialect.name == "postgresql":
+                # An id that is given does not count; the next tenant would get the same.
+                session.execute(_count_default)
     except IntegrityError:
         pass  # Another process made it at the same moment.
     return session.scalars(default).one()
 
 
 def add_user(session: Session, new: NewUser, *, workspaces: Workspaces, now: datetime) -> User:
-    """A user of the default tenant, with settings and a workspace. Raises Conflict for a taken name."""
+    """A user with settings and a workspace. Raises Conflict for a taken name."""
     user = User(
-        tenant_id=default_tenant_id(session, now),
+        tenant_id=default_tenant_id(session, now) if new.tenant_id is None else new.tenant_id,
         username=new.username,
         username_key=new.username.lower(),
         email=new.email.lower() if new.email else None,
         password_hash=new.password_hash,
-        must_change_password=new.must_change_password,
+        must_change_password=new.has_default_password,
+        has_default_password=new.has_default_password,
         role=role_of(new.permission_level),
         permission_level=int(new.permission_level),
         created_at=now,
@@ -119,6 +136,11 @@ def check_is_free(session: Session, username: str, email: str | None) -> None:
     """Raises Conflict if another user has this name, in whatever case, or this address."""
     if find_by_name(session, username) is not None:
         raise Conflict(f"the username '{username}' is taken; choose another", kind="username_taken")
+    check_email_is_free(session, email)
+
+
+def check_email_is_free(session: Session, email: str | None) -> None:
+    """Raises Conflict if a user has this address."""
     if email and session.scalar(select(User.id).where(User.email == email.lower())) is not None:
         raise Conflict("this e-mail address is taken", kind="email_taken")
 
@@ -130,43 +152,36 @@ def find_by_name(session: Session, username: str) -> User | None:
     return session.scalar(select(User).where(User.username_key == username.lower()))
 
 
-def in_tenant(session: Session, tenant_id: int, user_id: int) -> User:
-    """Raises NotFound for a user who is missing or of another tenant."""
+def find(session: Session, user_id: int, *, tenant_id: int | None) -> User:
+    """The user, of this tenant unless it is None. Raises NotFound for one who is missing or of another."""
     user = session.get(User, user_id) if 0 < user_id <= LARGEST_ID else None
-    if user is None or user.tenant_id != tenant_id:
+    if user is None or tenant_id not in (None, user.tenant_id):
         raise NotFound(f"there is no user {user_id}", kind="user_not_found")
     return user
 
 
-def page_of_users(session: Session, tenant_id: int, *, offset: int, limit: int) -> tuple[list[UserView], int]:
-    """Users of a tenant, newest first, and how many there are."""
-    mine = User.tenant_id == tenant_id
-    total = session.scalar(select(func.count()).select_from(User).where(mine)) or 0
-    users = session.scalars(select(User).where(mine).order_by(User.id.desc()).offset(offset).limit(limit))
-    return [view_of(user) for user in users], total
+class UserFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which users to list; `q` is a part of the name or the address, in whatever case."""
+
+    tenant_id: int | None = None
+    q: str = ""
 
 
-def change_user(
-    session: Session, user: User, *, level: CommandPermission | None, is_active: bool | None
-) -> None:
-    """Sets what is given; the role follows. Raises Conflict rather than leave a tenant without an admin."""
-    # Locked in the order of ids, so that two who demote each other at once cannot both succeed.
-    admins = session.scalars(
-        select(User.id)
-        .where(User.tenant_id == user.tenant_id, User.permission_level == 4, User.is_active)
-        .order_by(User.id)
-        .with_for_update()
-    ).all()
-    user.permission_level = user.permission_level if level is None else int(level)
-    user.role = role_of(user.permission_level)
-    user.is_active = user.is_active if is_active is None else is_active
-    remains_admin = user.is_active and user.permission_level == CommandPermission.ADMIN
-    if not remains_admin and user.id in admins and len(admins) == 1:
-        raise Conflict(
-            "this is the last active administrator; make another user an administrator first",
-            kind="last_admin",
+def page_of_users(
+    session: Session, wanted: UserFilter, *, offset: int, limit: int
+) -> tuple[list[UserView], int]:
+    """Users newest first, and how many match."""
+    query: Select[User] = select(User)
+    if wanted.tenant_id is not None:
+        query = query.where(User.tenant_id == wanted.tenant_id)
+    if wanted.q:
+        part = wanted.q.lower()
+        query = query.where(
+            or_(User.username_key.contains(part, autoescape=True), User.email.contains(part, autoescape=True))
         )
-    session.flush()
+    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    rows = session.scalars(query.order_by(User.id.desc()).offset(offset).limit(limit))
+    return [view_of(user) for user in rows], total
 
 
 def set_password(
@@ -178,13 +193,17 @@ def set_password(
     because: str,
     expected: str | None = None,
     spare: str | None = None,
+    must_change: bool = False,
 ) -> UserView:
-    """Ends the user's sign-ins but `spare`. Raises Conflict if the hash is no longer the `expected` one."""
+    """Ends the user's sign-ins but `spare`. Raises Conflict if the hash is no longer the `expected` one.
+
+    `must_change`: the user can do nothing else with it than choose another.
+    """
     user = session.get(User, user_id, with_for_update=True)
     if user is None or (expected is not None and user.password_hash != expected):
         raise Conflict("the password was changed elsewhere at the same moment", kind="password_changed")
     user.password_hash = password_hash
-    user.must_change_password = False
+    user.must_change_password, user.has_default_password = must_change, False
     revoke(session, user_id=user_id, because=because, now=now, spare=spare)
     session.flush()
     return view_of(user)

@@ -1,10 +1,15 @@
 """Where each user's files live: one directory per user below `workspace.root`. Nothing here reads them."""
 
 import hashlib
+import shutil
 import stat
 from pathlib import Path
 
+import structlog
+
 from luxx.errors import Unavailable
+
+logger = structlog.get_logger()
 
 
 class Workspaces:
@@ -41,3 +46,19 @@ class Workspaces:
     def prepare_if_wanted(self, user_id: int) -> Path:
         """As `prepare` if workspaces are made automatically, else only the path."""
         return self.prepare(user_id) if self._auto_create else self.path_of(user_id)
+
+    def remove(self, user_id: int) -> None:
+        """Deletes the workspace of a user who is gone; what cannot be deleted is named in the log.
+
+        It is renamed first, so that whatever still holds its path finds nothing.
+        """
+        path = self.path_of(user_id)
+        aside = path.with_name(f"{path.name}.deleted")
+        try:
+            path.rename(aside)
+        except FileNotFoundError:
+            return
+        try:
+            shutil.rmtree(aside)
+        except OSError as error:
+            logger.warning("workspace_not_deleted", path=str(aside), error=str(error))

@@ -1,21 +1,20 @@
-"""`/auth/…`: sign-in, and administering users."""
+"""`/auth/…`: sign-in. Administering users is in `users.py`."""
 
 from typing import Annotated
 
 import msgspec
-from litestar import Controller, get, post, put
+from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, QueryParameter
-from msgspec import UNSET, Meta, UnsetType
+from litestar.params import JSONBody
+from msgspec import Meta
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.limits import Peer
 from luxx.accounts.passwords import LONGEST, SHORTEST
 from luxx.accounts.service import AccountService, SignedIn
 from luxx.accounts.users import EMAIL, USERNAME, UserView
-from luxx.api.envelope import Page, Success, success
-from luxx.api.guards import PUBLIC
-from luxx.wire.tool import CommandPermission
+from luxx.api.envelope import Success, success
+from luxx.api.guards import PUBLIC, WITH_ANY_PASSWORD
 
 Username = Annotated[str, Meta(pattern=f"^{USERNAME}$", description="letters, digits, '.', '_' and '-'")]
 NewPassword = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST)]
@@ -43,13 +42,6 @@ class RefreshBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class PasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     current_password: TriedPassword
     new_password: NewPassword
-
-
-class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field left out stays as it is; `role` follows the level."""
-
-    permission_level: CommandPermission | UnsetType = UNSET
-    is_active: bool | UnsetType = UNSET
 
 
 class AuthController(Controller):
@@ -86,7 +78,7 @@ class AuthController(Controller):
         """Change a refresh token, which is good once, for new tokens."""
         return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
 
-    @post("/logout", status_code=200)
+    @post("/logout", status_code=200, opt={WITH_ANY_PASSWORD: True})
     async def logout(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[None]:
@@ -94,7 +86,7 @@ class AuthController(Controller):
         await accounts.sign_out(caller)
         return success(None, "signed out")
 
-    @post("/password", status_code=200)
+    @post("/password", status_code=200, opt={WITH_ANY_PASSWORD: True})
     async def password(
         self,
         accounts: NamedDependency[AccountService],
@@ -106,38 +98,9 @@ class AuthController(Controller):
         user = await accounts.change_password(caller, peer, data.current_password, data.new_password)
         return success(user, "password changed; all other sign-ins have ended")
 
-    @get("/me")
+    @get("/me", opt={WITH_ANY_PASSWORD: True})
     async def me(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[UserView]:
         """Who is signed in."""
         return success(await accounts.me(caller))
-
-    @get("/users")
-    async def users(
-        self,
-        accounts: NamedDependency[AccountService],
-        caller: NamedDependency[Caller],
-        page: Annotated[int, QueryParameter(ge=1, le=1_000_000)] = 1,
-        page_size: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
-    ) -> Success[Page[UserView]]:
-        """Users of the own tenant, newest first. ADMIN only."""
-        items, total = await accounts.list_users(caller, page=page, page_size=page_size)
-        return success(Page(items=items, total=total, page=page, page_size=page_size))
-
-    @put("/users/{user_id:int}")
-    async def update_user(
-        self,
-        accounts: NamedDependency[AccountService],
-        caller: NamedDependency[Caller],
-        user_id: FromPath[int],
-        data: JSONBody[UserBody],
-    ) -> Success[UserView]:
-        """Set a user's permission level or switch the user off or on. ADMIN only."""
-        user = await accounts.update_user(
-            caller,
-            user_id,
-            permission_level=None if data.permission_level is UNSET else data.permission_level,
-            is_active=None if data.is_active is UNSET else data.is_active,
-        )
-        return success(user, "saved")

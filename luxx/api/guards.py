@@ -4,17 +4,18 @@ What the signed-in may do is decided by the services.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
 
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.types import Scope
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.limits import Peer
 from luxx.accounts.service import AccountService, check_peer
-from luxx.errors import ConfigError, NotSignedIn
+from luxx.errors import ConfigError, NotAllowed, NotSignedIn
 
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -32,6 +33,10 @@ FORWARDING = (
 """Headers that proxies add; a request with any of them did not come straight from this machine."""
 PUBLIC = "public"
 """The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
+WITH_ANY_PASSWORD = "with_any_password"
+"""The `opt` of a handler that is open also to who must change the password first."""
+REQUEST_ID = "luxx_request_id"
+"""Where in the scope `protection.py` leaves the request's id."""
 CALLER = "luxx_caller"
 PEER = "luxx_peer"
 
@@ -60,7 +65,9 @@ class PeerReader:
                 host = str(address)
                 if not self._is_trusted(address):
                     break
-        return Peer(address=host, is_local=is_local)
+        scope = cast("Mapping[str, Any]", connection.scope)
+        request_id = str(scope.get(REQUEST_ID, ""))
+        return Peer(address=host, is_local=is_local, request_id=request_id)
 
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
@@ -77,26 +84,44 @@ def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
         connection.scope["state"][PEER] = peer
         if handler.opt.get(PUBLIC):
             return
-        caller = await accounts.authenticate(_bearer(connection))
-        check_peer(peer, must_change_password=caller.must_change_password)
-        accounts.count_request(caller)
+        caller = await accounts.authenticate(_bearer(connection), peer)
         connection.scope["state"][CALLER] = caller
+        check_peer(peer, has_default_password=caller.has_default_password)
+        if not handler.opt.get(WITH_ANY_PASSWORD):
+            _check_password_is_theirs(caller)
+        accounts.count_request(caller)
 
     return guard
 
 
 async def provide_caller(request: Request[Any, Any, Any]) -> Caller:
     """The dependency `caller`: who the guard let in. Raises NotSignedIn on a public route."""
-    caller = request.scope["state"].get(CALLER)
-    if not isinstance(caller, Caller):
+    caller = caller_of(request.scope)
+    if caller is None:
         raise NotSignedIn("sign in first")
     return caller
+
+
+def caller_of(scope: Scope) -> Caller | None:
+    """Who is signed in, as far as the guard came."""
+    caller = cast("Mapping[str, Any]", scope).get("state", {}).get(CALLER)
+    return caller if isinstance(caller, Caller) else None
 
 
 async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
     """The dependency `peer`: where the request comes from."""
     peer: Peer = request.scope["state"][PEER]
     return peer
+
+
+def _check_password_is_theirs(caller: Caller) -> None:
+    """Raises NotAllowed while a password that an administrator chose stands; the published default is
+    kept to this machine instead."""
+    if caller.must_change_password and not caller.has_default_password:
+        raise NotAllowed(
+            "an administrator set this password; choose your own first (POST /auth/password)",
+            kind="password_change_needed",
+        )
 
 
 def _bearer(connection: AnyConnection) -> str:

@@ -17,6 +17,7 @@ import structlog
 from litestar.types import ASGIApp
 
 from luxx.api.envelope import Failure
+from luxx.api.guards import REQUEST_ID
 from luxx.clock import new_id
 from luxx.config import Config, ServerConfig
 from luxx.errors import TooLarge
@@ -115,6 +116,7 @@ class _Protection:
         started = time.perf_counter()
         request_id = new_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
+        scope[REQUEST_ID] = request_id
         answer = _Answer(send, request_id)
         scope[STRAIGHT] = send
         asked = _read_headers(scope["headers"])

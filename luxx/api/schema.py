@@ -27,7 +27,9 @@ RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies
 
 TAGS = {
     "service": "What runs here and whether it works.",
-    "auth": "Sign-in, and administering users.",
+    "auth": "Sign-in.",
+    "users": "Administering users.",
+    "tenants": "The group of users that one belongs to.",
     "conversations": "Make, list, change and delete conversations.",
     "projects": "Named places that conversations belong to.",
     "messages": "Send a message and get its answer, whole or as a stream.",

@@ -13,7 +13,8 @@ from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.service import AccountChange, AccountService
+from luxx.accounts.changes import AccountChange
+from luxx.accounts.service import AccountService
 from luxx.api.protection import STRAIGHT
 from luxx.errors import LuxxError
 from luxx.runs.watch import Watch

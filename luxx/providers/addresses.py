@@ -22,9 +22,6 @@ from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
 from luxx.providers.models import AllowedHostRow
 from luxx.store.engine import Store
 
-OPERATOR_TENANT_ID = 1
-"""The default tenant; its administrators run the server."""
-
 RESOLVE_SECONDS = 5.0
 REMEMBERED_SECONDS = 5.0
 """How long another process's change of the allowed hosts may go unseen here."""
@@ -362,7 +359,7 @@ class AddressGuard:
 
 def is_operator(caller: Caller) -> bool:
     """Whether the caller may open the server to a private address: a tenant's own ADMIN may not."""
-    return caller.is_admin and caller.tenant_id == OPERATOR_TENANT_ID
+    return caller.is_operator
 
 
 def max_reach(*reaches: Reach | None) -> Reach | None:

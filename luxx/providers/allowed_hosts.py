@@ -6,24 +6,23 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
-from luxx.errors import InvalidInput, NotAllowed
+from luxx.errors import InvalidInput
 from luxx.providers.addresses import (
     AddressGuard,
     Reach,
-    is_operator,
     join_host_port,
     parse_host_port,
     reach_of_name,
 )
 from luxx.providers.models import AllowedHostRow
-from luxx.providers.queries import allow_host
+from luxx.providers.queries import add_allowed, record_hosts
 from luxx.providers.views import AllowedHostView
 from luxx.store.engine import Store
 
 
 async def list_allowed_hosts(store: Store, guard: AddressGuard, caller: Caller) -> list[AllowedHostView]:
     """What the configuration allows, then what operators allowed, oldest first."""
-    _require_operator(caller)
+    caller.require_operator()
     rows = await store.read(
         lambda session: list(session.scalars(select(AllowedHostRow).order_by(AllowedHostRow.created_at)))
     )
@@ -37,7 +36,7 @@ async def list_allowed_hosts(store: Store, guard: AddressGuard, caller: Caller) 
 
 async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[str]) -> None:
     """Makes `hosts` the whole of what operators allowed. Raises InvalidInput for what never may be."""
-    _require_operator(caller)
+    caller.require_operator()
     wanted: set[str] = set()
     for entry in hosts:
         host, port = parse_host_port(entry)
@@ -46,15 +45,11 @@ async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[
         wanted.add(join_host_port(host, port))
 
     def work(session: Session) -> None:
-        for row in session.scalars(select(AllowedHostRow)):
-            if row.host_port not in wanted:
-                session.delete(row)
-        for host_port in sorted(wanted):
-            allow_host(session, caller, host_port)
+        known = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
+        for host_port in known.keys() - wanted:
+            session.delete(known[host_port])
+        for host_port in sorted(wanted - known.keys()):
+            add_allowed(session, caller, host_port)
+        record_hosts(session, caller, added=wanted - known.keys(), removed=known.keys() - wanted)
 
     await store.write(work)
-
-
-def _require_operator(caller: Caller) -> None:
-    if not is_operator(caller):
-        raise NotAllowed("only an administrator of the default tenant may see or change this")

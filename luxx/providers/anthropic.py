@@ -237,6 +237,7 @@ class AnthropicParser:
             total_tokens=prompt + completion,
             reasoning_tokens=(thought.thinking_tokens or 0) if thought else 0,
             cached_tokens=read,
+            cache_write_tokens=written,
         )
         out.append(UsageDelta(usage=usage))
 

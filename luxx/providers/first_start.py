@@ -1,10 +1,11 @@
-"""The first start: models are looked for once, for the first user; what counts is in `discovery.py`."""
+"""The first start: models are looked for once, for the first operator; what counts is in `discovery.py`."""
 
 from collections.abc import Mapping
 
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
+from luxx.accounts.caller import DEFAULT_TENANT_ID
 from luxx.accounts.models import User
 from luxx.config import Config
 from luxx.providers.discovery import apply, discover, probe_loopback
@@ -12,12 +13,13 @@ from luxx.providers.local import LOCAL, LocalModel
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store
 from luxx.vault import Vault
+from luxx.wire.tool import CommandPermission
 
 
 async def connect_what_is_there(
     store: Store, vault: Vault, environ: Mapping[str, str], config: Config, local: LocalModel
 ) -> None:
-    """Makes providers of what is found for the first user, unless they have one already."""
+    """Makes providers of what is found for the first operator, unless they have one already."""
     first = await store.read(_first_user)
     if first is None:
         return
@@ -34,8 +36,11 @@ async def has_local_provider(store: Store) -> bool:
 
 
 def _first_user(session: Session) -> Row[int, int] | None:
-    """The oldest user, if they have no provider yet."""
-    first = session.execute(select(User.id, User.tenant_id).order_by(User.id).limit(1)).one_or_none()
+    """The oldest operator, if they have no provider yet: nobody else may get the operator's keys."""
+    operators = select(User.id, User.tenant_id).where(
+        User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
+    )
+    first = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
     if first is None:
         return None
     owned = select(ProviderRow.id).where(ProviderRow.user_id == first.id).limit(1)

@@ -1,13 +1,15 @@
 """What the database is asked about providers: who sees a row, who may change it, which is the default."""
 
+from collections.abc import Set
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, and_, bindparam, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.audit.entries import MOST_NAMES, Action, Detail, Entry, record
 from luxx.clock import utc_now
 from luxx.errors import Conflict, NotAllowed, NotFound
 from luxx.providers.models import AllowedHostRow, ProviderRow
@@ -89,5 +91,52 @@ def change_plain(row: ProviderRow, changes: ProviderChanges) -> None:
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
+    """Allows the private address that a provider was just given, if it was not allowed before."""
     if host_port is not None and session.get(AllowedHostRow, host_port) is None:
-        session.add(AllowedHostRow(host_port=host_port, allowed_by=caller.user_id, created_at=utc_now()))
+        add_allowed(session, caller, host_port)
+        record_hosts(session, caller, added={host_port})
+
+
+def add_allowed(session: Session, caller: Caller, host_port: str) -> None:
+    session.add(AllowedHostRow(host_port=host_port, allowed_by=caller.user_id, created_at=utc_now()))
+
+
+def record_hosts(
+    session: Session, caller: Caller, *, added: Set[str] = frozenset(), removed: Set[str] = frozenset()
+) -> None:
+    """The entry in the audit log for a change of the allowed hosts."""
+    if not added and not removed:
+        return
+    detail = Detail(added=sorted(added)[:MOST_NAMES], removed=sorted(removed)[:MOST_NAMES])
+    record(session, Entry(action=Action.ALLOWED_HOSTS_CHANGE, actor=caller.actor, detail=detail))
+
+
+def record_provider(
+    session: Session, caller: Caller, action: Action, row: ProviderRow, changes: ProviderChanges | None = None
+) -> None:
+    """The entry in the audit log for a provider: which fields were given, not what they say."""
+    given: list[str] | UnsetType = UNSET
+    if changes is not None:
+        given = [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
+    record(
+        session,
+        Entry(
+            action=action,
+            actor=caller.actor,
+            target_type="provider",
+            target_id=str(row.id),
+            detail=Detail(name=row.name, fields=given),
+        ),
+    )
+
+
+def hand_over_shared(session: Session, user_id: int, heir_id: int) -> None:
+    """Gives the providers that a user shared to another of the tenant, who keeps the default they have."""
+    has_default = session.scalar(
+        select(ProviderRow.id).where(ProviderRow.user_id == heir_id, ProviderRow.is_default)
+    )
+    shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
+    for row in session.scalars(shared).all():
+        row.is_default = row.is_default and has_default is None
+        row.user_id = heir_id
+    session.flush()

@@ -13,6 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.tenants import check_may_connect
+from luxx.audit.entries import Action
 from luxx.clock import utc_now
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
 from luxx.providers.adapter import Target
@@ -30,6 +32,7 @@ from luxx.providers.queries import (
     change_plain,
     is_first,
     own_row,
+    record_provider,
     set_default,
     visible_row,
     visible_to,
@@ -134,6 +137,7 @@ class ProviderService:
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
+            check_may_connect(session, caller)
             row = ProviderRow(
                 user_id=caller.user_id,
                 tenant_id=caller.tenant_id,
@@ -153,6 +157,7 @@ class ProviderService:
             self._seal(row, api_key)
             set_default(session, row, wants_default)
             allow_host(session, caller, allowed)
+            record_provider(session, caller, Action.PROVIDER_CREATE, row)
             return self._view(row, caller)
 
         return await self._saved(work)
@@ -179,6 +184,7 @@ class ProviderService:
 
         def work(session: Session) -> ProviderView:
             row = own_row(session, caller, provider_id)
+            check_may_connect(session, caller)
             self._change_key(row, changes, has_moved=url != row.base_url)
             row.provider_type, row.base_url = provider_type, url
             change_plain(row, changes)
@@ -187,6 +193,7 @@ class ProviderService:
             allow_host(session, caller, allowed)
             row.updated_at = utc_now()
             session.flush()
+            record_provider(session, caller, Action.PROVIDER_CHANGE, row, changes)
             return self._view(row, caller)
 
         return await self._saved(work)
@@ -195,7 +202,9 @@ class ProviderService:
         """Conversations that used it stay, without a provider."""
 
         def work(session: Session) -> None:
-            session.delete(own_row(session, caller, provider_id))
+            row = own_row(session, caller, provider_id)
+            record_provider(session, caller, Action.PROVIDER_DELETE, row)
+            session.delete(row)
 
         await self._store.write(work)
 

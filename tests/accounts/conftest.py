@@ -13,22 +13,30 @@ from litestar import Litestar
 from litestar.di import Provide
 
 import luxx.providers.models  # noqa: F401  (settings point to its table)
+from luxx.accounts.administering import Administration
 from luxx.accounts.caller import Caller
+from luxx.accounts.changes import AccountChanges
 from luxx.accounts.limits import Limits
 from luxx.accounts.operator import Operator
 from luxx.accounts.passwords import Passwords
+from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
+from luxx.api.audit import record_refusals
 from luxx.api.auth import AuthController
 from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.settings import SettingsController
+from luxx.api.users import UserController
+from luxx.audit.refusals import Refusals
 from luxx.clock import utc_now
 from luxx.config import AuthConfig, LimitsConfig
 from luxx.errors import NotFound
+from luxx.providers.queries import hand_over_shared
+from luxx.runs.stopping import cancel_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base
 from luxx.wire.tool import CommandPermission
@@ -72,6 +80,9 @@ class House:
             clock=self.clock,
         )
         self.workspaces = Workspaces(str(folder / "workspaces"))
+        changes, departure = AccountChanges(), Departure(cancel_runs_of, hand_over_shared)
+        self.refusals = Refusals(self.store, clock=self.clock.seconds)
+        self.stopped: list[int] = []
         self.accounts = AccountService(
             self.store,
             passwords=self.passwords,
@@ -79,25 +90,47 @@ class House:
             limits=Limits(limits, clock=self.clock.seconds),
             workspaces=self.workspaces,
             config=auth,
+            changes=changes,
+            refusals=self.refusals,
             clock=self.clock,
         )
         self.operator = Operator(
-            self.store, passwords=self.passwords, workspaces=self.workspaces, clock=self.clock
+            self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            departure=departure,
+            stop_runs=self.stop_runs,
+            clock=self.clock,
+        )
+        administration = Administration(
+            self.store,
+            passwords=self.passwords,
+            workspaces=self.workspaces,
+            changes=changes,
+            departure=departure,
+            stop_runs=self.stop_runs,
+            clock=self.clock,
         )
         settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
         self.app = Litestar(
-            [AuthController, SettingsController],
+            [AuthController, SettingsController, UserController],
             request_class=JsonRequest,
             guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
             dependencies={
                 "accounts": Provide(lambda: self.accounts, sync_to_thread=False),
+                "administration": Provide(lambda: administration, sync_to_thread=False),
                 "user_settings": Provide(lambda: settings, sync_to_thread=False),
                 "caller": Provide(provide_caller),
                 "peer": Provide(provide_peer),
             },
+            after_exception=[record_refusals(self.refusals)],
             exception_handlers=HANDLERS,
             openapi_config=None,
         )
+
+    async def stop_runs(self, user_id: int) -> None:
+        """Nothing runs here; who would be stopped is remembered."""
+        self.stopped.append(user_id)
 
     def client(
         self, address: str = "127.0.0.1", token: str | None = None, **headers: str
@@ -125,9 +158,11 @@ class House:
                 )
             return await client.request(method, path, json=body)
 
-    async def join(self, username: str, *, level: int = 1, password: str = "correct horse") -> dict[str, Any]:
+    async def join(
+        self, username: str, *, level: int = 1, password: str = "correct horse", tenant: str | None = None
+    ) -> dict[str, Any]:
         """A user with this level, signed in: `{access_token, refresh_token, user, …}`."""
-        await self.operator.add_user(username, password, level=CommandPermission(level))
+        await self.operator.add_user(username, password, level=CommandPermission(level), tenant=tenant)
         return await self.enter(username, password)
 
     async def enter(self, username: str, password: str = "correct horse") -> dict[str, Any]:

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from luxx.accounts.service import Because
+from luxx.accounts.changes import Because
+from luxx.wire.tool import CommandPermission
 
 
 def test_a_list_of_users_is_for_administrators_and_comes_in_pages(house, run):
@@ -79,14 +80,15 @@ def test_a_disabled_user_is_out_at_once_and_old_tokens_stay_dead_when_enabled_ag
     run(scenario())
 
 
-@pytest.mark.parametrize("body", [{"permission_level": 3}, {"is_active": False}])
+@pytest.mark.parametrize("body", [{"permission_level": 3}, {"is_active": False}, None], ids=str)
 def test_the_last_active_administrator_stays(house, run, body):
     async def scenario():
         first, second = await house.join("one", level=4), await house.join("two", level=4)
         token = first["access_token"]
-        gone = await house.ask("PUT", f"/auth/users/{second['user']['id']}", body, token=token)
+        method = "PUT" if body else "DELETE"
+        gone = await house.ask(method, f"/auth/users/{second['user']['id']}", body, token=token)
         assert gone.status_code == 200
-        last = await house.ask("PUT", f"/auth/users/{first['user']['id']}", body, token=token)
+        last = await house.ask(method, f"/auth/users/{first['user']['id']}", body, token=token)
         assert (last.status_code, last.json()["detail"]["kind"]) == (409, "last_admin")
         me = (await house.ask("GET", "/auth/me", token=token)).json()["data"]
         assert (me["permission_level"], me["role"], me["is_active"]) == (4, "admin", True)
@@ -160,25 +162,217 @@ def test_a_user_that_is_not_there_is_404(house, run, user_id):
     run(scenario())
 
 
-def test_an_administrator_neither_sees_nor_changes_users_of_another_tenant(house, run):
+async def found(house, name):
+    """A second tenant with an ADMIN of its own, and a member; both signed in."""
+    with house.store.engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO tenants (name, is_default, created_at) VALUES ('{name}', 0, '2026-01-01 00:00:00')"
+        )
+    return await house.join(f"{name}-boss", level=4, tenant=name), await house.join(
+        f"{name}-far", tenant=name
+    )
+
+
+def test_an_administrator_of_another_tenant_neither_sees_nor_changes_others_and_an_operator_does(house, run):
     async def scenario():
-        admin, stranger = await house.join("boss", level=4), await house.join("far")
-        with house.store.engine.begin() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO tenants (name, is_default, created_at) "
-                "VALUES ('elsewhere', 0, '2026-01-01 00:00:00')"
+        operator, near = await house.join("boss", level=4), await house.join("near")
+        chief, far = await found(house, "elsewhere")
+        token = chief["access_token"]
+        page = (await house.ask("GET", "/auth/users", token=token)).json()["data"]
+        assert [each["username"] for each in page["items"]] == ["elsewhere-far", "elsewhere-boss"]
+        path = f"/auth/users/{near['user']['id']}"
+        for method, more, body in (
+            ("GET", "", None),
+            ("PUT", "", {"is_active": False}),
+            ("POST", "/password", {"new_password": "battery staple"}),
+            ("DELETE", "", None),
+        ):
+            theirs = await house.ask(method, path + more, body, token=token)
+            missing = await house.ask(method, f"/auth/users/999{more}", body, token=token)
+            assert theirs.status_code == missing.status_code == 404
+            assert theirs.json()["error"].replace(path.rsplit("/", 1)[1], "999") == missing.json()["error"]
+            own = await house.ask(method, f"/auth/users/{far['user']['id']}{more}", body, token=token)
+            assert own.status_code == 200, own.text
+        everybody = await house.ask("GET", "/auth/users", token=operator["access_token"])
+        assert [each["username"] for each in everybody.json()["data"]["items"]] == [
+            "elsewhere-boss",
+            "near",
+            "boss",
+        ]
+        assert (await house.ask("GET", path, token=operator["access_token"])).status_code == 200
+        there = f"/auth/users/{chief['user']['id']}"
+        lowered = await house.ask("PUT", there, {"permission_level": 1}, token=operator["access_token"])
+        assert lowered.status_code == 200, "an operator may leave another tenant without an administrator"
+
+    run(scenario())
+
+
+def test_another_tenant_is_named_by_operators_only(house, run):
+    async def scenario():
+        operator = await house.join("boss", level=4)
+        chief, far = await found(house, "elsewhere")
+        home, away = operator["user"]["tenant_id"], chief["user"]["tenant_id"]
+        new = {"username": "newcomer", "password": "correct horse"}
+        for method, path, body in (
+            ("GET", f"/auth/users?tenant_id={home}", None),
+            ("POST", "/auth/users", new | {"tenant_id": home}),
+            ("PUT", f"/auth/users/{far['user']['id']}", {"tenant_id": home}),
+        ):
+            refused = await house.ask(method, path, body, token=chief["access_token"])
+            assert (refused.status_code, refused.json()["detail"]["kind"]) == (404, "tenant_not_found")
+        made = await house.ask("POST", "/auth/users", new, token=chief["access_token"])
+        assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, away)
+        other = new | {"username": "other", "tenant_id": away}
+        made = await house.ask("POST", "/auth/users", other, token=operator["access_token"])
+        assert (made.status_code, made.json()["data"]["tenant_id"]) == (201, away)
+        missing = new | {"username": "third", "tenant_id": 999}
+        refused = await house.ask("POST", "/auth/users", missing, token=operator["access_token"])
+        assert refused.status_code == 404
+        only = await house.ask("GET", f"/auth/users?tenant_id={home}", token=operator["access_token"])
+        assert [each["username"] for each in only.json()["data"]["items"]] == ["boss"]
+
+    run(scenario())
+
+
+def test_a_moved_user_is_signed_out_stopped_and_of_the_other_tenant(house, run):
+    async def scenario():
+        operator, user = await house.join("boss", level=4), await house.join("ada")
+        chief, _ = await found(house, "elsewhere")
+        told = []
+        house.accounts.subscribe(told.append)
+        away = chief["user"]["tenant_id"]
+        path = f"/auth/users/{user['user']['id']}"
+        moved = await house.ask("PUT", path, {"tenant_id": away}, token=operator["access_token"])
+        assert moved.json()["data"]["tenant_id"] == away
+        assert [each.because for each in told] == [Because.MOVED]
+        assert house.stopped == [user["user"]["id"]]
+        assert (await house.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
+        assert (await house.enter("ada"))["user"]["tenant_id"] == away
+        mine = f"/auth/users/{operator['user']['id']}"
+        last = await house.ask("PUT", mine, {"tenant_id": away}, token=operator["access_token"])
+        assert (last.status_code, last.json()["detail"]["kind"]) == (409, "last_admin")
+
+    run(scenario())
+
+
+def test_an_operator_is_an_administrator_of_the_default_tenant_alone(house, run):
+    async def scenario():
+        await house.join("boss", level=4)
+        chief, _ = await found(house, "elsewhere")
+        last = await house.ask("DELETE", f"/auth/users/{chief['user']['id']}", token=chief["access_token"])
+        assert (last.status_code, last.json()["detail"]["kind"]) == (409, "last_admin")
+
+    run(scenario())
+
+
+def test_users_are_found_by_a_part_of_their_name_or_address(house, run):
+    async def scenario():
+        admin = await house.join("boss", level=4)
+        for name, email in (("Ada_1", "ada@x.org"), ("bob", "BOB@ada.org"), ("cyd", None)):
+            await house.operator.add_user(
+                name, "correct horse", level=CommandPermission.READ_ONLY, email=email
             )
-            connection.exec_driver_sql(
-                "UPDATE users SET tenant_id = (SELECT id FROM tenants WHERE name = 'elsewhere') "
-                "WHERE username = 'far'"
-            )
-        page = (await house.ask("GET", "/auth/users", token=admin["access_token"])).json()["data"]
-        assert [each["username"] for each in page["items"]] == ["boss"]
-        path = f"/auth/users/{stranger['user']['id']}"
-        theirs = await house.ask("PUT", path, {"is_active": False}, token=admin["access_token"])
-        missing = await house.ask("PUT", "/auth/users/999", {"is_active": False}, token=admin["access_token"])
-        assert theirs.status_code == missing.status_code == 404
-        assert theirs.json()["error"].replace(path.rsplit("/", 1)[1], "999") == missing.json()["error"]
+        for q, names in (("ADA", ["bob", "Ada_1"]), ("_", ["Ada_1"]), ("%25", []), ("b", ["bob", "boss"])):
+            page = await house.ask("GET", f"/auth/users?q={q}", token=admin["access_token"])
+            assert [each["username"] for each in page.json()["data"]["items"]] == names
+            assert page.json()["data"]["total"] == len(names)
+
+    run(scenario())
+
+
+def test_an_address_is_set_cleared_and_no_two_have_the_same(house, run):
+    async def scenario():
+        admin, user = await house.join("boss", level=4), await house.join("ada")
+        token, path = admin["access_token"], f"/auth/users/{user['user']['id']}"
+        email = {"email": "Ada@Example.org"}
+        assert (await house.ask("PUT", path, email, token=token)).json()["data"]["email"] == "ada@example.org"
+        same = {"email": "ADA@example.ORG"}
+        assert (await house.ask("PUT", path, same, token=token)).status_code == 200
+        mine = f"/auth/users/{admin['user']['id']}"
+        taken = await house.ask("PUT", mine, same, token=token)
+        assert (taken.status_code, taken.json()["detail"]["kind"]) == (409, "email_taken")
+        cleared = await house.ask("PUT", path, {"email": None}, token=token)
+        assert cleared.json()["data"]["email"] is None
+        assert (await house.ask("PUT", path, {"email": "none"}, token=token)).status_code == 400
+
+    run(scenario())
+
+
+def test_a_reset_password_opens_nothing_but_choosing_another(house, run):
+    async def scenario():
+        admin, user = await house.join("boss", level=4), await house.join("ada")
+        told = []
+        house.accounts.subscribe(told.append)
+        path = f"/auth/users/{user['user']['id']}/password"
+        reset = {"new_password": "battery staple"}
+        answer = await house.ask("POST", path, reset, token=admin["access_token"])
+        assert answer.json()["data"]["must_change_password"] is True
+        assert [each.because for each in told] == [Because.PASSWORD_RESET]
+        assert (await house.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
+        body = {"username": "ada", "password": "battery staple"}
+        entered = await house.ask("POST", "/auth/login", body, address="203.0.113.9")
+        assert entered.status_code == 200, "it is no published default: any peer may use it"
+        token = entered.json()["data"]["access_token"]
+        assert (await house.ask("GET", "/auth/me", token=token)).json()["data"]["must_change_password"]
+        refused = await house.ask("GET", "/settings", token=token)
+        assert (refused.status_code, refused.json()["detail"]["kind"]) == (403, "password_change_needed")
+        chosen = {"current_password": "battery staple", "new_password": "my own choice"}
+        assert (await house.ask("POST", "/auth/password", chosen, token=token)).status_code == 200
+        assert (await house.ask("GET", "/settings", token=token)).status_code == 200
+
+    run(scenario())
+
+
+def test_ones_own_password_is_not_reset_but_changed(house, run):
+    async def scenario():
+        admin = await house.join("boss", level=4)
+        path = f"/auth/users/{admin['user']['id']}/password"
+        answer = await house.ask("POST", path, {"new_password": "battery"}, token=admin["access_token"])
+        assert answer.status_code == 400
+        body = {"new_password": "battery staple"}
+        answer = await house.ask("POST", path, body, token=admin["access_token"])
+        assert (answer.status_code, answer.json()["detail"]["kind"]) == (409, "own_account")
+
+    run(scenario())
+
+
+def test_a_deleted_user_is_gone_with_their_files_and_the_name_is_free(house, run):
+    async def scenario():
+        admin, user = await house.join("boss", level=4), await house.join("ada")
+        told = []
+        house.accounts.subscribe(told.append)
+        folder = house.workspaces.path_of(user["user"]["id"])
+        (folder / "deep").mkdir()
+        (folder / "deep" / "note.txt").write_text("mine")
+        path = f"/auth/users/{user['user']['id']}"
+        assert (await house.ask("DELETE", path, token=admin["access_token"])).status_code == 200
+        assert {each.because for each in told} == {Because.DISABLED, Because.DELETED}
+        assert user["user"]["id"] in house.stopped
+        assert (await house.ask("GET", "/auth/me", token=user["access_token"])).status_code == 401
+        assert (await house.ask("DELETE", path, token=admin["access_token"])).status_code == 404
+        assert not folder.exists()
+        assert [each.name for each in folder.parent.iterdir()] == [
+            house.workspaces.path_of(admin["user"]["id"]).name
+        ]
+        again = await house.join("ada")
+        assert again["user"]["id"] > user["user"]["id"]
+
+    run(scenario())
+
+
+def test_a_workspace_that_is_a_link_loses_the_link_and_not_what_it_points_to(house, run, tmp_path):
+    async def scenario():
+        admin, user = await house.join("boss", level=4), await house.join("ada")
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "note.txt").write_text("not theirs")
+        folder = house.workspaces.path_of(user["user"]["id"])
+        folder.rmdir()
+        folder.symlink_to(elsewhere)
+        path = f"/auth/users/{user['user']['id']}"
+        assert (await house.ask("DELETE", path, token=admin["access_token"])).status_code == 200
+        assert not folder.exists()
+        assert (elsewhere / "note.txt").read_text() == "not theirs"
 
     run(scenario())
 

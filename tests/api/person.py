@@ -92,7 +92,10 @@ class Person:
 
     def state(self) -> dict[str, Any]:
         """All that this person can see, for comparing before and after."""
-        seen = {path: self.good("GET", path) for path in ("/auth/me", "/settings", "/tools?page_size=100")}
+        seen = {
+            path: self.good("GET", path)
+            for path in ("/auth/me", "/settings", "/tenant", "/tools?page_size=100")
+        }
         for path in ("/providers", "/projects", "/conversations", "/files", "/runs"):
             seen[path] = self.good("GET", f"{path}?page_size=100")
         for conversation in seen["/conversations"]["items"]:
@@ -100,7 +103,8 @@ class Person:
             seen[path] = self.good("GET", path)
         if self.user.get("permission_level") == 4:
             seen["users"] = self.good("GET", "/auth/users?page_size=100")
-            seen["hosts"] = self.good("GET", "/admin/allowed-hosts")
+            if self.user["tenant_id"] == 1:
+                seen["hosts"] = self.good("GET", "/admin/allowed-hosts")
         return seen
 
     def _take(self, signed_in: dict[str, Any]) -> Self:

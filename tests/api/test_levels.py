@@ -1,13 +1,16 @@
 """The matrix of levels: which tools and which routes are for whom."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 from api.person import PASSWORD, Person
-from api.schema import Document
+from api.schema import Document, Operation
 from api.server import Server
 
 LEVELS = (1, 2, 3, 4)
@@ -121,3 +124,112 @@ def test_a_demotion_counts_at_once(server: Server, document: Document, admin: Pe
         assert person.ask("POST", "/tools/file_write/execute", json=write).status_code in (401, 403)
         person.sign_in("demoted", PASSWORD)
         person.bad("POST", "/tools/file_write/execute", 403, json=write)
+
+
+OPERATORS = ("/admin/",)
+ADMINISTRATORS = {"GET /admin/audit", "PUT /tenant"}
+"""What is below /auth/users, and these, is for the ADMIN of any tenant; the rest of /admin for operators."""
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /auth/users": {"username": "somebody-new", "password": PASSWORD},
+    "PUT /auth/users/{user_id}": {"permission_level": 2},
+    "POST /auth/users/{user_id}/password": {"new_password": PASSWORD + "-new"},
+    "PUT /tenant": {"allow_own_providers": True},
+    "POST /admin/tenants": {"name": "a tenant more"},
+    "PUT /admin/tenants/{tenant_id}": {"name": "renamed"},
+    "PUT /admin/allowed-hosts": {"hosts": ["127.0.0.1:9"]},
+}
+
+
+class Offices(msgspec.Struct, frozen=True):
+    """One person of each standing, and what there is to administer."""
+
+    by_name: dict[str, Person]
+    ids: dict[str, Any]
+
+
+@pytest.fixture
+def offices(server: Server, document: Document, admin: Person) -> Iterator[Offices]:
+    """Anew for each test, because some of what is asked for is deleted."""
+    mark = next(marks)
+    tenant_id = admin.good("POST", "/admin/tenants", json={"name": f"offices {mark}"})["id"]
+    empty_id = admin.good("POST", "/admin/tenants", json={"name": f"empty {mark}"})["id"]
+    with ExitStack() as stack:
+        made: dict[str, Person] = {}
+        for name, level, tenant in (
+            ("member", 3, tenant_id), ("chief", 4, tenant_id), ("subject", 1, tenant_id),
+            ("user", 3, admin.user["tenant_id"]), ("operator", 4, admin.user["tenant_id"]),
+        ):  # fmt: skip
+            username = f"{name}-{mark}"
+            body = {
+                "username": username, "password": PASSWORD, "permission_level": level, "tenant_id": tenant
+            }  # fmt: skip
+            admin.good("POST", "/auth/users", json=body)
+            made[name] = stack.enter_context(Person(server, document)).sign_in(username, PASSWORD)
+        yield Offices(made, {"user_id": made["subject"].user["id"], "tenant_id": empty_id})
+
+
+marks = itertools.count()
+
+
+def administrative(document: Document) -> list[Operation]:
+    """What is deleted comes last."""
+    found = [
+        each
+        for each in document.operations
+        if each.template.startswith(("/admin/", "/auth/users")) or name_of(each) in ADMINISTRATORS
+    ]
+    return sorted(found, key=lambda each: each.method == "DELETE")
+
+
+def name_of(operation: Operation) -> str:
+    return f"{operation.method} {operation.template}"
+
+
+def is_for_operators(operation: Operation) -> bool:
+    return operation.template.startswith(OPERATORS) and name_of(operation) not in ADMINISTRATORS
+
+
+def administer(person: Person, operation: Operation, ids: dict[str, Any]) -> httpx.Response:
+    path = operation.template
+    for name in operation.names("path"):
+        path = path.replace("{" + name + "}", str(ids[name]))
+    return person.ask(operation.method, path, json=BODIES.get(name_of(operation)))
+
+
+def test_what_administers_is_refused_to_everybody_else(document: Document, offices: Offices) -> None:
+    assert len(administrative(document)) >= 14
+    for operation in administrative(document):
+        for name in ("user", "member", "subject", "chief"):
+            if name == "chief" and not is_for_operators(operation):
+                continue
+            response = administer(offices.by_name[name], operation, offices.ids)
+            assert response.status_code == 403, f"{operation} as {name}: {response.text}"
+    offices.by_name["subject"].good("GET", "/auth/me")
+
+
+@pytest.mark.parametrize("name", ["chief", "operator"])
+def test_what_administers_is_done_for_whom_it_is_for(
+    document: Document, offices: Offices, name: str, admin: Person
+) -> None:
+    person = offices.by_name[name]
+    hosts = [host["host"] for host in admin.good("GET", "/admin/allowed-hosts")["hosts"]]
+    for operation in administrative(document):
+        if name == "chief" and is_for_operators(operation):
+            continue
+        response = administer(person, operation, offices.ids)
+        assert response.is_success, f"{operation} as {name}: {response.status_code} {response.text}"
+        if operation.method == "POST" and operation.template == "/auth/users":
+            admin.good("DELETE", f"/auth/users/{response.json()['data']['id']}")
+    offices.by_name["subject"].bad("GET", "/auth/me", 401)
+    admin.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
+
+
+def test_whoever_is_disabled_or_signed_out_administers_nothing(
+    document: Document, offices: Offices, admin: Person
+) -> None:
+    operator, chief = offices.by_name["operator"], offices.by_name["chief"]
+    operator.good("POST", "/auth/logout")
+    admin.good("PUT", f"/auth/users/{chief.user['id']}", json={"is_active": False})
+    for operation in administrative(document):
+        for person in (operator, chief):
+            assert administer(person, operation, offices.ids).status_code == 401, str(operation)

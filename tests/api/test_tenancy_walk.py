@@ -3,27 +3,26 @@
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from api.conftest import CALL_ID, connect
-from api.person import KEY, Person
+from api.belongings import KINDS, Belongings, furnish
+from api.conftest import connect
+from api.person import KEY, PASSWORD, Person
 from api.schema import Document, Operation
 from api.server import Server
 from luxx.providers.scripted import ScriptedProvider
 
-UNKNOWN = {"conversation_id": "01890a5d-ac96-774b-bcce-b302099a8057", "provider_id": 987_654}
-UNKNOWN |= {"run_id": UNKNOWN["conversation_id"], "message_id": UNKNOWN["conversation_id"]}
-UNKNOWN |= {"file_id": UNKNOWN["conversation_id"]}
-UNKNOWN |= dict.fromkeys(["project_id", "parent_id", "selected_leaf_id"], UNKNOWN["conversation_id"])
-UNKNOWN |= {"default_provider_id": UNKNOWN["provider_id"], "subject_id": UNKNOWN["conversation_id"]}
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
     "call_id": "a name within a run, and that is walked",
     "last_event_id": "a place in a log, not a thing",
+    "tenant_id": "an operator's, see test_tenants and test_levels",
+    "default_agent_id": "agents are not there yet; no id can be right",
 }
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
@@ -44,44 +43,6 @@ QUERIES = {"GET /search": {"q": "hello"}}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
-
-
-class Belongings(msgspec.Struct, frozen=True):
-    """What one person has: ids by the names under which requests take them."""
-
-    ids: dict[str, Any]
-    owner: Person
-
-
-def furnish(person: Person) -> Belongings:
-    """A conversation of a project with a message that has a file, its run, and the provider that answered."""
-    provider_id = person.good("GET", "/providers")["items"][0]["id"]
-    project = person.good("POST", "/projects", json={"name": SECRET, "description": SECRET})
-    fields = {"title": SECRET, "system_prompt": SECRET, "project_id": project["id"]}
-    conversation = person.good("POST", "/conversations", json=fields)
-    file = person.good("POST", "/files", files={"file": ("secret.txt", SECRET.encode())})
-    body = {
-        "conversation_id": conversation["id"],
-        "content": f"use a tool: {SECRET}",
-        "attachments": [{"file_id": file["id"]}],
-    }
-    answer = person.good("POST", "/messages", json=body)
-    run = person.good("GET", f"/runs?subject_id={conversation['id']}")["items"][0]
-    ids = {
-        "conversation_id": conversation["id"],
-        "message_id": answer["parent_id"],
-        "parent_id": answer["id"],
-        "selected_leaf_id": answer["id"],
-        "project_id": project["id"],
-        "file_id": file["id"],
-        "index": 0,
-        "run_id": run["id"],
-        "call_id": CALL_ID,
-        "provider_id": provider_id,
-        "default_provider_id": provider_id,
-        "subject_id": conversation["id"],
-    }
-    return Belongings(ids, person)
 
 
 def id_fields(document: Document, operation: Operation) -> list[str]:
@@ -135,38 +96,66 @@ def annas(
     """A new owner for every test, because the controls delete what they ask for."""
     with Person(server, document).register(f"anna{next(users)}") as person:
         connect(person, upstream)
-        yield furnish(person)
+        yield furnish(person, SECRET)
 
 
 @pytest.fixture(scope="module")
 def bobs(bob: Person) -> Belongings:
-    return furnish(bob)
+    return furnish(bob, SECRET)
+
+
+@pytest.fixture(scope="module")
+def askers(
+    server: Server, document: Document, admin: Person, bobs: Belongings, upstream: ScriptedProvider
+) -> Iterator[dict[str, Belongings]]:
+    """Everybody who is not the owner, with what they have themselves."""
+    tenant_id = admin.good("POST", "/admin/tenants", json={"name": "the others"})["id"]
+    with ExitStack() as stack:
+        found = {"another user of the tenant": bobs}
+        for who, level, tenant in (
+            ("a user of another tenant", 3, tenant_id),
+            ("an administrator of another tenant", 4, tenant_id),
+            ("an operator", 4, admin.user["tenant_id"]),
+        ):
+            name = f"asker{next(users)}"
+            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant}
+            admin.good("POST", "/auth/users", json=body)
+            person = stack.enter_context(Person(server, document)).sign_in(name, PASSWORD)
+            connect(person, upstream)
+            found[who] = furnish(person, SECRET)
+        yield found
 
 
 def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
     walked = {slot.name for slot in slots(document)}
-    assert walked == set(UNKNOWN), "a new kind of id needs its place in this walk"
+    assert walked == set(KINDS), "a new kind of id needs its place in this walk"
     assert len(slots(document)) >= 15
 
 
-def test_the_ids_of_another_get_404_as_unknown_ones_do_and_the_owner_is_let_in(
-    document: Document, annas: Belongings, bobs: Belongings
+def test_the_ids_of_another_get_404_as_unknown_ones_do(
+    document: Document, annas: Belongings, askers: dict[str, Belongings]
 ) -> None:
     before = annas.owner.state()
     for slot in slots(document):
-        name = f"{slot.operation.method} {slot.operation.template}"
-        foreign = ask(bobs.owner, slot, annas.ids[slot.name], bobs.ids)
-        unknown = ask(bobs.owner, slot, UNKNOWN[slot.name], bobs.ids)
-        if LISTS.get(name) == slot.name:
-            assert foreign.json()["data"]["items"] == [], slot
-            assert foreign.json()["data"]["total"] == 0, slot
-        else:
-            assert foreign.status_code == 404, f"{slot}: {foreign.status_code} {foreign.text}"
-        assert foreign.status_code == unknown.status_code, slot
-        told = foreign.text.replace(str(annas.ids[slot.name]), str(UNKNOWN[slot.name]))
-        assert json.loads(told) == unknown.json(), f"{slot} tells the foreign from the unknown"
-        assert {*foreign.headers} == {*unknown.headers}, slot
+        for who, asker in askers.items():
+            check_is_hidden(slot, who, asker, annas)
         assert annas.owner.state() == before, f"{slot} changed something of the owner's"
+
+
+def check_is_hidden(slot: Slot, who: str, asker: Belongings, owner: Belongings) -> None:
+    """Whoever asks with the owner's id learns as much as from an id that nobody has."""
+    at, unknown_id = f"{slot} as {who}", KINDS[slot.name].unknown
+    foreign = ask(asker.owner, slot, owner.ids[slot.name], asker.ids)
+    unknown = ask(asker.owner, slot, unknown_id, asker.ids)
+    if LISTS.get(f"{slot.operation.method} {slot.operation.template}") == slot.name:
+        assert foreign.json()["data"]["items"] == [], at
+        assert foreign.json()["data"]["total"] == 0, at
+    else:
+        assert foreign.status_code == 404, f"{at}: {foreign.status_code} {foreign.text}"
+    assert foreign.status_code == unknown.status_code, at
+    told = foreign.text.replace(str(owner.ids[slot.name]), str(unknown_id))
+    assert json.loads(told) == unknown.json(), f"{at} tells the foreign from the unknown"
+    assert {*foreign.headers} == {*unknown.headers}, at
 
 
 def order(slot: Slot) -> tuple[bool, bool]:
@@ -185,8 +174,10 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belo
                 stream.read()
 
 
-def test_nothing_of_another_is_in_what_one_sees(annas: Belongings, bobs: Belongings, admin: Person) -> None:
-    for other in (bobs.owner, admin):
+def test_nothing_of_another_is_in_what_one_sees(
+    annas: Belongings, bobs: Belongings, askers: dict[str, Belongings], admin: Person
+) -> None:
+    for other in (admin, *(asker.owner for asker in askers.values())):
         seen = json.dumps(other.state())
         for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
             assert annas.ids[name] not in seen

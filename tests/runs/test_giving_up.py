@@ -10,11 +10,11 @@ from sqlalchemy import func, select, update
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import User
-from luxx.app import House
 from luxx.clock import utc_now
 from luxx.config import AppConfig, Config, LocalConfig, ProvidersConfig, RunsConfig, WorkspaceConfig
 from luxx.conversations.models import MessageRow
 from luxx.conversations.views import ConversationChange
+from luxx.house import House
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.providers.views import NewProvider
 from luxx.runs.durable import MAX_DRIVES

@@ -12,8 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from luxx.app import House
 from luxx.errors import DatabaseFromFuture
+from luxx.house import House
 from luxx.store.engine import open_engine, resolve_url
 from luxx.store.migrate import SCRIPTS, current_step, migrate, newest_step
 from luxx.store.tables import Base

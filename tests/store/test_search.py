@@ -14,12 +14,12 @@ from sqlalchemy import delete, insert, select, text, update
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import User
-from luxx.app import House
 from luxx.clock import new_id, utc_now
 from luxx.conversations.models import ConversationRow, MessageRow, SearchTextRow
 from luxx.conversations.search import Found, Search, SearchService
 from luxx.conversations.search_index import index_message, index_messages, index_title
 from luxx.errors import NotFound
+from luxx.house import House
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import SCRIPTS, migrate
 from luxx.store.search_words import WORDS, SearchKind

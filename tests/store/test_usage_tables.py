@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import Tenant, User
-from luxx.app import House
 from luxx.clock import timestamp, utc_now
 from luxx.conversations.models import ConversationRow
+from luxx.house import House
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.replay import ReplayService
 from luxx.store import migrate as migrating

@@ -1,0 +1,63 @@
+"""Stopping all that runs for a user: when an administrator disables, moves or deletes them."""
+
+import asyncio
+import time
+from typing import Protocol
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from luxx.runs.leases import DRIVABLE
+from luxx.runs.models import RunRow
+from luxx.store.engine import Store
+from luxx.wire.run import ENDED
+
+PATIENCE_SECONDS = 5.0
+"""How long is waited for runs to end; one that another process drives ends at its next beat or append."""
+
+LOOK_SECONDS = 0.25
+
+_not_ended = RunRow.status.not_in([status.value for status in ENDED])
+_driven = RunRow.status.in_(DRIVABLE)
+
+
+class Engine(Protocol):
+    """Who drives runs (`durable.py`)."""
+
+    def cancel(self, run_id: str) -> bool: ...
+
+    async def adopt(self, run_id: str) -> None: ...
+
+
+class RunStopper:
+    """`engine` is None in a process that drives no runs: then those who do are waited for."""
+
+    def __init__(self, store: Store, engine: Engine | None) -> None:
+        self._store = store
+        self._engine = engine
+
+    async def stop_all_of(self, user_id: int) -> None:
+        """Cancels the user's runs and returns when they have ended, or after PATIENCE_SECONDS."""
+        await self._store.write(lambda session: cancel_runs_of(session, user_id))
+        until = time.monotonic() + PATIENCE_SECONDS
+        running = await self._store.read(lambda session: _running(session, user_id))
+        for run_id in running:
+            if self._engine is not None and not self._engine.cancel(run_id):
+                await self._engine.adopt(run_id)
+        while running and time.monotonic() < until:
+            await asyncio.sleep(LOOK_SECONDS)
+            running = await self._store.read(lambda session: _running(session, user_id))
+
+
+def cancel_runs_of(session: Session, user_id: int) -> None:
+    """Marks the user's runs as ended by a person; whoever drives one sees it within a beat of its lease."""
+    session.execute(
+        update(RunRow)
+        .where(RunRow.user_id == user_id, _not_ended)
+        .values(is_cancelled=True)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _running(session: Session, user_id: int) -> list[str]:
+    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _driven)))

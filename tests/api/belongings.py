@@ -1,0 +1,96 @@
+"""What a person has, by the names under which requests take its id: one row for each kind of id.
+
+Whoever adds a route with a new kind of id adds a row, and the walk over all routes takes it along.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from api.conftest import CALL_ID
+from api.person import Person
+
+NO_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
+NO_NUMBER = 987_654
+
+Ids = dict[str, Any]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """`unknown` is an id that nobody has; `make` makes one of the person's, from those made before it."""
+
+    unknown: Any
+    make: Callable[[Person, Ids, str], Any]
+
+
+class Belongings(msgspec.Struct, frozen=True):
+    """What one person has: ids by the names under which requests take them."""
+
+    ids: Ids
+    owner: Person
+
+
+def furnish(person: Person, secret: str) -> Belongings:
+    """One of each kind. The person has a provider already; `secret` is what only they may read."""
+    ids: Ids = {}
+    for name, kind in KINDS.items():
+        ids[name] = kind.make(person, ids, secret)
+    return Belongings(ids, person)
+
+
+def _provider(person: Person, _ids: Ids, _secret: str) -> int:
+    providers = person.good("GET", "/providers?page_size=100")["items"]
+    return next(provider["id"] for provider in providers if provider["is_own"])
+
+
+def _project(person: Person, _ids: Ids, secret: str) -> str:
+    return person.good("POST", "/projects", json={"name": secret, "description": secret})["id"]
+
+
+def _file(person: Person, _ids: Ids, secret: str) -> str:
+    return person.good("POST", "/files", files={"file": ("secret.txt", secret.encode())})["id"]
+
+
+def _conversation(person: Person, ids: Ids, secret: str) -> str:
+    body = {"title": secret, "system_prompt": secret, "project_id": ids["project_id"]}
+    return person.good("POST", "/conversations", json=body)["id"]
+
+
+def _message(person: Person, ids: Ids, secret: str) -> str:
+    """The user's own, which has a file; what answers it has called a tool."""
+    body = {
+        "conversation_id": ids["conversation_id"],
+        "content": f"use a tool: {secret}",
+        "attachments": [{"file_id": ids["file_id"]}],
+    }
+    return person.good("POST", "/messages", json=body)["parent_id"]
+
+
+def _answer(person: Person, ids: Ids, _secret: str) -> str:
+    path = f"/messages?conversation_id={ids['conversation_id']}&limit=1"
+    return person.good("GET", path)["items"][0]["id"]
+
+
+def _run(person: Person, ids: Ids, _secret: str) -> str:
+    return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][0]["id"]
+
+
+def _same_as(name: str) -> Callable[[Person, Ids, str], Any]:
+    return lambda _person, ids, _secret: ids[name]
+
+
+KINDS: dict[str, Kind] = {
+    "provider_id": Kind(NO_NUMBER, _provider),
+    "default_provider_id": Kind(NO_NUMBER, _same_as("provider_id")),
+    "project_id": Kind(NO_UUID, _project),
+    "file_id": Kind(NO_UUID, _file),
+    "conversation_id": Kind(NO_UUID, _conversation),
+    "subject_id": Kind(NO_UUID, _same_as("conversation_id")),
+    "message_id": Kind(NO_UUID, _message),
+    "parent_id": Kind(NO_UUID, _answer),
+    "selected_leaf_id": Kind(NO_UUID, _same_as("parent_id")),
+    "index": Kind(NO_NUMBER, lambda _person, _ids, _secret: 0),
+    "run_id": Kind(NO_UUID, _run),
+    "call_id": Kind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
+}

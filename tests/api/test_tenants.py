@@ -1,0 +1,235 @@
+"""Two tenants on one server: who sees what, who may change what, and what goes along with a move."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from api.conftest import connect
+from api.person import KEY, PASSWORD, Person
+from api.schema import Document
+from api.server import Server
+from luxx.providers.scripted import ScriptedProvider
+
+TENANT = {
+    "id", "name", "is_default", "default_agent_id", "allow_registration", "allow_own_providers", "created_at"
+}  # fmt: skip
+numbers = itertools.count()
+
+Join = Callable[..., Person]
+
+
+@pytest.fixture
+def join(server: Server, document: Document, admin: Person) -> Iterator[Join]:
+    """Adds a user to a tenant, as the operator, and signs them in."""
+    with ExitStack() as stack:
+
+        def make(tenant_id: int, level: int = 1) -> Person:
+            name = f"member{next(numbers)}"
+            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
+            admin.good("POST", "/auth/users", json=body)
+            return stack.enter_context(Person(server, document)).sign_in(name, PASSWORD)
+
+        yield make
+
+
+def found(admin: Person, **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = admin.good(
+        "POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}", **more}
+    )
+    return made
+
+
+def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: Person) -> None:
+    one = found(admin)
+    assert set(one) == TENANT
+    assert (one["is_default"], one["allow_registration"], one["allow_own_providers"]) == (False, False, True)
+    path = f"/admin/tenants/{one['id']}"
+    assert admin.good("GET", path) == one
+    changed = admin.good("PUT", path, json={"name": "  renamed  ", "allow_own_providers": False})
+    assert (changed["name"], changed["allow_own_providers"]) == ("renamed", False)
+    listed = admin.good("GET", "/admin/tenants?page_size=100")
+    assert [each["id"] for each in listed["items"]] == sorted(
+        (each["id"] for each in listed["items"]), reverse=True
+    )
+    assert changed in listed["items"]
+    assert listed["total"] == len(listed["items"])
+    admin.good("DELETE", path)
+    admin.bad("GET", path, 404)
+    admin.bad("DELETE", path, 404)
+    assert found(admin)["id"] > one["id"], "ids are not given twice"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"name": ""}, {"name": "  "}, {"name": "x" * 201}, {"name": "a\nb"}, {"name": 5},
+        {"name": "n", "is_default": True}, {"name": "n", "id": 5}, {"name": "n", "default_agent_id": 0},
+        {"name": "n", "allow_own_providers": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bad_tenant_is_refused(admin: Person, body: dict[str, Any]) -> None:
+    admin.bad("POST", "/admin/tenants", 400, json=body)
+
+
+def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: Person) -> None:
+    one, two = found(admin), found(admin)
+    taken = admin.bad("POST", "/admin/tenants", 409, json={"name": one["name"]})
+    assert taken["detail"]["kind"] == "tenant_name_taken"
+    admin.bad("PUT", f"/admin/tenants/{two['id']}", 409, json={"name": one["name"]})
+    admin.bad("PUT", f"/admin/tenants/{two['id']}", 404, json={"default_agent_id": 987})
+    admin.good("PUT", f"/admin/tenants/{two['id']}", json={"default_agent_id": None})
+    for strange in ("0", "-1", str(2**31), str(2**70), "x"):
+        admin.bad("GET", f"/admin/tenants/{strange}", 404)
+
+
+def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: Person, join: Join) -> None:
+    one = found(admin)
+    member = join(one["id"])
+    path = f"/admin/tenants/{one['id']}"
+    assert admin.bad("DELETE", path, 409)["detail"]["kind"] == "tenant_not_empty"
+    assert member.good("GET", "/tenant") == one
+    admin.good("DELETE", f"/auth/users/{member.user['id']}")
+    admin.good("DELETE", path)
+    default = f"/admin/tenants/{admin.user['tenant_id']}"
+    assert admin.bad("DELETE", default, 409)["detail"]["kind"] == "default_tenant"
+
+
+def test_a_tenant_is_seen_by_its_members_and_changed_by_its_administrators(admin: Person, join: Join) -> None:
+    one, two = found(admin), found(admin)
+    chief, member, stranger = join(one["id"], 4), join(one["id"], 3), join(two["id"], 4)
+    assert member.good("GET", "/tenant") == chief.good("GET", "/tenant") == one
+    member.bad("PUT", "/tenant", 403, json={"name": "mine now"})
+    name = f"renamed {next(numbers)}"
+    assert chief.good("PUT", "/tenant", json={"name": name})["name"] == name
+    assert member.good("GET", "/tenant")["name"] == name
+    assert stranger.good("GET", "/tenant") == two
+    refused = chief.bad("PUT", "/tenant", 400, json={"allow_registration": True})
+    assert "$.allow_registration" in refused["detail"]["fields"]
+    for who in (chief, member, stranger):
+        for method, path, body in (
+            ("GET", "/admin/tenants", None),
+            ("POST", "/admin/tenants", {"name": "another"}),
+            ("GET", f"/admin/tenants/{one['id']}", None),
+            ("PUT", f"/admin/tenants/{one['id']}", {"name": "another"}),
+            ("DELETE", f"/admin/tenants/{one['id']}", None),
+            ("GET", "/admin/allowed-hosts", None),
+        ):
+            who.bad(method, path, 403, json=body)
+    assert admin.good("GET", f"/admin/tenants/{one['id']}")["name"] == name
+
+
+def test_registration_is_switched_off_by_the_default_tenant(
+    admin: Person, nobody: Person, server: Server, document: Document
+) -> None:
+    body = {"username": f"newcomer{next(numbers)}", "password": PASSWORD}
+    assert admin.good("GET", "/tenant")["allow_registration"] is True
+    admin.good("PUT", "/tenant", json={"allow_registration": False})
+    try:
+        refused = nobody.bad("POST", "/auth/register", 403, json=body)
+        assert refused["detail"]["kind"] == "registration_closed"
+    finally:
+        admin.good("PUT", "/tenant", json={"allow_registration": True})
+    made = nobody.good("POST", "/auth/register", json=body)
+    assert made["user"]["tenant_id"] == admin.user["tenant_id"]
+
+
+def test_a_tenant_may_keep_connecting_models_to_its_administrators(
+    admin: Person, join: Join, upstream: ScriptedProvider
+) -> None:
+    one = found(admin)
+    chief, member = join(one["id"], 4), join(one["id"], 3)
+    body = {"name": "own", "provider_type": "openai", "api_key": KEY, "default_model": "m"}
+    before = member.good("POST", "/providers", json=body)["id"]
+    chief.good("PUT", "/tenant", json={"allow_own_providers": False})
+    refused = member.bad("POST", "/providers", 403, json=body)
+    assert refused["detail"]["kind"] == "own_providers_closed"
+    member.bad("PUT", f"/providers/{before}", 403, json={"name": "other"})
+    member.good("DELETE", f"/providers/{before}")
+    shared = chief.good("POST", "/providers", json=body | {"is_shared": True})["id"]
+    assert [each["id"] for each in member.good("GET", "/providers")["items"]] == [shared]
+
+
+def test_a_shared_provider_is_shared_with_its_own_tenant_alone(
+    admin: Person, join: Join, upstream: ScriptedProvider
+) -> None:
+    one, two = found(admin), found(admin)
+    chief, member = join(one["id"], 4), join(one["id"])
+    other_chief, other = join(two["id"], 4), join(two["id"])
+    body = {
+        "name": "for this tenant", "provider_type": "openai", "base_url": f"{upstream.url}/v1",
+        "api_key": KEY, "default_model": "scripted", "is_shared": True,
+    }  # fmt: skip
+    shared = chief.good("POST", "/providers", json=body)["id"]
+    of_default = admin.good("POST", "/providers", json=body)["id"]
+    assert [each["id"] for each in member.good("GET", "/providers")["items"]] == [shared]
+    talk = member.good("POST", "/conversations", json={})["id"]
+    answer = member.good("POST", "/messages", json={"conversation_id": talk, "content": "hi"})
+    assert answer["text"] == "Hello there."
+    for outsider in (other_chief, other):
+        assert outsider.good("GET", "/providers")["items"] == []
+        for provider_id in (shared, of_default):
+            path = f"/providers/{provider_id}"
+            outsider.bad("GET", path, 404)
+            outsider.bad("PUT", path, 404, json={"name": "mine"})
+            outsider.bad("DELETE", path, 404)
+            outsider.bad("POST", f"{path}/test", 404)
+            outsider.bad("GET", f"{path}/models", 404)
+            outsider.bad("PUT", "/settings", 404, json={"default_provider_id": provider_id})
+            outsider.bad("POST", "/conversations", 404, json={"provider_id": provider_id})
+        talk = outsider.good("POST", "/conversations", json={})["id"]
+        said = {"conversation_id": talk, "content": "hi"}
+        assert outsider.bad("POST", "/messages", 400, json=said)["detail"]["kind"] == "no_provider"
+        outsider.bad("POST", "/messages", 404, json=said | {"provider_id": shared})
+    assert shared not in [each["id"] for each in admin.good("GET", "/providers?page_size=100")["items"]]
+
+
+def test_what_is_a_users_moves_with_them_and_nothing_of_it_is_shared_there(
+    admin: Person, join: Join, upstream: ScriptedProvider
+) -> None:
+    one, two = found(admin), found(admin)
+    chief, stays, there = join(one["id"], 4), join(one["id"]), join(two["id"])
+    provider_id = connect(chief, upstream)
+    chief.good("PUT", f"/providers/{provider_id}", json={"is_shared": True})
+    talk = chief.good("POST", "/conversations", json={})["id"]
+    chief.good("POST", "/messages", json={"conversation_id": talk, "content": "hi"})
+    run = chief.good("GET", "/runs")["items"][0]
+    assert stays.good("GET", f"/providers/{provider_id}")["is_shared"] is True
+    admin.good("PUT", f"/auth/users/{chief.user['id']}", json={"tenant_id": two["id"]})
+    chief.bad("GET", "/auth/me", 401)
+    chief.sign_in(chief.user["username"], PASSWORD)
+    assert chief.user["tenant_id"] == two["id"]
+    assert chief.good("GET", f"/providers/{provider_id}")["is_shared"] is False
+    assert chief.good("GET", f"/runs/{run['id']}") == run
+    again = chief.good("POST", "/messages", json={"conversation_id": talk, "content": "hi"})
+    assert again["text"] == "Hello there."
+    for other in (stays, there):
+        other.bad("GET", f"/providers/{provider_id}", 404)
+    admin.good("DELETE", f"/auth/users/{stays.user['id']}")
+    admin.good("DELETE", f"/admin/tenants/{one['id']}")
+    assert chief.good("GET", f"/runs/{run['id']}") == run, "it left nothing behind in the old tenant"
+
+
+def test_what_an_administrator_shared_outlives_them(
+    admin: Person, join: Join, upstream: ScriptedProvider
+) -> None:
+    one = found(admin)
+    first, second, member = join(one["id"], 4), join(one["id"], 4), join(one["id"])
+    shared = connect(first, upstream)
+    first.good("PUT", f"/providers/{shared}", json={"is_shared": True})
+    private = first.good(
+        "POST", "/providers", json={"name": "own", "provider_type": "openai", "api_key": KEY}
+    )["id"]
+    own = connect(second, upstream)
+    second.good("DELETE", f"/auth/users/{first.user['id']}")
+    handed = second.good("GET", f"/providers/{shared}")
+    assert (handed["is_own"], handed["is_shared"], handed["is_default"]) == (True, True, False)
+    assert second.good("GET", f"/providers/{own}")["is_default"] is True
+    second.bad("GET", f"/providers/{private}", 404)
+    assert second.good("POST", f"/providers/{shared}/test")["ok"] is True, "its key still opens"
+    talk = member.good("POST", "/conversations", json={})["id"]
+    answer = member.good("POST", "/messages", json={"conversation_id": talk, "content": "hi"})
+    assert answer["text"] == "Hello there."

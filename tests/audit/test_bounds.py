@@ -1,0 +1,146 @@
+"""That the audit log cannot fill the disk: refusals are bounded, and what is old or too much goes."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from luxx.audit import refusals as bounds
+from luxx.audit.entries import Action, Actor, Entry, Outcome, record
+from luxx.audit.keeping import AT_ONCE, prune
+from luxx.audit.models import AuditRow
+from luxx.audit.reading import AuditFilter, AuditView, page_of_entries
+from luxx.audit.refusals import Refusals
+from luxx.clock import utc_now
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
+    Base.metadata.create_all(engine, tables=[Base.metadata.tables["audit_log"]])
+    made = Store(engine)
+    yield made
+    made.close()
+
+
+def entries(store: Store) -> list[AuditView]:
+    """All, oldest first."""
+    found, _total = store.read_now(lambda s: page_of_entries(s, AuditFilter(), offset=0, limit=10_000))
+    return found[::-1]
+
+
+def someone(user_id: int) -> Actor:
+    return Actor(user_id=user_id, tenant_id=1, username=f"user{user_id}", address="192.0.2.1")
+
+
+def test_what_one_is_refused_over_the_bound_is_told_as_a_number_when_the_minute_is_over(store: Store) -> None:
+    clock = Clock()
+    refusals = Refusals(store, clock=clock)
+
+    async def scenario() -> None:
+        for _ in range(bounds.PER_ACTOR + 5):
+            await refusals.note(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
+        await refusals.note(Action.REQUEST, someone(2), "not_allowed")
+        await refusals.flush_if_due()
+        assert len(entries(store)) == bounds.PER_ACTOR + 1
+        clock.now += bounds.WINDOW_SECONDS
+        await refusals.flush_if_due()
+        await refusals.flush_if_due()
+        (told,) = entries(store)[bounds.PER_ACTOR + 1 :]
+        assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
+        await refusals.note(Action.REQUEST, someone(1), "not_allowed")
+        assert len(entries(store)) == bounds.PER_ACTOR + 3
+
+    asyncio.run(scenario())
+
+
+def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may(store: Store) -> None:
+    clock = Clock()
+    refusals = Refusals(store, clock=clock)
+    actors = bounds.ALTOGETHER + bounds.SUMMED_UP + 50
+
+    async def scenario() -> None:
+        for number in range(1, actors + 1):
+            actor = Actor(address=f"192.0.2.{number}")
+            await refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
+        assert len(entries(store)) == bounds.ALTOGETHER
+        await refusals.flush()
+        told = entries(store)[bounds.ALTOGETHER :]
+        assert len(told) == bounds.SUMMED_UP + 1
+        assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.ALTOGETHER
+        assert (told[-1].address, told[-1].detail.kind) == (None, "many_actors")
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
+    async def scenario() -> None:
+        store.write_now(lambda session: AuditRow.__table__.drop(session.connection()))
+        await Refusals(store).note(Action.REQUEST, someone(1), "not_allowed")
+
+    asyncio.run(scenario())
+
+
+def fill(store: Store, count: int, *, days: int = 0, outcome: Outcome = Outcome.DONE) -> None:
+    then = utc_now() - timedelta(days=days)
+
+    def work(session: Session) -> None:
+        for _ in range(count):
+            record(session, Entry(action=Action.SIGN_IN, actor=someone(1), outcome=outcome), then)
+
+    store.write_now(work)
+
+
+def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: Store) -> None:
+    fill(store, AT_ONCE + 10, days=91)
+    fill(store, 3, days=89)
+    assert asyncio.run(prune(store, utc_now(), days=90)) == AT_ONCE + 10
+    assert len(entries(store)) == 3
+    assert asyncio.run(prune(store, utc_now(), days=90)) == 0
+
+
+def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done(store: Store) -> None:
+    fill(store, 5)
+    fill(store, 20, outcome=Outcome.REFUSED)
+    kept = [entry.id for entry in entries(store)]
+    most = {Outcome.DONE: 5, Outcome.REFUSED: 7}
+    assert asyncio.run(prune(store, utc_now(), days=90, most=most)) == 13
+    assert [entry.id for entry in entries(store)] == [*kept[:5], *kept[-7:]]
+
+
+@pytest.mark.parametrize("length", [0, 1, 500])
+def test_texts_of_any_length_are_recorded(store: Store, length: int) -> None:
+    text = "ü" * length
+    actor = Actor(user_id=1, username=text, address=text, request_id=text)
+    entry = Entry(action=Action.REQUEST, actor=actor, target_type=text, target_id=text)
+    store.write_now(lambda session: record(session, entry))
+    (row,) = store.read_now(lambda session: session.scalars(select(AuditRow)).all())
+    assert (row.username or "") == text[:64]
+    assert (row.target_id or "") == text[:64]
+    assert (row.request_id or "") == text[:36]
+
+
+def test_an_entry_is_there_exactly_if_what_it_tells_of_is(store: Store) -> None:
+    entry = Entry(action=Action.SIGN_IN, actor=someone(1))
+
+    def fails(session: Session) -> None:
+        record(session, entry)
+        raise ValueError("the act failed")
+
+    with pytest.raises(ValueError, match="the act failed"):
+        store.write_now(fails)
+    assert entries(store) == []

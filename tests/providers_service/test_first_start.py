@@ -1,0 +1,41 @@
+"""Whom the first start connects models for: an operator, and nobody else whoever is the oldest user."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from rows import add_user
+from sqlalchemy import select, update
+
+from luxx.accounts.models import User
+from luxx.config import Config, LocalConfig
+from luxx.providers.first_start import connect_what_is_there
+from luxx.providers.local import LocalModel
+from luxx.providers.models import ProviderRow
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.vault import Vault
+
+SECRET = "a secret of the tests, long enough"
+
+
+def test_the_operators_keys_become_providers_of_an_operator_only(tmp_path: Path) -> None:
+    engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
+    migrate(engine)
+    store, config = Store(engine), msgspec.structs.replace(Config(), local=LocalConfig(enabled=False))
+    environ = {"OPENAI_API_KEY": "sk-an-operators-key-of-the-environment"}
+
+    async def start() -> list[int]:
+        local = LocalModel(config.local, tmp_path)
+        await connect_what_is_there(store, Vault(SECRET), environ, config, local)
+        return await store.read(lambda session: list(session.scalars(select(ProviderRow.user_id))))
+
+    async def scenario() -> None:
+        await store.write(add_user)
+        assert await start() == []
+        raised = update(User).values(permission_level=4, role="admin")
+        await store.write(lambda session: session.execute(raised) and None)
+        assert set(await start()) == {1}
+
+    asyncio.run(scenario())
+    store.close()

@@ -1,0 +1,139 @@
+"""The step to tenants' switches and the audit log keeps what is there, and people work on both databases."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, text
+
+from luxx.accounts.models import Tenant
+from luxx.accounts.operator import Operator
+from luxx.accounts.passwords import Passwords
+from luxx.accounts.rights import Departure, UserChange
+from luxx.accounts.workspaces import Workspaces
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.errors import Conflict
+from luxx.providers.queries import hand_over_shared
+from luxx.runs.stopping import RunStopper, cancel_runs_of
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import _settings, migrate
+from luxx.wire.tool import CommandPermission
+
+DEPTH = 3_000
+
+
+def upgrade_to(engine: Engine, step: str) -> None:
+    settings = _settings()
+    with engine.connect() as connection, connection.begin():
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, step)
+
+
+def test_people_of_the_step_before_stay_and_get_the_switches_they_had(
+    database_url: str, tmp_path: Path
+) -> None:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    upgrade_to(engine, "0002")
+    with engine.begin() as connection:
+        for number, default in ((1, "true"), (2, "false")):
+            connection.execute(
+                text(f"INSERT INTO tenants VALUES ({number}, 't{number}', {default}, '2026-01-01 00:00:00')")
+            )
+        for number, must in ((1, "true"), (2, "false")):
+            connection.execute(
+                text(
+                    "INSERT INTO users (id, tenant_id, username, username_key, password_hash, "
+                    "must_change_password, role, permission_level, workspace_path, is_active, created_at) "
+                    f"VALUES ({number}, {number}, 'u{number}', 'u{number}', 'x', {must}, 'user', 1, '', true,"
+                    " '2026-01-01 00:00:00')"
+                )
+            )
+        connection.execute(
+            text(
+                "INSERT INTO sign_ins (id, user_id, refresh_hash, expires_at, created_at, last_used_at) "
+                "VALUES ('s', 1, 'h', '2027-01-01 00:00:00', '2026-01-01 00:00:00', '2026-01-01 00:00:00')"
+            )
+        )
+    migrate(engine)
+    with engine.connect() as connection:
+        tenants = connection.execute(
+            text("SELECT id, allow_registration, allow_own_providers FROM tenants ORDER BY id")
+        ).all()
+        assert [tuple(map(int, row)) for row in tenants] == [(1, 1, 1), (2, 0, 1)]
+        users = connection.execute(text("SELECT id, has_default_password FROM users ORDER BY id")).all()
+        assert [tuple(map(int, row)) for row in users] == [(1, 1), (2, 0)]
+        assert connection.execute(text("SELECT count(*) FROM sign_ins")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_people_are_added_moved_and_deleted_with_all_they_have(database_url: str, tmp_path: Path) -> None:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    store, passwords = Store(engine), Passwords(cost=4)
+    operator = Operator(
+        store,
+        passwords=passwords,
+        workspaces=Workspaces(str(tmp_path / "workspaces")),
+        departure=Departure(cancel_runs_of, hand_over_shared),
+        stop_runs=RunStopper(store, None).stop_all_of,
+    )
+
+    async def scenario() -> None:
+        await operator.ensure_first_user("chosen by the owner")
+        now = utc_now()
+        other_id = await store.write(lambda session: _tenant(session, now))
+        assert other_id > 1, "the default tenant is the first, and counted"
+        user = await operator.add_user("ada", "correct horse", level=CommandPermission.ADMIN)
+        await store.write(lambda session: _talk(session, user.id))
+        moved = await operator.change_user("ada", UserChange(tenant_id=other_id))
+        assert moved.tenant_id == other_id
+        assert [each.username for each in await operator.all_users(tenant="other")] == ["ada"]
+        with pytest.raises(Conflict):
+            await operator.delete_user("admin")
+        assert (await operator.delete_user("ada")).id == user.id
+
+    asyncio.run(scenario())
+    with engine.connect() as connection:
+        for table in ("conversations", "messages", "user_settings"):
+            left = connection.execute(text(f"SELECT count(*) FROM {table} WHERE user_id > 1")).scalar_one()
+            assert left == 0, table
+        actions = connection.execute(text("SELECT action FROM audit_log ORDER BY id")).scalars().all()
+    assert actions == [
+        "user_create", "user_create", "user_change", "user_change", "user_change", "user_delete",
+    ]  # fmt: skip
+    passwords.close()
+    store.close()
+
+
+def _tenant(session, now) -> int:
+    row = Tenant(name="other", is_default=False, created_at=now)
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def _talk(session, user_id: int) -> None:
+    """A conversation as deep as no cascade over parents would bear."""
+    now = utc_now()
+    talk = ConversationRow(
+        id=new_id(),
+        user_id=user_id,
+        title="deep",
+        pinned=False,
+        archived=False,
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(talk)
+    session.flush()
+    parent = None
+    for _ in range(DEPTH):
+        row = MessageRow(
+            id=new_id(), user_id=user_id, conversation_id=talk.id, parent_id=parent, role="user",
+            content="{}", created_at=now,
+        )  # fmt: skip
+        session.add(row)
+        parent = row.id
+    session.flush()

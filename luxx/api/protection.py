@@ -5,6 +5,7 @@ application in it (`app.asgi_handler = protection(…)(app.asgi_handler)`), so t
 paths are covered too. Who may do what is not decided here; see `guards.py`.
 """
 
+import asyncio
 import ipaddress
 import re
 import time
@@ -130,6 +131,11 @@ class _Protection:
                 await _run_counted(self._app, scope, receive, answer, limit)
             else:
                 await self._app(scope, receive, answer.send)
+        except asyncio.CancelledError:
+            # Only a server that stops cancels a request.
+            if answer.began:
+                raise
+            await _refuse(answer.send, STOPPING)
         finally:
             if refusal is None:
                 # Litestar leaves the template in the scope once it has found the route.
@@ -277,6 +283,11 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 BAD_HOST = _Refusal(status=400, kind="invalid_host", error="the request needs exactly one valid Host header")
 NUL_REFUSED = _Refusal(
     status=400, kind="invalid_input", error="the address of a request must not contain the character NUL"
+)
+STOPPING = _Refusal(
+    status=503,
+    kind="unavailable",
+    error="the server stopped before this was done; look what there is when it is up, and ask again",
 )
 FOREIGN_HOST = _Refusal(
     status=403,

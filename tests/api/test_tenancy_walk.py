@@ -24,6 +24,9 @@ NO_ID_OF_THEIRS = {
     "tenant_id": "an operator's, see test_tenants and test_levels",
     "default_agent_id": "agents are not there yet; no id can be right",
 }
+PLACES = {"call_id", "index"}
+"""Where something stands within what has an id."""
+
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
     "POST /messages": {"content": "hello"},
@@ -128,7 +131,7 @@ def askers(
 
 def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
     walked = {slot.name for slot in slots(document)}
-    assert walked == set(KINDS), "a new kind of id needs its place in this walk"
+    assert walked | PLACES == set(KINDS), "a new kind of id needs its place in this walk"
     assert len(slots(document)) >= 15
 
 
@@ -182,7 +185,7 @@ def test_nothing_of_another_is_in_what_one_sees(
         for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
             assert annas.ids[name] not in seen
         found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
-        assert {hit["conversation_id"] for hit in found} <= {bobs.ids["conversation_id"]}
+        assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in found}
     listed = bobs.owner.good("GET", "/providers?page_size=100")["items"]
     assert annas.ids["provider_id"] not in {provider["id"] for provider in listed}
     assert KEY not in json.dumps(listed)

@@ -104,7 +104,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
 
     async def work() -> None:
         first = await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found)
-        assert len(first) == 4
+        assert len(first) == 5
         assert await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found) == []
         rows = await house.store.read(
             lambda session: list(session.scalars(select(ProviderRow).order_by(ProviderRow.id)))
@@ -113,6 +113,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
             ("openai", True, True),
             ("anthropic", False, True),
             ("deepseek", False, True),
+            ("gemini", False, True),
             ("ollama", False, True),
         ]
         async with house.open() as service:

@@ -117,9 +117,7 @@ def test_names_in_a_zip_are_names_and_no_places(ann: Person, server: Server) -> 
         archive.writestr("../../conversations.json", sample("claude.json"))
         archive.writestr("/etc/cron.d/evil", b"* * * * * root true")
     assert bring(ann, packed.getvalue())["conversations"] == 2
-    assert not [
-        file for file in server.folder.parent.rglob("*") if file.name in ("conversations.json", "evil")
-    ]
+    assert not [file for file in server.folder.rglob("*") if file.name in ("conversations.json", "evil")]
 
 
 # Trees

@@ -40,7 +40,12 @@ def test_options_names_every_method_of_a_path(admin: Person, document: Document)
     for operation in document.operations:
         paths.setdefault(operation.template, {"OPTIONS"}).add(operation.method)
     for path, methods in paths.items():
-        filled = path.replace("{provider_id}", "1").replace("{user_id}", "1").replace("{tenant_id}", "1")
+        filled = (
+            path.replace("{provider_id}", "1")
+            .replace("{user_id}", "1")
+            .replace("{tenant_id}", "1")
+            .replace("{index}", "0")
+        )
         answer = admin.http.request("OPTIONS", filled)
         assert answer.status_code == 204, path
         assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == methods, path

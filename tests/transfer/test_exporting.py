@@ -96,7 +96,7 @@ def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: Person) ->
     ]  # fmt: skip
     notes = [{"reasoning_details": [{"data": "abc", "n": 1.5, "big": 2**60, "none": None}]}, {}]
     usage = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11, "reasoning_tokens": 2,
-             "cached_tokens": 1}  # fmt: skip
+             "cached_tokens": 1, "cache_write_tokens": 3}  # fmt: skip
     message = {
         "id": "m2", "parent_id": "m1", "role": "assistant", "text": "", "attachments": [], "steps": steps,
         "replay": notes, "token_count": 6, "usage": usage, "status": "partial", "sender_name": "Bo",

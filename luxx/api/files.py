@@ -1,29 +1,22 @@
 """`/files` and what messages carry: uploads as they come in, downloads as they go out, byte by byte."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from litestar import Controller, Request, Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
-from litestar.types import Receive
 
 from luxx.api.described import DESCRIBED
 from luxx.api.download import Download, range_of
 from luxx.api.envelope import Page, Success, success
 from luxx.api.errors import failure
 from luxx.api.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.uploads import body_of
 from luxx.conversations.service import ConversationService
-from luxx.errors import InvalidInput
 from luxx.files.names import disposition
 from luxx.files.service import FileService, FileView
 from luxx.files.upload import Uploads, UploadView
 
-SILENT_SECONDS = 60.0
-"""How long an upload may say nothing."""
-
-UPLOAD_SECONDS = 3600.0
 BYTES = {"type": "string", "format": "binary"}
 POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 """Whatever a file holds, a browser that is led to it runs and shows nothing of it."""
@@ -73,7 +66,7 @@ class FileController(Controller):
     ) -> Success[UploadView]:
         """Put files into your workspace. A name that is taken gets a number; nothing is replaced."""
         content_type = request.headers.get("content-type", "")
-        body = _body(request.receive)
+        body = body_of(request.receive)
         return success(await uploads.receive(caller, content_type, request.content_length, body), "uploaded")
 
     @get()
@@ -132,20 +125,3 @@ class AttachmentController(Controller):
         found = await conversations.attachment(caller, message_id, index)
         headers = {"content-disposition": disposition(found.name), "content-security-policy": POLICY}
         return Response(found.data, media_type=found.media_type, headers=headers)
-
-
-async def _body(receive: Receive) -> AsyncIterator[bytes]:
-    """A request's body as it comes. Raises InvalidInput where it breaks off or takes too long."""
-    now = asyncio.get_running_loop().time
-    end = now() + UPLOAD_SECONDS
-    more = True
-    while more:
-        try:
-            async with asyncio.timeout_at(min(end, now() + SILENT_SECONDS)):
-                message = await receive()
-        except TimeoutError as error:
-            raise InvalidInput("the upload took too long; nothing is kept", kind="upload_invalid") from error
-        if message["type"] != "http.request":
-            raise InvalidInput("the upload broke off; nothing of it is kept", kind="upload_invalid")
-        more = message.get("more_body", False)
-        yield message.get("body", b"")

@@ -1,17 +1,24 @@
-"""A file out of a request's body, raw or as a part of a form, on its way into a file of ours. Streamed.
+"""Uploads as they come in, piece by piece and within bounds of time; a file out of one into a file of ours.
 
 The body's size is bounded before it comes here; see `protection.py`.
 """
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import IO, Any
 
 from litestar import Request
-from litestar.exceptions import InternalServerException
+from litestar.types import Receive
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from luxx.errors import InvalidInput
+
+SILENT_SECONDS = 60.0
+"""How long an upload may say nothing."""
+
+UPLOAD_SECONDS = 3600.0
+"""How long all of it may take."""
 
 FIELD = "file"
 WRITE_BYTES = 1024 * 1024
@@ -22,20 +29,36 @@ BOUNDARY = re.compile(r';\s*boundary="?([^";,]{1,200})', re.IGNORECASE)
 NO_FILE = "send the file as the body, or as the part 'file' of a form"
 
 
+async def body_of(receive: Receive) -> AsyncIterator[bytes]:
+    """An upload's body as it comes. Raises InvalidInput where it breaks off or takes too long."""
+    now = asyncio.get_running_loop().time
+    end = now() + UPLOAD_SECONDS
+    more = True
+    while more:
+        try:
+            async with asyncio.timeout_at(min(end, now() + SILENT_SECONDS)):
+                message = await receive()
+        except TimeoutError as error:
+            raise InvalidInput(
+                "the upload took too long; nothing of it is kept", kind="upload_broken"
+            ) from error
+        if message["type"] != "http.request":
+            raise InvalidInput("the upload broke off; nothing of it is kept", kind="upload_broken")
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
+
+
 async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None:
-    """Puts the request's file into `file`. Raises InvalidInput where there is none."""
+    """Puts the request's file into `file`. Raises InvalidInput where there is none or as `body_of` does."""
     kind = request.headers.get("content-type", "")
     into = _Writer(file)
-    try:
-        if kind.lower().startswith("multipart/form-data"):
-            boundary = BOUNDARY.search(kind)
-            await _receive_part(request, boundary[1] if boundary else "", into)
-        else:
-            async for chunk in request.stream():
-                await into.write(chunk)
-    except InternalServerException as error:
-        # So the framework says that the client left, which is no mistake of the server's.
-        raise InvalidInput("the upload broke off", kind="upload_broken") from error
+    body = body_of(request.receive)
+    if kind.lower().startswith("multipart/form-data"):
+        boundary = BOUNDARY.search(kind)
+        await _receive_part(body, boundary[1] if boundary else "", into)
+    else:
+        async for chunk in body:
+            await into.write(chunk)
     await into.end()
     if not into.size:
         raise InvalidInput(f"there is no file in the request: {NO_FILE}", kind="file_missing")
@@ -64,12 +87,12 @@ class _Writer:
         await asyncio.to_thread(self._file.write, data)
 
 
-async def _receive_part(request: Request[Any, Any, Any], boundary: str, into: _Writer) -> None:
+async def _receive_part(body: AsyncIterator[bytes], boundary: str, into: _Writer) -> None:
     """The first part that is a file; the others are passed over."""
     is_ours = is_found = False
     try:
         with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
-            async for chunk in request.stream():
+            async for chunk in body:
                 for event in parser.parse(chunk) if chunk else ():
                     if isinstance(event, MultipartSegment):
                         is_ours = not is_found and (event.name == FIELD or event.filename is not None)

@@ -14,6 +14,7 @@ from luxx.clock import new_id
 from luxx.errors import InvalidInput, TooLarge
 from luxx.files.names import extension_of
 from luxx.files.pdf import PdfReader
+from luxx.files.pictures import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
 from luxx.files.service import FileService
 from luxx.files.storage import OpenFile
 from luxx.wire.message import Attachment, PromptImage
@@ -24,14 +25,6 @@ GATHER_SECONDS = 120.0
 MAX_TEXT = 2_000_000
 """Characters of one text, and bytes of one text file."""
 
-MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""What the strictest vendor takes for one."""
-
-MAX_IMAGES = 10
-MAX_IMAGES_BYTES = 15 * 1024 * 1024
-"""Of one message; in base64 the strictest vendor takes no more in one request."""
-
-_IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
 _HEAD = 1024
 _WAYS = ("content", "file_id", "data")
 
@@ -120,14 +113,6 @@ class AttachmentReader:
         finally:
             await asyncio.shield(asyncio.to_thread(file.close))
         return Attachment(name=file.name, extension=extension_of(file.name), content=text)
-
-
-def image_type(head: bytes) -> str | None:
-    """The media type of an image a model can be shown, by its first bytes; None for anything else."""
-    for magic, kind in _IMAGES:
-        if head.startswith(magic):
-            return f"image/{kind}"
-    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
 def _check_form(given: GivenAttachment, path: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from luxx.clock import id_at
 from luxx.transfer.draft import Draft, DraftMessage, Unusable
-from luxx.transfer.ready import ReadyConversation, ReadyMessage
+from luxx.transfer.ready import ReadyConversation, ReadyImage, ReadyMessage
 from luxx.wire.message import AssistantContent, UserContent
 
 PLACES = 4096
@@ -21,8 +21,8 @@ PLACES = 4096
 _encode = msgspec.json.Encoder().encode
 
 
-def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[ReadyMessage]]:
-    """The rows of a draft, parents first. Raises Unusable."""
+def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
+    """The rows of a draft, parents first, images after their message. Raises Unusable."""
     known = {message.key: message for message in draft.messages}
     if len(known) < len(draft.messages):
         raise Unusable("two of its messages have the same id")
@@ -47,11 +47,11 @@ def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[Ready
         created_at=began,
         updated_at=draft.updated_at or ended,
     )
-    messages = [
-        _row(known[key], ids[key], conversation.id, _id_of(parents[key], ids), moment)
-        for key, moment in order
-    ]
-    return conversation, messages
+    rows: list[ReadyMessage | ReadyImage] = []
+    for key, moment in order:
+        rows.append(_row(known[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
+        rows.extend(_images(known[key], ids[key]))
+    return conversation, rows
 
 
 def _mended(draft: Draft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
@@ -138,3 +138,8 @@ def _row(
         round_number=message.round_number,
         created_at=moment,
     )
+
+
+def _images(message: DraftMessage, message_id: str) -> Iterator[ReadyImage]:
+    for blob_id, image in message.images.items():
+        yield ReadyImage(id=blob_id, message_id=message_id, media_type=image.media_type, data=image.data)

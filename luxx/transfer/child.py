@@ -105,16 +105,16 @@ class Reader:
         return draft
 
     def _store(self, draft: Draft) -> None:
-        conversation, messages = arranged(draft, UNTITLED)
+        conversation, rows = arranged(draft, UNTITLED)
         self._count += 1
-        self._messages += len(messages)
+        self._messages += len(draft.messages)
         if self._count > MOST_CONVERSATIONS or self._messages > MOST_MESSAGES:
             raise Unreadable("it has more conversations or messages than one import may", is_too_large=True)
         if self._count <= MOST_TOLD:
             self._conversations.append(conversation.id)
         self._write(conversation)
-        for message in messages:
-            self._write(message)
+        for row in rows:
+            self._write(row)
         for what, count in draft.losses.counts.items():
             self._lost_total += count
             if len(self._lost) < MOST_TOLD:

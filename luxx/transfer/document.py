@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from luxx.wire.message import Attachment
 from luxx.wire.step import Step
 from luxx.wire.usage import Usage
 
@@ -18,6 +17,17 @@ VERSION = 1
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
+    """A text with its content in full; or an image with its type, its size and, as base64, its bytes."""
+
+    name: str
+    extension: str
+    content: str
+    media_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
 
 
 class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +40,7 @@ class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: MessageKey | None
     role: Literal["user", "assistant"]
     text: str = ""
-    attachments: list[Attachment] = []
+    attachments: list[ExportedAttachment] = []
     steps: list[Step] = []
     replay: list[dict[str, Any]] = []
     token_count: Count = 0

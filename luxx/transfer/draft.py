@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.wire.message import Attachment
+from luxx.wire.message import Attachment, PromptImage
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
 MOST_CHARACTERS = 4_000_000
@@ -39,13 +39,17 @@ class Losses:
 
 
 class DraftMessage(msgspec.Struct, kw_only=True):
-    """`key` and `parent` are the file's own names; a time that is not known is worked out later."""
+    """`key` and `parent` are the file's own names; a time that is not known is worked out later.
+
+    `images` are those of the attachments, by their new `blob_id`.
+    """
 
     key: str
     parent: str | None
     role: str
     text: str = ""
     attachments: list[Attachment] = []
+    images: dict[str, PromptImage] = {}
     steps: list[Step] = []
     replay: list[Json] = []
     token_count: int = 0

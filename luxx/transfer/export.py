@@ -8,18 +8,27 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import msgspec
-from sqlalchemy import Row, bindparam, func, select
+from msgspec import UNSET
+from sqlalchemy import Connection, Row, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.clock import utc_now
+from luxx.conversations.images import image_ids, read_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.service import own_conversation
 from luxx.conversations.stored import assistant_steps, read_path_ids, user_content
 from luxx.conversations.views import ConversationView, conversation_view, message_view
 from luxx.store.tables import table_of
-from luxx.transfer.document import FORMAT, VERSION, ExportedConversation, ExportedMessage
+from luxx.transfer.document import (
+    FORMAT,
+    VERSION,
+    ExportedAttachment,
+    ExportedConversation,
+    ExportedMessage,
+)
 from luxx.transfer.markdown import head_of, message_text
+from luxx.wire.message import UserContent
 from luxx.wire.usage import Usage
 
 ROWS_AT_ONCE = 100
@@ -47,8 +56,9 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
     told = {"format": FORMAT, "version": VERSION, "exported_at": utc_now(), "conversation": _told(row)}
     file.write(_encode(told)[:-1] + b',"messages":[')
     separator = b""
-    for message in session.connection().execute(_all, {"b_id": row.id}):
-        file.write(separator + _encode(_exported(message)))
+    connection = session.connection()
+    for message in connection.execute(_all, {"b_id": row.id}):
+        file.write(separator + _encode(_exported(connection, message)))
         separator = b","
     file.write(b"]}")
     return row.title
@@ -81,14 +91,14 @@ def _told(row: ConversationRow) -> ExportedConversation:
     return ExportedConversation(**{name: getattr(view, name) for name in fields})
 
 
-def _exported(row: Row[Any]) -> ExportedMessage:
+def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
     user = user_content(row.content) if row.role == "user" else None
     return ExportedMessage(
         id=row.id,
         parent_id=row.parent_id,
         role=row.role,
         text=user.text if user else "",
-        attachments=user.attachments if user else [],
+        attachments=_attachments(connection, row.id, user) if user else [],
         steps=[] if user else assistant_steps(row.content),
         replay=_replay.decode(row.replay) if row.replay else [],
         token_count=row.token_count,
@@ -99,6 +109,26 @@ def _exported(row: Row[Any]) -> ExportedMessage:
         round_number=row.round_number,
         created_at=row.created_at,
     )
+
+
+def _attachments(connection: Connection, message_id: str, content: UserContent) -> list[ExportedAttachment]:
+    """The message's texts and images; the names of the images stay behind."""
+    named = image_ids(content)
+    images = read_images(connection, message_id, named) if named else {}
+    exported: list[ExportedAttachment] = []
+    for file in content.attachments:
+        image = images.get(file.blob_id) if isinstance(file.blob_id, str) else None
+        exported.append(
+            ExportedAttachment(
+                name=file.name,
+                extension=file.extension,
+                content=file.content,
+                media_type=file.media_type,
+                size=file.size,
+                data=image.data if image is not None else UNSET,
+            )
+        )
+    return exported
 
 
 def chunks(file: IO[bytes], size: int = 64 * 1024) -> Iterator[bytes]:

@@ -1,16 +1,20 @@
 """Our own documents, read back: `document.py` says what is in one, here it becomes a draft.
 
 What a file says is believed as far as its shape goes. References to other things of the server it
-came from (providers, stored files) are not: they would name somebody else's here.
+came from (providers, stored files) are not: they would name somebody else's here. Nor is what it says of
+an image: that is seen by its bytes.
 """
 
+import base64
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from luxx.transfer.document import VERSION, ExportDocument, ExportedMessage
+from luxx.clock import new_id
+from luxx.files.pictures import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
+from luxx.transfer.document import VERSION, ExportDocument, ExportedAttachment, ExportedMessage
 from luxx.transfer.draft import (
     TITLE_LENGTH,
     Draft,
@@ -23,11 +27,16 @@ from luxx.transfer.draft import (
     text_of,
     time_of,
 )
-from luxx.wire.message import Attachment
+from luxx.wire.message import Attachment, PromptImage
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
 MOST_NOTES = 2_000_000
 """Characters of one message's replay notes as JSON; an adapter's are some thousands."""
+
+TOO_LARGE = "attached images past what a message takes"
+
+MOST_BASE64 = (MAX_IMAGE_BYTES + 2) // 3 * 4
+"""Characters of the longest image that is taken."""
 
 OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
@@ -36,7 +45,8 @@ def draft_of(document: Json, losses: Losses) -> Draft:
     """Raises Unusable where the document is not what its version says."""
     if document.get("version") != VERSION:
         raise Unusable(f"it is not version {VERSION} of the format; a newer Luxx may have made it")
-    _drop_references(document, losses)
+    for message in list_of(document.get("messages")):
+        _check_attachments(object_of(message), losses)
     try:
         read = msgspec.convert(document, ExportDocument)
     except msgspec.ValidationError as error:
@@ -60,24 +70,51 @@ def draft_of(document: Json, losses: Losses) -> Draft:
     )
 
 
-def _drop_references(document: Json, losses: Losses) -> None:
-    """Takes the ids out of attachments: what they name is on the server that wrote the file."""
-    for message in list_of(document.get("messages")):
-        attachments = [object_of(each) for each in list_of(object_of(message).get("attachments"))]
-        for attachment in attachments:
-            for name in [name for name in attachment if name.endswith("_id")]:
-                if attachment.pop(name) is not None:
-                    losses.add("attached files that are not in the document")
+def _check_attachments(message: Json, losses: Losses) -> None:
+    """Takes ids out: what they name is on the server that wrote the file. Leaves images that are some."""
+    count = size = 0
+    for attachment in map(object_of, list_of(message.get("attachments"))):
+        told = attachment.pop("data", None)
+        ids = [attachment.pop(name) for name in list(attachment) if name.endswith("_id")]
+        for name in ("media_type", "size"):
+            attachment.pop(name, None)
+        if told is None:
+            losses.add("attached files that are not in the document", sum(id_ is not None for id_ in ids))
+            continue
+        attachment.setdefault("content", "")
+        if isinstance(told, str) and len(told) > MOST_BASE64:
+            losses.add(TOO_LARGE)
+            continue
+        data = _bytes_of(told)
+        kind = image_type(data)
+        if kind is None:
+            losses.add("attached images that are none")
+        elif len(data) > MAX_IMAGE_BYTES or count == MAX_IMAGES or size + len(data) > MAX_IMAGES_BYTES:
+            losses.add(TOO_LARGE)
+        else:
+            count += 1
+            size += len(data)
+            attachment |= {"content": "", "data": data, "media_type": kind, "size": len(data)}
+
+
+def _bytes_of(told: Any) -> bytes:
+    """What base64 stands for; nothing where it is none."""
+    try:
+        return base64.b64decode(told, validate=True) if isinstance(told, str) else b""
+    except ValueError:
+        return b""
 
 
 def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
     is_users = message.role == "user"
+    images: dict[str, PromptImage] = {}
     return DraftMessage(
         key=message.id,
         parent=message.parent_id,
         role=message.role,
         text=text_of(message.text, losses) if is_users else "",
-        attachments=[_attachment(each, losses) for each in message.attachments] if is_users else [],
+        attachments=[_attachment(each, images, losses) for each in message.attachments] if is_users else [],
+        images=images,
         steps=[] if is_users else _steps(message.steps, losses),
         replay=_notes(message, losses),
         token_count=message.token_count,
@@ -90,8 +127,14 @@ def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
     )
 
 
-def _attachment(attachment: Attachment, losses: Losses) -> Attachment:
-    return msgspec.structs.replace(attachment, content=text_of(attachment.content, losses))
+def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses: Losses) -> Attachment:
+    """As the new message keeps it; an image's bytes go to `images`."""
+    plain = Attachment(name=file.name, extension=file.extension, content=text_of(file.content, losses))
+    if not (isinstance(file.data, bytes) and isinstance(file.media_type, str)):
+        return plain
+    blob_id = new_id()
+    images[blob_id] = PromptImage(media_type=file.media_type, data=file.data)
+    return msgspec.structs.replace(plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id)
 
 
 def _notes(message: ExportedMessage, losses: Losses) -> list[Json]:

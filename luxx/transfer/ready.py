@@ -1,6 +1,7 @@
 """Rows of imported conversations, between the process that reads and the one that writes. Words only.
 
-They travel as JSON, one a line; a conversation comes before its messages, a message after its parent.
+They travel as JSON, one a line; a conversation comes before its messages, a message after its parent
+and before its images.
 """
 
 from datetime import datetime
@@ -46,7 +47,16 @@ class ReadyMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
     created_at: datetime
 
 
-ReadyRow = ReadyConversation | ReadyMessage
+class ReadyImage(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
+    """An image that a message carries, under the `blob_id` that its content has for it."""
+
+    id: str
+    message_id: str
+    media_type: str
+    data: bytes
+
+
+ReadyRow = ReadyConversation | ReadyMessage | ReadyImage
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read"):

@@ -13,11 +13,13 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, insert, null, select, update
 from sqlalchemy.orm import Session
 
+from luxx.conversations.images import MessageBlobRow, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_messages, index_title
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
-from luxx.transfer.ready import ReadyConversation, ReadyMessage, ReadyRow
+from luxx.transfer.ready import ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
+from luxx.wire.message import PromptImage
 
 BATCH_BYTES = 256 * 1024
 BATCH_ROWS = 200
@@ -26,6 +28,7 @@ DELETE_ROWS = 2000
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
+_blobs = table_of(MessageBlobRow)
 _insert_conversation = insert(_conversations)
 _insert_message = insert(_messages)
 _reveal = (
@@ -48,6 +51,10 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
         said = [_columns(row) | {"user_id": user_id} for row in messages]
         connection.execute(_insert_message, said)
         index_messages(connection, said)
+    for row in batch:
+        if isinstance(row, ReadyImage):
+            image = PromptImage(media_type=row.media_type, data=row.data)
+            store_images(connection, row.message_id, {row.id: image})
 
 
 def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:
@@ -85,9 +92,14 @@ def forget(store: Store, *, import_id: str | None = None, before: str | None = N
 
 
 def stored_size(session: Session, user_id: int) -> int:
-    """Characters of all that the user's messages hold."""
-    size = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0))
-    return int(session.scalar(size.where(_messages.c.user_id == user_id)) or 0)
+    """Characters of all that the user's messages hold, and bytes of their images."""
+    texts = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0))
+    images = select(func.coalesce(func.sum(func.length(_blobs.c.data)), 0)).join(
+        _messages, _messages.c.id == _blobs.c.message_id
+    )
+    return sum(
+        int(session.scalar(each.where(_messages.c.user_id == user_id)) or 0) for each in (texts, images)
+    )
 
 
 class _Insert:

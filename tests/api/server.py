@@ -67,10 +67,13 @@ class Server:
         assert self._process is not None
         return self._process
 
+    def command(self) -> list[str]:
+        return luxx_command("serve", "--port", "0", "--data-dir", str(self.data_dir))
+
     def launch(self) -> None:
         """Starts it and does not wait."""
         self._process = subprocess.Popen(
-            luxx_command("serve", "--port", "0", "--data-dir", str(self.data_dir)),
+            self.command(),
             cwd=self.folder,
             env=environment(self.folder, **self._settings),
             stdout=subprocess.PIPE,

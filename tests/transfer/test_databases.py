@@ -1,6 +1,7 @@
 """An import on SQLite and on PostgreSQL: hidden until it is whole, forgotten where it never becomes so."""
 
 import asyncio
+import base64
 import io
 import json
 import time
@@ -16,12 +17,13 @@ from store.conftest import database_url, postgresql
 from luxx.accounts.caller import Caller
 from luxx.clock import id_at, new_id
 from luxx.config import FilesConfig
+from luxx.conversations.images import MessageBlobRow
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import InvalidInput
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.transfer.service import STALE_SECONDS, TransferService
-from luxx.transfer.writing import write_hidden
+from luxx.transfer.writing import stored_size, write_hidden
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
 
@@ -82,21 +84,62 @@ def bring(house: tuple[Store, TransferService], content: bytes) -> Any:
     return asyncio.run(run())
 
 
-def test_an_import_is_there_when_it_is_whole(house: tuple[Store, TransferService]) -> None:
-    report = bring(house, sample("chatgpt.json"))
-    assert counted(house[0]) == (2, 0, 11)
-
-    async def export() -> bytes:
-        download = await house[1].export_json(ANN, report.conversation_ids[0])
+def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
+    async def run() -> bytes:
+        download = await house[1].export_json(ANN, conversation_id)
         with download.file as file:
             return file.read()
 
-    document = json.loads(asyncio.run(export()))
+    return json.loads(asyncio.run(run()))
+
+
+def with_images(document: Any, *images: bytes) -> bytes:
+    """The document with each of the images at a message of its own, in a circle."""
+    asked = [message for message in document["messages"] if message["role"] == "user"]
+    for place, message in enumerate(asked):
+        data = base64.b64encode(images[place % len(images)]).decode()
+        message["attachments"] = [{"name": "a.gif", "extension": "gif", "content": "", "data": data}]
+    return json.dumps(document).encode()
+
+
+def images_of(store: Store) -> list[bytes]:
+    return sorted(store.read_now(lambda session: list(session.scalars(select(MessageBlobRow.data)))))
+
+
+def test_an_import_is_there_when_it_is_whole(house: tuple[Store, TransferService]) -> None:
+    report = bring(house, sample("chatgpt.json"))
+    assert counted(house[0]) == (2, 0, 11)
+    document = export(house, report.conversation_ids[0])
     assert len(document["messages"]) == 9
     assert bring(house, json.dumps(document).encode()).messages == 9
     with pytest.raises(InvalidInput):
         bring(house, sample("chatgpt.json")[:-9])
     assert counted(house[0]) == (3, 0, 20)
+
+
+def test_images_come_in_go_out_and_count(house: tuple[Store, TransferService]) -> None:
+    store, _ = house
+    (first, _) = bring(house, sample("claude.json")).conversation_ids
+    bare = store.read_now(lambda session: stored_size(session, 1))
+    gif, jpeg = b"GIF89a" + b"g" * 400_000, b"\xff\xd8\xff" + b"j" * 500_000
+    report = bring(house, with_images(export(house, first), gif, jpeg))
+    assert report.lost == []
+    held = images_of(store)
+    assert set(held) == {gif, jpeg}
+    assert store.read_now(lambda session: stored_size(session, 1)) > bare + sum(map(len, held))
+    assert store.read_now(lambda session: stored_size(session, 2)) == 0
+    again = export(house, report.conversation_ids[0])
+    out = [file["data"] for message in again["messages"] for file in message["attachments"]]
+    assert sorted(base64.b64decode(data) for data in out) == held
+
+
+def test_images_of_an_import_that_fails_are_taken_back(house: tuple[Store, TransferService]) -> None:
+    (first, _) = bring(house, sample("claude.json")).conversation_ids
+    rows = ready(house, with_images(export(house, first), b"GIF89a" + b"g" * 400_000))
+    with pytest.raises(Exception, match="required field"):
+        house[1]._write(ANN, io.BytesIO(rows.read() + b'{"type":"message"}\n'))
+    assert images_of(house[0]) == []
+    assert counted(house[0]) == (2, 0, 8)
 
 
 def test_what_was_never_revealed_is_deleted_at_the_start(house: tuple[Store, TransferService]) -> None:

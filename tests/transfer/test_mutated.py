@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luxx.context.prompt import PastMessage, prompt_messages
+from luxx.conversations.images import image_ids
 from luxx.conversations.stored import assistant_steps, user_content
+from luxx.files.pictures import image_type
 from luxx.transfer.child import Reader
-from luxx.transfer.ready import Read, ReadyConversation, ReadyMessage, ReadyRow
+from luxx.transfer.ready import Read, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
 from luxx.wire.message import AssistantPrompt, ToolPrompt
 from transfer.files import sample
 
@@ -27,7 +29,9 @@ OWN = {
     },
     "messages": [
         {"id": "a", "parent_id": None, "role": "user", "text": "hi", "created_at": "2025-01-02T03:04:05Z",
-         "attachments": [{"name": "n", "extension": "e", "content": "c"}]},
+         "attachments": [{"name": "n", "extension": "e", "content": "c"},
+                         {"name": "i.gif", "extension": "gif", "content": "", "media_type": "image/gif",
+                          "size": 14, "data": "R0lGODlhAQABAAAAADs="}]},
         {"id": "b", "parent_id": "a", "role": "assistant", "created_at": "2025-01-02T03:04:06Z",
          "replay": [{"refusal": "no"}], "usage": {"prompt_tokens": 1}, "steps": [
              {"id": "step-0", "index": 0, "type": "tool_call", "name": "f", "arguments": "{}", "id_ref": "1"},
@@ -99,6 +103,7 @@ def check(rows: list[ReadyRow]) -> None:
     """What the database, the views and the prompt take for granted of a row."""
     known: dict[str, ReadyRow] = {}
     leaves: dict[str, str | None] = {}
+    named: list[str] = []
     for row in rows:
         assert row.id not in known
         assert "\0" not in msgspec.json.encode(row).decode().replace("\\u0000", "\0")
@@ -107,9 +112,20 @@ def check(rows: list[ReadyRow]) -> None:
             assert 0 < len(row.title) <= 300
             assert len(row.system_prompt or "") <= 100_000
             leaves[row.id] = row.selected_leaf_id
+        elif isinstance(row, ReadyImage):
+            check_image(row, known)
         else:
             check_message(row, known)
+            named += image_ids(user_content(row.content)) if row.role == "user" else []
+    assert sorted(named) == sorted(row.id for row in rows if isinstance(row, ReadyImage))
     assert all(leaf is None or leaf in known for leaf in leaves.values())
+
+
+def check_image(row: ReadyImage, known: dict[str, ReadyRow]) -> None:
+    message = known[row.message_id]
+    assert isinstance(message, ReadyMessage)
+    assert row.id in image_ids(user_content(message.content))
+    assert image_type(row.data) == row.media_type
 
 
 def check_message(row: ReadyMessage, known: dict[str, ReadyRow]) -> None:
@@ -166,3 +182,4 @@ def test_unchanged_exports_lose_nothing_to_the_checks() -> None:
         outcome, rows = read(json.dumps(export).encode())
         assert (outcome.report.conversations, outcome.report.messages) == (conversations, messages)
         check(rows)
+    assert sum(isinstance(row, ReadyImage) for row in rows) == 2

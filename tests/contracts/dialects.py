@@ -127,7 +127,8 @@ def _openai_text(message: Json) -> str:
 
 
 def _blocks_text(blocks: list[Json]) -> str:
-    return "".join(block.get("text", "") for block in blocks)
+    """Of blocks and of parts; a block of another type may have a text of its own, which is nobody's words."""
+    return "".join(block.get("text") or "" for block in blocks if block.get("type", "text") == "text")
 
 
 def _results(messages: list[PromptMessage]) -> int:

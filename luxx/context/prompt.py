@@ -92,7 +92,8 @@ def _joined(replay: Sequence[Replay]) -> Iterator[Replay]:
     """A note for each row of steps: a paused completion's is joined with that of the next, list by list."""
     joined: Replay = {}
     for note in replay:
-        joined = {key: _extended(joined.get(key), value) for key, value in (joined | note).items()}
+        for key, value in note.items():
+            _extend(joined, key, value)
         if PAUSED_MARK not in note:
             yield joined
             joined = {}
@@ -100,10 +101,15 @@ def _joined(replay: Sequence[Replay]) -> Iterator[Replay]:
         yield joined
 
 
-def _extended(before: Any, value: Any) -> Any:
-    if before is value or not (isinstance(before, list) and isinstance(value, list)):
-        return value
-    return [*cast("list[Any]", before), *cast("list[Any]", value)]
+def _extend(joined: Replay, key: str, value: Any) -> None:
+    """In place, on lists of its own: an imported message may hold as many notes as it likes."""
+    before = joined.get(key)
+    if not isinstance(value, list):
+        joined[key] = value
+    elif isinstance(before, list):
+        cast("list[Any]", before).extend(cast("list[Any]", value))
+    else:
+        joined[key] = list(cast("list[Any]", value))
 
 
 def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:

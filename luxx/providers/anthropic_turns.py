@@ -29,6 +29,7 @@ Turn = dict[str, Any]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+_OF_USERS = frozenset({"tool_result", "image", "document", "search_result"})
 
 
 def system_text(messages: Iterable[PromptMessage]) -> str:
@@ -150,26 +151,49 @@ def _answer(message: AssistantPrompt, ids: _Ids, *, keeps_thinking: bool) -> lis
 
 
 def _kept_content(message: AssistantPrompt) -> list[Block] | None:
-    """The content as it came, if the stored text still begins with its text."""
+    """The content as it came, if the stored text still begins with its text.
+
+    A note may be an imported file's and hold anything; what is no block of an answer is left out.
+    """
     kept = message.replay.get(CONTENT_KEY)
     if not isinstance(kept, list):
         return None
     items = cast("list[object]", kept)
     objects = [cast("Block", item) for item in items if isinstance(item, dict)]
-    blocks = [block for block in objects if isinstance(block.get("type"), str)]
+    blocks = [block for block in objects if _is_of_an_answer(block)]
     return blocks if message.text.startswith(_text_of(blocks)) else None
 
 
+def _is_of_an_answer(block: Block) -> bool:
+    """Whether what is known of the block's type is there; a type that is not known may hold anything."""
+    kind = block.get("type")
+    if not isinstance(kind, str) or kind in _OF_USERS:
+        return False
+    match kind:
+        case "text":
+            cited = block.get("citations")
+            return isinstance(block.get("text"), str) and (cited is None or isinstance(cited, list))
+        case "thinking":
+            return isinstance(block.get("thinking"), str) and isinstance(block.get("signature"), str)
+        case "redacted_thinking":
+            return isinstance(block.get("data"), str)
+        case "server_tool_use" | "mcp_tool_use":
+            has_names = isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+            return has_names and isinstance(block.get("input"), dict)
+        case _:
+            return not kind.endswith("_tool_result") or isinstance(block.get("tool_use_id"), str)
+
+
 def _text_of(blocks: list[Block]) -> str:
-    return "".join(str(block.get("text", "")) for block in blocks if block["type"] == "text")
+    return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
 def _is_sendable(block: Block, *, keeps_thinking: bool) -> bool:
     match block["type"]:
         case "text":
-            return bool(str(block.get("text", "")).strip())
+            return bool(block["text"].strip())
         case "thinking":
-            return keeps_thinking and bool(block.get("signature"))
+            return keeps_thinking and bool(block["signature"])
         case "redacted_thinking":
             return keeps_thinking
         case _:
@@ -207,19 +231,22 @@ def _without_halves(turns: list[Turn]) -> list[Turn]:
     A call that the server still works on (a paused turn, code that called a client's tool) stays.
     """
     blocks = [block for turn in turns for block in turn["content"]]
-    called = {block.get("id") for block in blocks if block["type"] in _SERVER_CALLS}
-    answered = {block.get("tool_use_id") for block in blocks if _is_server_result(block)}
-    going_on = {block.get("id") for turn in _going_on(turns) for block in turn["content"]}
+    called = {block["id"] for block in blocks if block["type"] in _SERVER_CALLS}
+    going_on = [block for turn in _going_on(turns) for block in turn["content"]]
+    stay = {block["tool_use_id"] for block in blocks if _is_server_result(block)}
+    stay |= {block["id"] for block in going_on if block["type"] in _SERVER_CALLS}
     whole: list[Turn] = []
     for turn in turns:
         content = [
             block
             for block in turn["content"]
             if not (
-                (block["type"] in _SERVER_CALLS and block.get("id") not in answered | going_on)
-                or (_is_server_result(block) and block.get("tool_use_id") not in called)
+                (block["type"] in _SERVER_CALLS and block["id"] not in stay)
+                or (_is_server_result(block) and block["tool_use_id"] not in called)
             )
         ]
+        if all(block["type"] in _THINKING for block in content):
+            continue
         _add(whole, turn["role"], content)
     return whole
 

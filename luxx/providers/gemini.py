@@ -15,7 +15,7 @@ from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
 from luxx.providers.gemini_calls import FunctionCallReader
 from luxx.providers.gemini_chunk import ArraySplitter, Candidate, Chunk, UsageCounts, decode_chunks
-from luxx.providers.gemini_replay import PartNotes
+from luxx.providers.gemini_replay import KEPT_PARTS, PartNotes
 from luxx.providers.gemini_request import build_completion_request, build_models_request
 from luxx.providers.sse import SseSplitter
 from luxx.wire.delta import (
@@ -62,14 +62,6 @@ _WHY = {
     "MODEL_ARMOR": "a filter of the project",
     "JAILBREAK": "an attempt to get around the rules",
 }
-_KEPT_PARTS = (
-    "executableCode",
-    "codeExecutionResult",
-    "toolCall",
-    "toolResponse",
-    "inlineData",
-    "fileData",
-)
 _REFUSAL = "refusal"
 """The key of a replay note whose words stand for an answer that was refused (`runs/completion.py`)."""
 
@@ -244,7 +236,7 @@ class GeminiParser:
                 self._notes.called(call_id, signature)
             return
         said = part.get("text")
-        if said is None and any(kind in part for kind in _KEPT_PARTS):
+        if said is None and any(kind in part for kind in KEPT_PARTS):
             self._notes.other(part)
             return
         text = said if isinstance(said, str) else ""

@@ -4,6 +4,7 @@ Written by the parser beside an answer, read when that answer is a part of a lat
 stored twice: a note holds how many characters of the message's own text each part had.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,7 +19,20 @@ KEY = "gemini"
 MAX_PART_BYTES = 256 * 1024
 """A part that is not ours and larger is not stored: generated pictures are megabytes."""
 
+KEPT_PARTS = (
+    "executableCode",
+    "codeExecutionResult",
+    "toolCall",
+    "toolResponse",
+    "inlineData",
+    "fileData",
+)
+"""What a part is noted for: kinds that no delta stands for."""
+
 Part = dict[str, Any]
+
+_NOT_KEPT = ("text", "functionCall", "functionResponse")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?")
 
 
 class PartNotes:
@@ -85,16 +99,16 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], Part]) -> 
             call = calls.pop(str(note["call"]), None)
             part = call_part(call) if call is not None else None
         elif "part" in note:
-            part = cast("Part", note["part"]) if isinstance(note["part"], dict) else None
+            part = _other_part(note["part"])
         elif "thought" in note:
             text = prompt.thinking[thought : thought + _length(note, "thought")]
             thought += len(text)
             # Thoughts alone are only a summary for people; with a signature they are the model's own.
-            part = {"text": text, "thought": True} if has_thoughts and "signature" in note else None
+            part = {"text": text, "thought": True} if has_thoughts and _signature(note) else None
         else:
             text = prompt.text[said : said + _length(note, "text")]
             said += len(text)
-            part = {"text": text} if text or "signature" in note else None
+            part = {"text": text} if text or _signature(note) else None
         if part is not None:
             parts.append(_signed(part, note))
     return parts + [call_part(call) for call in calls.values()]
@@ -109,9 +123,23 @@ def _notes(prompt: AssistantPrompt) -> list[dict[str, Any]]:
 
 def _length(note: dict[str, Any], kind: str) -> int:
     length = note.get(kind)
-    return length if isinstance(length, int) else 0
+    return max(0, length) if isinstance(length, int) else 0
+
+
+def _other_part(part: object) -> Part | None:
+    """A part as `other` noted it. An imported note may hold anything; a call in it would have no result."""
+    if not isinstance(part, dict):
+        return None
+    known = cast("Part", part)
+    is_kept = any(isinstance(known.get(kind), dict) for kind in KEPT_PARTS)
+    return known if is_kept and all(known.get(kind) is None for kind in _NOT_KEPT) else None
+
+
+def _signature(note: dict[str, Any]) -> str:
+    signature = note.get("signature")
+    return signature if isinstance(signature, str) and _BASE64.fullmatch(signature) else ""
 
 
 def _signed(part: Part, note: dict[str, Any]) -> Part:
-    signature = note.get("signature")
-    return {**part, "thoughtSignature": signature} if isinstance(signature, str) else part
+    signature = _signature(note)
+    return {**part, "thoughtSignature": signature} if signature else part

@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +17,9 @@ _OPENAI_THINKERS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
 _USAGE_COMES_UNASKED = frozenset({"mistral"})
 _TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible"})
+# These refuse the whole request for a key of a message that they do not know.
+_TAKES_NO_REASONING = frozenset({"openai", "mistral", "groq"})
+_LONGEST_CALL_ID = 40
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
@@ -123,7 +126,8 @@ def _said(message: UserPrompt) -> str | list[dict[str, Any]]:
 
 
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
-    text = prompt.text or str(prompt.replay.get("refusal", ""))
+    refusal = prompt.replay.get("refusal")
+    text = prompt.text or (refusal if isinstance(refusal, str) else "")
     if not text and not prompt.tool_calls:
         # Several servers refuse a message with neither; it says nothing to a model either.
         return None
@@ -131,26 +135,46 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     if prompt.tool_calls:
         message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
         field = "reasoning_content" if kind == "deepseek" else prompt.replay.get("reasoning_field")
-        if field == "reasoning_content" and (prompt.thinking or request.thinking_enabled):
-            message[field] = prompt.thinking
-    if kind in _TAKES_REASONING_DETAILS and prompt.replay.get("reasoning_details"):
-        message["reasoning_details"] = prompt.replay["reasoning_details"]
+        is_taken = field == "reasoning_content" and kind not in _TAKES_NO_REASONING
+        if is_taken and (prompt.thinking or request.thinking_enabled):
+            message["reasoning_content"] = prompt.thinking
+    details = _reasoning_details(prompt)
+    if kind in _TAKES_REASONING_DETAILS and details:
+        message["reasoning_details"] = details
     return message
+
+
+def _reasoning_details(prompt: AssistantPrompt) -> list[dict[str, Any]]:
+    """As they came; a note may be an imported file's, and what is no detail is left out."""
+    kept = prompt.replay.get("reasoning_details")
+    items = cast("list[object]", kept) if isinstance(kept, list) else []
+    objects = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+    return [item for item in objects if isinstance(item.get("type"), str)]
 
 
 def _tool_call(call: ToolCall, kind: str) -> dict[str, Any]:
     return {
         "id": _call_id(call.call_id, kind),
         "type": "function",
-        "function": {"name": call.name, "arguments": _object_text(call.arguments)},
+        "function": {"name": _name(call.name), "arguments": _object_text(call.arguments)},
     }
 
 
+def _name(name: str) -> str:
+    """A name as the strictest take it; another dialect's model may have made up any."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"
+
+
 def _call_id(call_id: str, kind: str) -> str:
-    """Mistral takes nine letters and digits only; a call that came from elsewhere gets such an id."""
-    if kind != "mistral" or re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
-        return call_id
-    return sha256(call_id.encode()).hexdigest()[:9]
+    """As it came, where the provider takes it; one that another provider gave may become a shorter one.
+
+    Mistral takes nine letters and digits only, OpenAI no more than forty characters.
+    """
+    if kind == "mistral" and not re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
+        return sha256(call_id.encode()).hexdigest()[:9]
+    if kind == "openai" and len(call_id) > _LONGEST_CALL_ID:
+        return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+    return call_id
 
 
 def _object_text(arguments: str) -> str:

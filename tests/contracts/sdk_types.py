@@ -1,16 +1,19 @@
 """The vendors' own types of a request as validators: unknown keys are refused wherever a type is closed."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import msgspec
 from anthropic.types.message_create_params import (
     MessageCreateParamsStreaming as AnthropicParams,
 )
+from google.genai.types import Content, GenerateContentConfig
 from openai.types.chat.completion_create_params import (
     CompletionCreateParamsStreaming as OpenAIParams,
 )
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+Json = dict[str, Any]
 
 _CLOSED = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -18,16 +21,48 @@ _CLOSED = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 ANTHROPIC: TypeAdapter[Any] = TypeAdapter(list[AnthropicParams], config=_CLOSED)
 OPENAI: TypeAdapter[Any] = TypeAdapter(list[OpenAIParams], config=_CLOSED)
 
-_OF_AN_OLDER_API = {id(ANTHROPIC): {"temperature"}, id(OPENAI): set[str]()}
+_OF_AN_OLDER_API = frozenset({"temperature"})
 """Anthropic's types are of an API version without it; the version that the adapter names still has it."""
 
+_OWN_KEYS = {
+    "deepseek": {"thinking", "reasoning_content"},
+    "glm": {"thinking", "reasoning_content"},
+    "openrouter": {"reasoning", "reasoning_content", "reasoning_details"},
+    "openai_compatible": {"reasoning_content", "reasoning_details"},
+    "qwen": {"enable_thinking", "reasoning_content"},
+    "ollama": {"reasoning_content"},
+    "local": {"chat_template_kwargs", "reasoning_content"},
+}
+"""What providers take beside OpenAI's own keys, in a request or in its messages; the others take no more."""
 
-def accepted_by(sdk: TypeAdapter[Any], body: bytes) -> dict[str, Any]:
-    """The request's JSON, if the SDK's types take it; raises pydantic's ValidationError."""
+
+def accepted_by_openai(body: bytes, provider_type: str) -> Json:
     value = msgspec.json.decode(body)
-    of_its_version = {key: item for key, item in value.items() if key not in _OF_AN_OLDER_API[id(sdk)]}
-    _read_through(sdk.validate_python([of_its_version]))
+    own = _OWN_KEYS.get(provider_type, set[str]())
+    messages = [_without(message, own) for message in value["messages"]]
+    _read_through(OPENAI.validate_python([{**_without(value, own), "messages": messages}]))
     return value
+
+
+def accepted_by_anthropic(body: bytes, _provider_type: str = "anthropic") -> Json:
+    value = msgspec.json.decode(body)
+    _read_through(ANTHROPIC.validate_python([_without(value, _OF_AN_OLDER_API)]))
+    return value
+
+
+def accepted_by_google(body: bytes, _provider_type: str = "gemini") -> Json:
+    """Google's SDK spreads the settings of a generation among those of the request."""
+    value = msgspec.json.decode(body)
+    assert value.keys() <= {"contents", "systemInstruction", "tools", "generationConfig"}
+    flat = {key: value[key] for key in ("systemInstruction", "tools") if key in value}
+    GenerateContentConfig.model_validate({**flat, **value.get("generationConfig", {})})
+    for content in value["contents"]:
+        Content.model_validate_json(msgspec.json.encode(content))
+    return value
+
+
+def _without(value: Json, keys: Container[str]) -> Json:
+    return {key: item for key, item in value.items() if key not in keys}
 
 
 def _read_through(value: Any) -> None:

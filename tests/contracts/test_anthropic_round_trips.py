@@ -5,7 +5,7 @@ from typing import Any
 from anthropic_answers import Said, answers, stream_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sdk_types import ANTHROPIC, accepted_by
+from sdk_types import accepted_by_anthropic
 from wire_reading import Reading, read_in_pieces
 
 from luxx.context.prompt import assistant_messages
@@ -27,7 +27,7 @@ def sent(messages: list[PromptMessage], model: str = MODEL) -> list[Json]:
     request = CompletionRequest(model=model, messages=messages)
     target = Target(provider_id=1, provider_type="anthropic", base_url="https://models.example")
     body = AnthropicAdapter().build_request(request, target, stream=True).body
-    return accepted_by(ANTHROPIC, body)["messages"]
+    return accepted_by_anthropic(body)["messages"]
 
 
 def read(answer: list[Said], **ending: str) -> Reading:

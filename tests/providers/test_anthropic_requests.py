@@ -219,6 +219,35 @@ def test_kept_content_that_no_longer_fits_the_text_is_not_sent() -> None:
     assert body["messages"][1]["content"] == [{"type": "text", "text": "new words"}]
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "tool_result", "tool_use_id": "toolu_9", "content": "2"},
+        {"type": "text", "text": ["Two"]},
+        {"type": "text", "text": "Two", "citations": 3},
+        {"type": "thinking", "thinking": "I add.", "signature": 7},
+        {"type": "redacted_thinking"},
+        {"type": "server_tool_use", "id": ["a"], "name": "b", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": {}},
+        {"type": ["text"]},
+    ],
+)
+def test_what_is_no_block_of_an_answer_is_not_sent(block: Json) -> None:
+    answer = AssistantPrompt(text="Two.", replay={"anthropic_content": [SIGNED, block]})
+
+    turns = sent(UserPrompt(text="1+1?"), answer)["messages"]
+
+    assert turns[1]["content"] == [SIGNED, {"type": "text", "text": "Two."}]
+
+
+def test_turn_of_which_thinking_alone_can_be_sent_is_left_out() -> None:
+    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    notes = {"anthropic_content": [SIGNED, search], "anthropic_model": "claude-sonnet-4-5"}
+    asked = UserPrompt(text="1+1?")
+
+    assert roles(sent(asked, AssistantPrompt(replay=notes), asked)) == ["user"]
+
+
 def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_on() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     paused = AssistantPrompt(text="I look.", replay={

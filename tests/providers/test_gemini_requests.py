@@ -249,6 +249,9 @@ def test_calls_of_another_model_are_marked_for_a_third_generation_in_the_turn_th
         [{"text": 99, "signature": "dA=="}, {"call": "call_1", "signature": "c2ln"}],
         [{"call": "gone", "signature": "Z29uZQ=="}, {"call": "call_1", "signature": "c2ln"}],
         [{"call": "call_1", "signature": "c2ln"}, {"text": "x"}, {}, {"part": 3}],
+        [{"part": {}}, {"part": {"functionCall": {"name": "add"}}}, {"call": "call_1", "signature": "c2ln"}],
+        [{"part": {"executableCode": {}, "functionCall": {}}}, {"call": "call_1", "signature": "c2ln"}],
+        [{"text": -1}, {"text": 7, "signature": "not base64!"}, {"call": "call_1", "signature": "c2ln"}],
     ],
 )
 def test_notes_that_no_longer_fit_the_message_spoil_nothing(notes: list[Any]) -> None:
@@ -258,6 +261,8 @@ def test_notes_that_no_longer_fit_the_message_spoil_nothing(notes: list[Any]) ->
 
     assert [part["text"] for part in parts if "text" in part] == ["I add."]
     assert [part["thoughtSignature"] for part in parts if "functionCall" in part] == ["c2ln"]
+    assert all(part.keys() <= {"text", "functionCall", "thoughtSignature"} for part in parts)
+    assert "thoughtSignature" not in parts[0]
 
 
 @pytest.mark.parametrize("replay", [{"gemini": None}, {"gemini": [1]}, {"reasoning_details": []}])

@@ -116,6 +116,26 @@ def test_reasoning_details_go_back_to_openrouter_unchanged() -> None:
     assert sent("openrouter", messages=[assistant])["messages"][0]["reasoning_details"] == details
 
 
+@pytest.mark.parametrize("details", ["text", {"type": "reasoning.text"}, [1, None, {}, {"type": 2}]])
+def test_notes_that_no_answer_brings_are_not_sent(details: Any) -> None:
+    notes = {"reasoning_details": details, "refusal": {"words": "No."}, "reasoning_field": "content"}
+
+    assert sent("openrouter", messages=[AssistantPrompt(text="2", replay=notes)])["messages"] == [
+        {"role": "assistant", "content": "2"}
+    ]
+    assert sent("openrouter", messages=[AssistantPrompt(replay=notes)])["messages"] == []
+
+
+@pytest.mark.parametrize("provider_type", ["openai", "mistral", "groq"])
+def test_reasoning_is_not_sent_to_those_who_refuse_it(provider_type: str) -> None:
+    notes = {"reasoning_field": "reasoning_content"}
+    assistant = AssistantPrompt(thinking="I add.", tool_calls=[CALL], replay=notes)
+
+    assert sent(provider_type, messages=[assistant])["messages"][0].keys() == {
+        "role", "content", "tool_calls",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("arguments", ['{"x": ', "[1]", "", "[" * 100_000, '{"x": "\ud800"}'])
 def test_arguments_that_are_no_object_are_sent_as_an_empty_one(arguments: str) -> None:
     call = ToolCall(call_id="a", name="add", arguments=arguments)

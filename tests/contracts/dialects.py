@@ -1,0 +1,180 @@
+"""The dialects as rows: an adapter, the providers it speaks to, the vendor's types, and the API's rules.
+
+A further dialect is one more row of `ROWS`; what every request must hold, its tests hold against each row.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sdk_types import accepted_by_anthropic, accepted_by_google, accepted_by_openai
+
+from luxx.providers.adapter import Adapter, CompletionRequest, Target
+from luxx.providers.anthropic import AnthropicAdapter
+from luxx.providers.gemini import GeminiAdapter
+from luxx.providers.openai import OpenAIAdapter
+from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+
+Json = dict[str, Any]
+
+
+def openai_rules(body: Json, asked: CompletionRequest) -> None:
+    """Results follow their calls at once, in the calls' order; a system text comes first."""
+    messages = body["messages"]
+    wanted: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            assert wanted, f"a result without a call: {message}"
+            assert message["tool_call_id"] == wanted.pop(0)
+            continue
+        assert not wanted, f"calls without results: {wanted}"
+        wanted = [call["id"] for call in message.get("tool_calls", [])]
+        if message["role"] == "user" and isinstance(message["content"], list):
+            _assert_images_come_first([part["type"] for part in message["content"]])
+    assert not wanted
+    assert [at for at, message in enumerate(messages) if message["role"] == "system"] in ([], [0])
+    _assert_all_said([_openai_text(message) for message in messages], asked.messages)
+    assert len([1 for message in messages if message["role"] == "tool"]) == _results(asked.messages)
+
+
+def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
+    """Turns alternate, a user's first; results open the turn after their calls; ids are unique."""
+    turns = body["messages"]
+    assert [turn["role"] for turn in turns] == [("user", "assistant")[at % 2] for at in range(len(turns))]
+    assert turns[-1]["role"] == "user"
+    seen: set[str] = set()
+    wanted: list[str] = []
+    for turn in turns:
+        blocks = turn["content"]
+        kinds = [block["type"] for block in blocks]
+        assert blocks
+        assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert kinds[: len(results)] == ["tool_result"] * len(results)
+        assert sorted(results) == sorted(wanted)
+        wanted = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert all(re.fullmatch("[a-zA-Z0-9_-]+", call_id) and call_id not in seen for call_id in wanted)
+        assert len(set(wanted)) == len(wanted)
+        seen.update(wanted)
+    assert not wanted
+    _assert_all_said(
+        [_blocks_text(turn["content"]) for turn in turns] + [body.get("system", "")], asked.messages
+    )
+    assert len(seen) == _results(asked.messages)
+    for one in asked.messages:
+        if isinstance(one, UserPrompt) and one.images:
+            _assert_images_stand_before(one, turns)
+    _assert_switches_fit(body)
+    offered = {tool["name"] for tool in body.get("tools", [])}
+    called = {b["name"] for turn in turns for b in turn["content"] if b["type"] == "tool_use"}
+    assert asked.tools or offered == called
+
+
+def gemini_rules(body: Json, asked: CompletionRequest) -> None:
+    """Turns alternate, a user's first, none empty; results follow their calls at once, by id and name."""
+    contents = body["contents"]
+    roles = [content["role"] for content in contents]
+    assert roles == [("user", "model")[at % 2] for at in range(len(contents))]
+    wanted: list[tuple[str, str]] = []
+    for content in contents:
+        parts = content["parts"]
+        assert parts
+        results = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        assert sorted((result["id"], result["name"]) for result in results) == sorted(wanted)
+        calls = [part["functionCall"] for part in parts if "functionCall" in part]
+        assert not (calls and results)
+        assert all(isinstance(call["args"], dict) for call in calls)
+        wanted = [(call["id"], call["name"]) for call in calls]
+    assert not wanted
+    system = body.get("systemInstruction", {"parts": []})
+    _assert_all_said([_blocks_text(content["parts"]) for content in [*contents, system]], asked.messages)
+
+
+def _assert_switches_fit(body: Json) -> None:
+    thinking = body.get("thinking", {"type": "disabled"})
+    assert body["max_tokens"] > 0
+    assert 1024 <= thinking.get("budget_tokens", 1024) < max(body["max_tokens"], 1025)
+    assert thinking["type"] == "disabled" or "temperature" not in body
+    assert 0 <= body.get("temperature", 0) <= 1
+
+
+def _assert_images_come_first(kinds: list[str]) -> None:
+    assert "image_url" not in kinds[kinds.index("text") :] if "text" in kinds else True
+
+
+def _assert_images_stand_before(said_with: UserPrompt, turns: list[Json]) -> None:
+    expected = ["image"] * len(said_with.images) + ["text"]
+    for turn in turns:
+        kinds = [block["type"] for block in turn["content"]]
+        texts_there = [block.get("text") for block in turn["content"]]
+        for at, text in enumerate(texts_there):
+            start = at - len(said_with.images)
+            if text == said_with.text and start >= 0 and kinds[start : at + 1] == expected:
+                return
+    raise AssertionError(f"the images are not right before {said_with.text!r}")
+
+
+def _assert_all_said(sent: list[str], messages: list[PromptMessage]) -> None:
+    whole = "".join(sent)
+    for message in messages:
+        if isinstance(message, SystemPrompt | UserPrompt | AssistantPrompt) and message.text.strip():
+            assert message.text in whole
+
+
+def _openai_text(message: Json) -> str:
+    content = message["content"] or ""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _blocks_text(blocks: list[Json]) -> str:
+    """Of blocks and of parts; a block of another type may have a text of its own, which is nobody's words."""
+    return "".join(block.get("text") or "" for block in blocks if block.get("type", "text") == "text")
+
+
+def _results(messages: list[PromptMessage]) -> int:
+    return sum(isinstance(message, ToolPrompt) for message in messages)
+
+
+class Row(NamedTuple):
+    """`accepts` gives the body's JSON, or raises where the vendor's types refuse it from this provider."""
+
+    adapter: Adapter
+    provider_types: list[str]
+    accepts: Callable[[bytes, str], Json]
+    rules: Callable[[Json, CompletionRequest], None]
+    models: list[str]
+
+    def body(self, asked: CompletionRequest, provider_type: str) -> bytes:
+        target = Target(provider_id=1, provider_type=provider_type, base_url="https://models.example")
+        return self.adapter.build_request(asked, target, stream=True).body
+
+
+ROWS = {
+    "openai": Row(
+        OpenAIAdapter(),
+        [
+            "openai", "openai_compatible", "deepseek", "glm", "openrouter", "mistral", "groq", "qwen",
+            "ollama", "local",
+        ],
+        accepted_by_openai,
+        openai_rules,
+        ["gpt-4.1-mini", "gpt-5", "o3", "deepseek-reasoner"],
+    ),
+    "anthropic": Row(
+        AnthropicAdapter(),
+        ["anthropic"],
+        accepted_by_anthropic,
+        anthropic_rules,
+        ["claude-sonnet-4-5", "claude-opus-5-5", "claude-sonnet-5", "claude-3-5-haiku-latest", "a-model"],
+    ),
+    "gemini": Row(
+        GeminiAdapter(),
+        ["gemini"],
+        accepted_by_google,
+        gemini_rules,
+        [
+            "gemini-2.0-flash", "gemini-2.5-flash", "gemini-2.5-pro", "gemini-3-pro-preview",
+            "gemini-flash-latest",
+        ],
+    ),
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""A conversation begun with one dialect's model goes on with any other's, which is told none of its notes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import anthropic_answers
+import gemini_answers
+import openai_answers
+import pytest
+import recorded
+from dialects import ROWS
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wire_reading import Reading, read_in_pieces
+
+from luxx.providers.adapter import CompletionRequest
+from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
+from luxx.wire.tool import ToolCall
+
+UNHURRIED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Source(NamedTuple):
+    answers: st.SearchStrategy[Any]
+    stream_of: Callable[[Any], bytes]
+
+
+SOURCES = {
+    "openai": Source(openai_answers.answers(), openai_answers.stream_of),
+    "anthropic": Source(anthropic_answers.answers(), anthropic_answers.stream_of),
+    "gemini": Source(gemini_answers.answers, gemini_answers.stream_of),
+}
+KINDS = [(dialect, provider) for dialect, row in ROWS.items() for provider in row.provider_types]
+FOREIGN = [(source, *kind) for source in SOURCES for kind in KINDS if source != kind[0]]
+STRICT = ["openai", "mistral", "groq"]
+"""Providers of the OpenAI dialect that refuse a request for a key of its messages that they do not know."""
+
+
+def history(reading: Reading, *, with_notes: bool) -> list[PromptMessage]:
+    """The answer in the turn that goes on after its calls, or in one that is over."""
+    calls = [ToolCall(call_id=c["id"], name=c["name"], arguments=c["arguments"]) for c in reading.calls]
+    refusal = reading.replay.get("refusal", "")
+    answer = AssistantPrompt(
+        text=reading.text or refusal,  # The words of a refusal are stored as text.
+        thinking=reading.thinking,
+        tool_calls=calls,
+        replay=reading.replay if with_notes else {},
+    )
+    results = [ToolPrompt(call_id=call.call_id, name=call.name, content="{}") for call in calls]
+    asked = UserPrompt(text="Go on.")
+    return [asked, answer, *results] if calls else [asked, answer, asked]
+
+
+def goes_on_without_notes(reading: Reading, dialect: str, provider: str) -> None:
+    row = ROWS[dialect]
+    for model in row.models:
+        asked, bare = (
+            CompletionRequest(
+                model=model, messages=history(reading, with_notes=with_notes), thinking_enabled=True
+            )
+            for with_notes in (True, False)
+        )
+        sent = row.body(asked, provider)
+        row.rules(row.accepts(sent, provider), asked)
+        assert sent == row.body(bare, provider)
+
+
+@pytest.mark.parametrize(("source", "dialect", "provider"), FOREIGN)
+@UNHURRIED
+@given(data=st.data())
+def test_answer_of_another_dialect_is_sent_by_what_it_said_alone(
+    source: str, dialect: str, provider: str, data: st.DataObject
+) -> None:
+    answers, stream_of = SOURCES[source]
+    stream = stream_of(data.draw(answers))
+
+    goes_on_without_notes(read_in_pieces(ROWS[source].adapter.parser, stream, 4096), dialect, provider)
+
+
+@pytest.mark.parametrize("provider", STRICT)
+@UNHURRIED
+@given(answer=openai_answers.answers())
+def test_strict_providers_are_sent_no_reasoning_of_their_own_dialect(provider: str, answer: Any) -> None:
+    stream = openai_answers.stream_of(answer)
+
+    goes_on_without_notes(read_in_pieces(ROWS["openai"].adapter.parser, stream, 4096), "openai", provider)
+
+
+@pytest.mark.parametrize("provider", ROWS["openai"].provider_types)
+@UNHURRIED
+@given(answer=openai_answers.answers())
+def test_reasoning_goes_to_the_compatibles_in_keys_that_they_take(provider: str, answer: Any) -> None:
+    row = ROWS["openai"]
+    reading = read_in_pieces(row.adapter.parser, openai_answers.stream_of(answer), 4096)
+    asked = CompletionRequest(model="m", messages=history(reading, with_notes=True), thinking_enabled=True)
+
+    body = row.accepts(row.body(asked, provider), provider)
+
+    row.rules(body, asked)
+    told = body["messages"][1].get("reasoning_details", [])
+    takes_details = provider in ("openrouter", "openai_compatible")
+    assert told == (reading.replay.get("reasoning_details", []) if takes_details else [])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for entry in recorded.all_entries() if entry["expected_error"] is None],
+    ids=lambda entry: entry["file"],
+)
+def test_recorded_answer_goes_on_with_every_other_dialect(entry: dict[str, Any]) -> None:
+    reading = read_in_pieces(ROWS[entry["api"]].adapter.parser, recorded.stream_of(entry), 4096)
+
+    for source, dialect, provider in FOREIGN:
+        if source == entry["api"]:
+            goes_on_without_notes(reading, dialect, provider)
+
+
+def test_names_and_ids_of_another_dialects_calls_fit_openais_bounds() -> None:
+    call = ToolCall(call_id="toolu_" + "x" * 60, name="default_api:add." + "y" * 80, arguments="{}")
+    result = ToolPrompt(call_id=call.call_id, name=call.name, content="{}")
+    messages = [UserPrompt(text="Go on."), AssistantPrompt(tool_calls=[call]), result]
+    asked = CompletionRequest(model="gpt-5", messages=messages)
+    row = ROWS["openai"]
+
+    body = row.accepts(row.body(asked, "openai"), "openai")
+
+    row.rules(body, asked)
+    sent = body["messages"][1]["tool_calls"][0]
+    assert len(sent["id"]) <= 40
+    assert sent["function"]["name"] == "default_api_add_" + "y" * 48

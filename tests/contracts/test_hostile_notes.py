@@ -1,0 +1,128 @@
+"""Whatever a replay note holds, a request is made of it in which calls and results pair and all is said."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from dialects import ROWS
+from histories import histories, said
+from hostile_notes import any_notes, spoiled, well_formed
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from luxx.context.prompt import PastMessage, prompt_messages
+from luxx.providers.adapter import CompletionRequest
+from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt
+from luxx.wire.step import Step, StepStatus, StepType, step_id
+
+UNHURRIED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def with_notes(draw: Any, messages: list[PromptMessage], notes: Any) -> list[PromptMessage]:
+    """The history as the store gives it: notes are JSON there."""
+    return [
+        msgspec.structs.replace(one, replay=msgspec.json.decode(msgspec.json.encode(draw(notes(one)))))
+        if isinstance(one, AssistantPrompt)
+        else one
+        for one in messages
+    ]
+
+
+def asked_with(draw: Any, model: str, notes: Any) -> CompletionRequest:
+    messages = with_notes(draw, draw(histories()), notes)
+    return CompletionRequest(model=model, messages=messages, thinking_enabled=draw(st.booleans()))
+
+
+@pytest.mark.parametrize("dialect", ROWS)
+@UNHURRIED
+@given(data=st.data())
+def test_well_formed_notes_are_sent_as_the_vendors_types_and_rules_have_it(
+    dialect: str, data: st.DataObject
+) -> None:
+    row = ROWS[dialect]
+    asked = asked_with(data.draw, data.draw(st.sampled_from(row.models)), well_formed)
+    provider = data.draw(st.sampled_from(row.provider_types))
+
+    row.rules(row.accepts(row.body(asked, provider), provider), asked)
+
+
+@pytest.mark.parametrize("notes", [spoiled, lambda _: any_notes], ids=["one value replaced", "any JSON"])
+@pytest.mark.parametrize("dialect", ROWS)
+@UNHURRIED
+@given(data=st.data())
+def test_notes_of_any_shape_spoil_no_request(dialect: str, notes: Any, data: st.DataObject) -> None:
+    row = ROWS[dialect]
+    asked = asked_with(data.draw, data.draw(st.sampled_from(row.models)), notes)
+    provider = data.draw(st.sampled_from(row.provider_types))
+
+    row.rules(msgspec.json.decode(row.body(asked, provider)), asked)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Step]:
+    """Steps of an assistant message: words, and calls with their results."""
+    made: list[Step] = []
+    for kind in draw(st.lists(st.sampled_from(StepType), max_size=6)):
+        calls = {
+            StepType.TOOL_CALL: {"name": "add", "arguments": "{}", "id_ref": f"c{len(made)}"},
+            StepType.TOOL_RESULT: {"name": "add", "success": True, "id_ref": f"c{len(made) - 1}"},
+        }.get(kind, {})
+        made.append(
+            Step(
+                id=step_id(len(made)),
+                index=len(made),
+                type=kind,
+                content=draw(said),
+                status=StepStatus.DONE,
+                **calls,
+            )
+        )
+    return made
+
+
+@UNHURRIED
+@given(past=st.lists(st.tuples(steps(), st.lists(any_notes, max_size=5)), max_size=3))
+def test_stored_notes_of_any_shape_make_a_prompt(past: list[tuple[list[Step], list[Any]]]) -> None:
+    stored = msgspec.json.encode([notes for _, notes in past])
+    messages = [
+        PastMessage(steps=tuple(steps), replay=tuple(notes))
+        for (steps, _), notes in zip(past, msgspec.json.decode(stored), strict=True)
+    ]
+
+    prompt = prompt_messages("", messages)
+
+    spoken = [one.content for steps, _ in past for one in steps if one.type == StepType.TEXT]
+    assert "".join(one.text for one in prompt if isinstance(one, AssistantPrompt)) == "".join(spoken)
+    called = [call.call_id for one in prompt if isinstance(one, AssistantPrompt) for call in one.tool_calls]
+    answered = {one.call_id for one in prompt if isinstance(one, ToolPrompt)}
+    assert set(called) <= answered
+    assert msgspec.json.encode([list(message.replay) for message in messages]) == stored
+    for row in ROWS.values():
+        asked = CompletionRequest(model=row.models[0], messages=prompt)
+        msgspec.json.decode(row.body(asked, row.provider_types[0]))
+
+
+def test_very_many_paused_notes_are_joined_in_no_time() -> None:
+    notes = tuple({"paused": True, f"key_{at}": at, "anthropic_content": [at]} for at in range(100_000))
+
+    prompt = prompt_messages("", [PastMessage(replay=notes)])
+
+    assert [len(one.replay) for one in prompt if isinstance(one, AssistantPrompt)] == [100_002]
+    assert notes[0]["anthropic_content"] == [0]
+
+
+def test_very_many_blocks_of_an_imported_note_are_sent_in_no_time() -> None:
+    blocks = [
+        block
+        for at in range(20_000)
+        for block in (
+            {"type": "server_tool_use", "id": f"a{at}", "name": "b", "input": {}},
+            {"type": "web_search_tool_result", "tool_use_id": f"a{at}", "content": []},
+        )
+    ]
+    row = ROWS["anthropic"]
+    answer = AssistantPrompt(text="So.", replay={"anthropic_content": blocks})
+
+    sent = row.body(CompletionRequest(model="claude-sonnet-4-5", messages=[answer]), "anthropic")
+
+    assert len(msgspec.json.decode(sent)["messages"][-1]["content"]) == 40_001

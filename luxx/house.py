@@ -77,6 +77,9 @@ NO_SANDBOX = "none"
 PRUNE_SECONDS = 3600.0
 """How often the audit log is cut to what is kept; also done at the start."""
 
+SWEEP_SECONDS = 3600.0
+"""How often what killed servers left of imports is deleted, where servers share a database."""
+
 GRACE_SECONDS = 5.0
 """How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
 
@@ -166,6 +169,8 @@ class House:
             asyncio.create_task(watch_event_loop(self.metrics)),
             asyncio.create_task(self._keep_audit()),
         ]
+        if not self.store.is_sqlite:
+            self._background.append(asyncio.create_task(self._sweep_transfers()))
         gc.collect()
         gc.freeze()
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
@@ -282,6 +287,14 @@ class House:
             except SQLAlchemyError as error:
                 logger.warning("audit_not_pruned", error=str(error))
             await asyncio.sleep(WINDOW_SECONDS / 2)
+
+    async def _sweep_transfers(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self.transfer.sweep()
+            except SQLAlchemyError as error:
+                logger.warning("transfers_not_swept", error=str(error))
 
     def service_state(self) -> ServiceState:
         """What the public routes tell."""

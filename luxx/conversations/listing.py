@@ -12,6 +12,7 @@ from luxx.accounts.caller import Caller
 from luxx.conversations.lists import conversation_page
 from luxx.conversations.models import ConversationRow
 from luxx.conversations.views import ConversationView
+from luxx.store.engine import CASELESS
 
 
 class ConversationSort(StrEnum):
@@ -55,8 +56,14 @@ def _conditions(dialect: str, wanted: ConversationFilter) -> list[ColumnElement[
     if wanted.tag is not None:
         conditions.append(_has_tag(dialect, wanted.tag))
     if wanted.q:
-        conditions.append(ConversationRow.title.icontains(wanted.q, autoescape=True))
+        conditions.append(_has_in_title(dialect, wanted.q))
     return conditions
+
+
+def _has_in_title(dialect: str, part: str) -> ColumnElement[bool]:
+    if dialect == "postgresql":
+        return ConversationRow.title.icontains(part, autoescape=True)
+    return func.instr(getattr(func, CASELESS)(ConversationRow.title), part.casefold()) > 0
 
 
 def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, func, select, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -40,14 +40,38 @@ READ = 100_000
 _texts = table_of(SearchTextRow)
 _messages = table_of(MessageRow)
 _conversations = table_of(ConversationRow)
-_find = {
-    "sqlite": text(
-        "SELECT rowid FROM search_index WHERE search_index MATCH :wanted ORDER BY rowid DESC LIMIT :most"
-    ),
-    "postgresql": text(
-        "SELECT id FROM search_texts WHERE words @@ CAST(:wanted AS tsquery) ORDER BY id DESC LIMIT :most"
-    ),
-}
+_hidden = (
+    select(_conversations.c.id)
+    # Past the empty text, and not "is not null": SQLite finds only a range by the index.
+    .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id > "")
+    .limit(1)
+)
+_is_there = """AND NOT EXISTS (
+    SELECT 1 FROM search_texts AS said LEFT JOIN messages ON messages.id = said.message_id
+    JOIN conversations ON conversations.id = coalesce(said.conversation_id, messages.conversation_id)
+    WHERE said.id = {} AND conversations.import_id IS NOT NULL
+)"""
+
+
+def _find(also: str) -> dict[str, TextClause]:
+    """The statement of each database, with a condition on a hit whose id is put in its braces."""
+    lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
+    return {
+        "sqlite": text(
+            "SELECT rowid FROM search_index WHERE search_index MATCH :wanted "
+            f"{lite} ORDER BY rowid DESC LIMIT :most"
+        ),
+        "postgresql": text(
+            "SELECT id FROM search_texts WHERE words @@ CAST(:wanted AS tsquery) "
+            f"{postgres} ORDER BY id DESC LIMIT :most"
+        ),
+    }
+
+
+_find_any = _find("")
+_find_shown = _find(_is_there)
+"""Asking of each hit whether it is hidden costs more than finding it: only for who has something hidden."""
+
 _shown = (
     select(
         _texts.c.id,
@@ -139,10 +163,14 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     if not terms:
         return Found(hits=[], total=0, has_more=False)
     connection = session.connection()
+    # One conversation was looked for above, as one that is there.
+    is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
+    statements = _find_shown if is_some_hidden else _find_any
     found: list[int] = []
     has_more = False
     for kind in SearchKind if search.kind is None else (search.kind,):
-        ids = _ids(connection, terms, caller, kind, search.conversation_id)
+        wanted = _wanted(connection.dialect.name, terms, caller, kind, search.conversation_id)
+        ids = _ids(connection, statements[connection.dialect.name], wanted)
         has_more |= len(ids) > MOST_HITS
         found += ids[:MOST_HITS]
     start = (page - 1) * page_size
@@ -151,17 +179,23 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     return Found(hits=hits, total=len(found), has_more=has_more)
 
 
-def _ids(
-    connection: Connection, terms: list[Term], caller: Caller, kind: SearchKind, conversation_id: str | None
-) -> list[int]:
-    """Newest first, at most one more than are shown."""
+def _has_hidden(connection: Connection, caller: Caller) -> bool:
+    """Whether an import of the caller's is on its way, or something is hidden for other reasons."""
+    return connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
+
+
+def _wanted(
+    dialect: str, terms: list[Term], caller: Caller, kind: SearchKind, conversation_id: str | None
+) -> str:
     scope = [owner(kind, caller.user_id)]
     if conversation_id is not None:
         scope.append(place(conversation_id))
-    dialect = connection.dialect.name
-    wanted = _expression(dialect, [*(Term(words=(word,), pieces=()) for word in scope), *terms])
-    found = connection.execute(_find[dialect], {"wanted": wanted, "most": MOST_HITS + 1})
-    return list(found.scalars())
+    return _expression(dialect, [*(Term(words=(word,), pieces=()) for word in scope), *terms])
+
+
+def _ids(connection: Connection, statement: TextClause, wanted: str) -> list[int]:
+    """Newest first, at most one more than are shown."""
+    return list(connection.execute(statement, {"wanted": wanted, "most": MOST_HITS + 1}).scalars())
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:

@@ -35,8 +35,15 @@ Work = Callable[[Session], T]
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
+CASELESS = "luxx_caseless"
+"""A function of SQLite connections: a text without capitals, of any language."""
+
 POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "tcp_user_timeout": 30_000}
 """Seconds, seconds and milliseconds: a server that is gone is noticed, and nothing waits for it for ever."""
+
+SQLITE_READ = {"luxx_read": True}
+POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
+"""All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
 
 GROUP_LIMIT = 64
 """Most writes in one commit, so that the first of them does not wait long."""
@@ -82,6 +89,8 @@ def open_engine(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
+    # SQLite's own `lower` knows no letters but those of English.
+    connection.create_function(CASELESS, 1, _caseless, deterministic=True)
     for pragma in (
         "journal_mode=WAL",
         "synchronous=FULL",
@@ -90,6 +99,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "cache_size=-16000",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _caseless(text: str | None) -> str | None:
+    return None if text is None else text.casefold()
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -104,7 +117,7 @@ class Store:
         self.engine = engine
         self._on_write = on_write
         self.is_sqlite = engine.dialect.name == "sqlite"
-        self._reading = engine.execution_options(luxx_read=True)
+        self._reading = engine.execution_options(**(SQLITE_READ if self.is_sqlite else POSTGRESQL_READ))
         self._kept = _KeptConnections(self._reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
         self._writer = _GroupWriter(engine) if self.is_sqlite else None

@@ -43,7 +43,7 @@ def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[Ready
         pinned=draft.pinned,
         archived=draft.archived,
         tags=_encode(draft.tags).decode(),
-        selected_leaf_id=ids.get(draft.leaf) if draft.leaf is not None else None,
+        selected_leaf_id=_leaf(draft, ids),
         created_at=began,
         updated_at=draft.updated_at or ended,
     )
@@ -110,6 +110,17 @@ def _ids(moments: list[datetime]) -> Iterator[str]:
 
 def _milliseconds(moment: datetime) -> int:
     return max(0, int(moment.timestamp() * 1000))
+
+
+def _leaf(draft: Draft, ids: dict[str, str]) -> str | None:
+    """The end of the selected path. Where the file names none that is there, the newest message: the
+    conversation would go on without all that was said.
+    """
+    if draft.leaf is not None and draft.leaf in ids:
+        return ids[draft.leaf]
+    if draft.leaf is not None:
+        draft.losses.add("selected messages that are missing")
+    return max(ids.values(), default=None)
 
 
 def _id_of(key: str | None, ids: dict[str, str]) -> str | None:

@@ -64,9 +64,14 @@ class TransferService:
 
     async def open(self) -> None:
         """Deletes what imports left behind that never came to their end."""
-        before = None
-        if not self._store.is_sqlite:
-            before = id_at(int((time.time() - STALE_SECONDS) * 1000), 0)
+        if self._store.is_sqlite:
+            await asyncio.to_thread(forget, self._store)
+        else:
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Deletes what has been hidden for longer than an import takes, whichever server began it."""
+        before = id_at(int((time.time() - STALE_SECONDS) * 1000), 0)
         await asyncio.to_thread(forget, self._store, before=before)
 
     async def export_json(self, caller: Caller, conversation_id: str) -> Download:

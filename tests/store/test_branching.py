@@ -57,6 +57,12 @@ def test_conversations_are_found_by_what_they_carry(desk: Desk) -> None:
     assert found("tag=x%22,%22work") == ["Other"]
     assert found("q=50%25") == ["50% off"]
     assert found("q=OTHER&pinned=false&archived=false&sort=updated") == ["Other"]
+    for title in ("Über München", "ДОМ 100%", "Straße"):
+        desk.chat(title=title, project_id=project)
+    for query in ("q=ÜBER", "q=über mÜN", "q=MÜNCHEN&sort=updated"):
+        assert found(query) == ["Über München"], query
+    assert found("q=дом 100%25") == ["ДОМ 100%"]
+    assert found("q=_ber") == found("q=%25ber") == []
     desk.person.good("DELETE", f"/projects/{project}")
     assert found("q=") == []
 

@@ -120,6 +120,28 @@ def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: Person) ->
     assert comparable(document_of(ann, made)) == comparable(document)
 
 
+def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newest(
+    ann: Person, talk: str
+) -> None:
+    document = document_of(ann, talk)
+    for named, losses in (
+        ("nowhere", {"selected messages that are missing": 1}),
+        (None, {}),
+    ):
+        document["conversation"]["selected_leaf_id"] = named
+        report = bring(ann, document)
+        assert {name: n for name, n in lost(report).items() if name.startswith("selected")} == losses
+        (made,) = report["conversation_ids"]
+        newest = ann.good("GET", f"/messages?conversation_id={made}")["items"][0]["id"]
+        assert path_of(ann, made)[-1]["id"] == newest
+        ann.good("POST", "/messages", json={"conversation_id": made, "content": "and now?"})
+        assert path_of(ann, made)[-2]["parent_id"] == newest
+    del document["conversation"]["selected_leaf_id"]
+    assert path_of(ann, bring(ann, document)["conversation_ids"][0])
+    empty = {**document, "messages": []}
+    assert path_of(ann, bring(ann, empty)["conversation_ids"][0]) == []
+
+
 def test_references_to_things_of_another_server_are_not_believed(ann: Person, talk: str) -> None:
     document = document_of(ann, talk)
     document["messages"][0]["attachments"][0]["blob_id"] = "01890a5d-ac96-774b-bcce-b302099a8057"

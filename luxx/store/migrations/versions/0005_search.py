@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
@@ -105,12 +106,20 @@ def _fill(connection: sa.Connection) -> None:
                     SearchKind.MESSAGE,
                     row.user_id,
                     row.conversation_id,
-                    searched_text(row.content),
+                    _said(row.content),
                 ),
             }
             for row in rows
         ]
         connection.execute(write, indexed_messages)
+
+
+def _said(content: str) -> str:
+    """Of a message that cannot be read nothing is found, and the others are."""
+    try:
+        return searched_text(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
 
 
 def _batches(connection: sa.Connection, query: Any, key: Any) -> Iterator[Sequence[Any]]:

@@ -2,6 +2,7 @@
 
 # pyright: basic
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,11 @@ revision: str = "0006"
 down_revision: str | None = "0005"
 branch_labels: Sequence[str] | None = None
 depends_on: Sequence[str] | None = None
+
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""A model may call a tool by any name, and JSON can say more than a database's text."""
+
+MOST = 2**31 - 1
 
 
 def upgrade() -> None:
@@ -68,13 +74,12 @@ def _fill_tool_calls(connection: sa.Connection) -> None:
     last: dict[str, Any] = {}
     found = connection.execute(steps.order_by(events.c.run_id, events.c.seq).execution_options(yield_per=500))
     for run_id, seq, data in found:
-        event = json.loads(bytes(data))
-        step = event["step"]
-        if step["type"] == "tool_call":
+        step, timestamp = _read(data)
+        if step.get("type") == "tool_call" and _is_number(step.get("index")):
             call = _call(run_id, seq, step)
             last = calls.setdefault((run_id, step["index"]), call)
-            _note(last, step, event["timestamp"])
-        elif step["type"] == "tool_result" and last.get("run_id") == run_id:
+            _note(last, step, timestamp)
+        elif step.get("type") == "tool_result" and last.get("run_id") == run_id:
             last["result_seq"] = seq
     if calls:
         names = next(iter(calls.values()))
@@ -82,25 +87,47 @@ def _fill_tool_calls(connection: sa.Connection) -> None:
         connection.execute(sa.insert(table), list(calls.values()))
 
 
+def _read(data: Any) -> tuple[dict[str, Any], datetime | None]:
+    """The step of an event and when it was logged; a damaged line of a log must not stop a start."""
+    try:
+        event = json.loads(bytes(data))
+        step = event["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}, None
+    try:
+        at = datetime.fromisoformat(event["timestamp"]).replace(tzinfo=None)
+    except (ValueError, KeyError, TypeError):
+        at = None
+    return (step if isinstance(step, dict) else {}), at
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def _text(value: Any, length: int) -> str:
+    return UNSTORABLE.sub("\ufffd", value[:length]) if isinstance(value, str) else ""
+
+
 def _call(run_id: str, seq: int, step: dict[str, Any]) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "step_index": step["index"],
-        "tool": str(step.get("name", ""))[:200],
+        "tool": _text(step.get("name"), 200),
         "seq": seq,
         "result_seq": None,
-        "status": step["status"],
+        "status": "",
         "started_at": None,
         "completed_at": None,
         "duration_ms": None,
     }
 
 
-def _note(call: dict[str, Any], step: dict[str, Any], timestamp: str) -> None:
-    at = datetime.fromisoformat(timestamp).replace(tzinfo=None)
-    call["status"] = step["status"]
-    if step["status"] == "running":
+def _note(call: dict[str, Any], step: dict[str, Any], at: datetime | None) -> None:
+    call["status"] = status = _text(step.get("status"), 20)
+    if status == "running":
         call["started_at"] = at
-    elif step["status"] != "pending":
+    elif status != "pending":
+        duration = step.get("duration_ms")
         call["completed_at"] = at
-        call["duration_ms"] = step.get("duration_ms")
+        call["duration_ms"] = duration if _is_number(duration) else None

@@ -1,0 +1,109 @@
+"""Search while an import, or what else hides conversations, is going on: what is hidden takes no place."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import add_user
+from sqlalchemy import event, insert, update
+
+from luxx.accounts.caller import Caller
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search import MOST_HITS, Found, Search, SearchService
+from luxx.conversations.search_index import index_messages, index_title
+from luxx.house import House
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.tool import CommandPermission
+
+assert House  # Importing the roof imports every table there is.
+
+ANN = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
+)
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    made = Store(engine)
+    made.write_now(add_user)
+    yield made
+    made.close()
+
+
+def put(store: Store, titles: int, messages: int, *, import_id: str | None = None) -> None:
+    """Conversations that are called tiger, and messages that say it in the last of them."""
+    now = utc_now()
+
+    def work(session: Any) -> None:
+        connection = session.connection()
+        for _ in range(titles):
+            id_ = new_id()
+            row = {"id": id_, "user_id": 1, "title": "tiger", "created_at": now, "updated_at": now}
+            session.execute(insert(ConversationRow).values(row | {"tags": "[]", "import_id": import_id}))
+            index_title(connection, user_id=1, conversation_id=id_, title="tiger")
+        said = [
+            {"id": new_id(), "user_id": 1, "conversation_id": id_, "created_at": now, "role": "user",
+             "content": '{"text":"a tiger"}'}
+            for _ in range(messages)
+        ]  # fmt: skip
+        session.execute(insert(MessageRow), said)
+        index_messages(connection, said)
+
+    store.write_now(work)
+
+
+def find(store: Store) -> Found:
+    return asyncio.run(SearchService(store).find(ANN, Search(query="tiger"), page=1, page_size=100))
+
+
+def test_what_is_hidden_neither_counts_nor_crowds_out_what_is_there(store: Store) -> None:
+    put(store, titles=2, messages=3)
+    put(store, titles=3, messages=MOST_HITS + 500, import_id=new_id())
+    put(store, titles=1, messages=1)
+    found = find(store)
+    assert (found.total, len(found.hits), found.has_more) == (3 + 4, 3 + 4, False)
+    assert [hit.rank for hit in found.hits] == [1, 2, 3, 4, 5, 6, 7]
+    store.write_now(lambda session: session.execute(update(ConversationRow).values(import_id=None)) and None)
+    found = find(store)
+    assert (found.total, found.has_more) == (6 + MOST_HITS, True)
+
+
+def test_whether_something_is_hidden_is_read_from_an_index_and_asked_of_no_hit_where_it_is_not(
+    store: Store,
+) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
+        asked.append((statement, parameters))
+
+    put(store, titles=1, messages=5)
+    event.listen(store.engine, "before_cursor_execute", listen)
+    assert find(store).total == 6
+    assert not [statement for statement, _ in asked if "NOT EXISTS" in statement]
+    asked.clear()
+    event.remove(store.engine, "before_cursor_execute", listen)
+    put(store, titles=1, messages=5, import_id=new_id())
+    event.listen(store.engine, "before_cursor_execute", listen)
+    assert find(store).total == 6
+    event.remove(store.engine, "before_cursor_execute", listen)
+    assert [statement for statement, _ in asked if "NOT EXISTS" in statement]
+    if store.is_sqlite:
+        assert [
+            line for line in plans(store, asked) if line.startswith("SCAN") and "VIRTUAL" not in line
+        ] == []
+
+
+def plans(store: Store, asked: list[tuple[str, Any]]) -> list[str]:
+    with store.engine.connect() as connection:
+        return [
+            row.detail
+            for statement, parameters in list(asked)
+            if statement.startswith("SELECT")
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]

@@ -1,0 +1,71 @@
+"""Servers that share a database: what one left of an import when it was killed, another deletes."""
+
+import asyncio
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+from store.conftest import postgresql
+from store.databases import new_database
+
+from luxx.accounts.models import User
+from luxx.clock import id_at, new_id, utc_now
+from luxx.config import AppConfig, Config, DatabaseConfig, LocalConfig, WorkspaceConfig
+from luxx.conversations.models import ConversationRow
+from luxx.house import House
+from luxx.transfer.ready import ReadyConversation, ReadyRow
+from luxx.transfer.service import STALE_SECONDS
+from luxx.transfer.writing import write_hidden
+
+__all__ = ["postgresql"]
+
+
+def rows() -> io.BytesIO:
+    """A conversation as a reading process hands it on."""
+    now = utc_now()
+    ready: ReadyRow = ReadyConversation(
+        id=new_id(), title="t", model=None, system_prompt=None, temperature=None, max_tokens=None,
+        thinking_enabled=None, pinned=False, archived=False, tags="[]", selected_leaf_id=None,
+        created_at=now, updated_at=now,
+    )  # fmt: skip
+    return io.BytesIO(msgspec.json.encode(ready) + b"\n")
+
+
+def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
+    postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.house.SWEEP_SECONDS", 0.05)
+    config = Config(
+        app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
+        database=DatabaseConfig(url=new_database(postgresql, "swept")),
+        workspace=WorkspaceConfig(root=str(tmp_path / "workspaces")),
+        local=LocalConfig(enabled=False),
+        data_dir=str(tmp_path / "data"),
+    )
+    asyncio.run(serve_and_look(House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})))
+
+
+async def serve_and_look(house: House) -> None:
+    await house.open()
+    try:
+        going_on, left = new_id(), id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
+
+        def hide(import_id: str) -> None:
+            user = house.store.read_now(lambda session: session.scalar(select(User.id)))
+            write_hidden(house.store, user or 0, import_id, rows())
+
+        def hidden(session: Any) -> set[str]:
+            return set(session.scalars(select(ConversationRow.import_id)))
+
+        await asyncio.to_thread(hide, going_on)
+        await asyncio.to_thread(hide, left)
+        async with asyncio.timeout(30):
+            while left in await house.store.read(hidden):  # noqa: ASYNC110 - another task deletes it
+                await asyncio.sleep(0.02)
+        assert await house.store.read(hidden) == {going_on}
+    finally:
+        await house.close()

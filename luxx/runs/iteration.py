@@ -13,7 +13,7 @@ from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
 from luxx.observe import Metrics
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.answer import Retry
+from luxx.providers.answer import Answer, Retry
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient
 from luxx.runs.brief import ChatBrief
@@ -88,7 +88,7 @@ class Iteration:
     ) -> None:
         self._metrics = metrics
         self._deltas = 0
-        self._is_retrying = False
+        self._answer: Answer | None = None
         self._brief = brief
         self._log = log
         self._channel = channel
@@ -105,7 +105,7 @@ class Iteration:
         Raises Cut when the provider fails for good or a person cancels.
         """
         reader = CompletionReader(self._brief.run_id, len(self._log.state.steps), self._channel.open_steps)
-        self._deltas = 0
+        self._deltas, self._answer = 0, None
         request = self._request(self._crew.tools if with_tools else [])
         try:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
@@ -115,8 +115,8 @@ class Iteration:
             raise Cut(self._cut(reader, StepStatus.ERROR, request, self._deltas > 0), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
-            # What was sent is read and billed, but not while a refused request waits to be sent again.
-            is_billed = not self._is_retrying
+            # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
+            is_billed = self._answer is not None and self._answer.was_sent
             raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
         self._metrics.model_called("ok", self._deltas)
         return self._completed(reader, request)
@@ -165,12 +165,13 @@ class Iteration:
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
-        async with self._client.answer(request, self._crew.target, on_retry=self._on_retry) as answer:
+        asked = self._client.answer(
+            request, self._crew.target, on_retry=self._on_retry, on_again=self._on_again
+        )
+        async with asked as answer:
+            self._answer = answer
             while deltas := await answer.read():
                 self._deltas += len(deltas)
-                if self._is_retrying:
-                    self._is_retrying = False
-                    await self._log.append([], phase=RunPhase.THINKING)
                 if (frame := reader.continued(deltas)) is not None:
                     publish(frame)
                     continue
@@ -182,8 +183,10 @@ class Iteration:
 
     async def _on_retry(self, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        self._is_retrying = True
         await self._log.append([event], phase=RunPhase.RETRYING)
+
+    async def _on_again(self) -> None:
+        await self._log.append([], phase=RunPhase.THINKING)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
         asked, state = self._brief.request, self._log.state

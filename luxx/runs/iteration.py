@@ -206,11 +206,12 @@ class Iteration:
         steps = reader.close(StepStatus.DONE)
         is_told = bool(usage.prompt_tokens or usage.completion_tokens)
         line = self._line(usage) if is_told else self._estimated(reader, request, steps)
-        cost = line.cost
-        total = None if cost is None else (state.cost or 0.0) + cost
-        note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
+        sums = CostUpdate(usage=state.usage + line.usage, cost=added(state.cost, line.cost))
+        note = CompletionNote(
+            finish=reader.finish.value, usage=line.usage, cost=line.cost, replay=reader.replay
+        )
         entries = closing(steps)
-        entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
+        entries.append((sums, note))
         return Completed(entries, line)
 
     def _cut(
@@ -320,6 +321,11 @@ def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:
     return RunResultRow(
         run_id=run_id, call_id=call_id[:CALL_ID_LENGTH], output=output.replace("\0", "\ufffd")
     )
+
+
+def added(sum_: float | None, cost: float | None) -> float | None:
+    """A run's cost with one more completion; not known where that one's is not."""
+    return None if cost is None else (sum_ or 0.0) + cost
 
 
 def closing(steps: list[Step]) -> list[Entry]:

@@ -122,7 +122,10 @@ class Iteration:
         return self._completed(reader, request)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
-        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now."""
+        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
+
+        Where there are none, because a turn paused or a crash ended them, the model is asked next.
+        """
         running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
 
         def also(session: Session) -> None:
@@ -132,7 +135,8 @@ class Iteration:
                 record(session, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
-        await self._log.append([*before, *running], phase=RunPhase.ACTING, changes=spent, also=also)
+        phase = RunPhase.ACTING if running else RunPhase.THINKING
+        await self._log.append([*before, *running], phase=phase, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
@@ -277,6 +281,7 @@ class Iteration:
             await self._log_results([(tasks[task], task.result()) for task in tasks if task in done])
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
+        is_last = len(results) == len(open_calls(self._log.state))
         entries: list[Entry] = []
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
@@ -293,7 +298,9 @@ class Iteration:
                 session.merge(row)
             session.flush()
 
-        await self._log.append(entries, phase=RunPhase.OBSERVING, also=keep if whole else None)
+        # The model reads the results next: said here, which spares a transaction.
+        phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
+        await self._log.append(entries, phase=phase, also=keep if whole else None)
 
     async def _log_ready(self, tasks: Tasks) -> None:
         waiting = {call.index for call in open_calls(self._log.state)}

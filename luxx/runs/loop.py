@@ -37,7 +37,7 @@ from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
 from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import Warning
-from luxx.wire.run import RunKind
+from luxx.wire.run import RunKind, RunPhase
 from luxx.wire.step import StepStatus
 from luxx.wire.usage import Usage
 
@@ -213,7 +213,11 @@ class Turn:
         if self._is_resumed:
             self._is_resumed = False
             lost = iteration.lost_line()
-            await self.log.append([Warning(message=RESUMED)], also=lambda session: record(session, lost))
+            await self.log.append(
+                [Warning(message=RESUMED)],
+                phase=RunPhase.THINKING,
+                also=lambda session: record(session, lost),
+            )
         try:
             completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
         except Cut as cut:

@@ -104,7 +104,9 @@ class Iteration:
 
         Raises Cut when the provider fails for good or a person cancels.
         """
-        reader = CompletionReader(self._brief.run_id, len(self._log.state.steps), self._channel.open_steps)
+        steps = self._log.state.steps
+        taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
+        reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
         self._deltas, self._answer = 0, None
         request = self._request(self._crew.tools if with_tools else [])
         try:

@@ -27,7 +27,16 @@ def upstream() -> Iterator[ScriptedProvider]:
         Counts(prompt=10, completion=5),
         Finish(reason="tool_calls"),
     ]
+    repeats = [
+        Rule(
+            name=f"repeats {number}",
+            when=When(user="repeat yourself", call=number),
+            reply=[Call(name="file_read", arguments={"path": f"{number}.txt"}, id="call_0"), Finish()],
+        )
+        for number in (1, 2)
+    ]
     rules = [
+        *repeats,
         Rule(name="waits", when=When(user="wait"), reply=[Text(text="so far"), Gate(name="g"), Finish()]),
         Rule(name="asks", when=When(user="use tools", has_tool_result=False), reply=asks),
         Rule(name="answers", reply=[Text(text="Done."), Counts(prompt=20, completion=2), Finish()]),
@@ -189,6 +198,17 @@ def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> Non
     assert json.loads(listed["output"])
     assert "missing.txt" in dora.good("GET", f"/runs/{run}/results/call-c")["output"]
     dora.bad("GET", f"/runs/{run}/results/call-z", 404)
+
+
+def test_calls_that_a_model_gave_one_id_are_told_apart(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "repeat yourself"})
+    made = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
+    assert [json.loads(call["tool_input"])["path"] for call in made] == ["1.txt", "2.txt"]
+    assert made[0]["call_id"] == "call_0" != made[1]["call_id"]
+    for call in made:
+        result = dora.good("GET", f"/runs/{call['run_id']}/results/{call['call_id']}")
+        assert json.loads(call["tool_input"])["path"] in result["output"]
 
 
 def test_what_was_deleted_is_not_replayed(dora: Person) -> None:

@@ -79,7 +79,7 @@ class ReplayController(Controller):
         cursor: Cursor = None,
         limit: Many = 100,
     ) -> Success[ToolExecutions]:
-        """The tool calls of a conversation, oldest first; with `message_id` those that made this message."""
+        """The tool calls of a conversation, oldest first; with `message_id` those made for it."""
         found, after, has_more = await replay.executions(
             caller, conversation_id, message_id=message_id, cursor=cursor, limit=limit
         )

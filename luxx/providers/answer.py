@@ -6,6 +6,7 @@ Bytes are the body's, their meaning the parser's, when it is asked again is deci
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -22,8 +23,9 @@ MAX_WAITED_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 16.0
 
-Ask = Callable[[], Awaitable[tuple[StreamParser, Body]]]
-"""Sends the request once; gives what reads the answer, and its body. Raises ProviderError."""
+Ask = Callable[[Callable[[], None]], Awaitable[tuple[StreamParser, Body]]]
+"""Sends the request once, and calls what it is given as soon as all of it is written; gives what reads the
+answer, and its body. Raises ProviderError."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     sleep: Callable[[float], Awaitable[None]]
     rand: Callable[[], float]
     on_retry: Callable[[Retry], Awaitable[None]]
+    on_again: Callable[[], Awaitable[None]]
+    """After the wait, before the request is sent again."""
 
     def delay(self, error: ProviderError, failed: int) -> float:
         """Seconds to wait after `failed` tries before this one: doubling, or what the provider asks for."""
@@ -81,6 +85,7 @@ class Answer:
         self._is_drained = False
         self._has_begun = False
         self._is_over = False
+        self._sent_tries: set[int] = set()
         self._failed = 0
         self._waited = 0.0
 
@@ -118,8 +123,17 @@ class Answer:
                 await self._recover(redacted(error, self._secret))
         return []
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether the newest try's request has been written, so that a provider may work on it and bill it.
+
+        False while a connection is made, and from a try's failure until the next one is sent.
+        """
+        return self._failed in self._sent_tries
+
     async def _open(self) -> tuple[StreamParser, Body]:
-        parser, body = await self._ask()
+        # By number: what is written late for a try that has failed says nothing about the next.
+        parser, body = await self._ask(partial(self._sent_tries.add, self._failed))
         self._parser, self._body = parser, body
         self._ending = parser if isinstance(parser, KnowsItsEnd) else None
         return parser, body
@@ -165,6 +179,7 @@ class Answer:
         attempt = Retry(attempt=failed + 2, delay_ms=round(delay * 1000), reason=error.message)
         await patience.on_retry(attempt)
         await patience.sleep(delay)
+        await patience.on_again()
 
     async def _close(self) -> None:
         body, self._body, self._parser, self._is_drained = self._body, None, None, False

@@ -64,10 +64,18 @@ class ModelClient:
         self._rand = rand
 
     def answer(
-        self, request: CompletionRequest, target: Target, *, on_retry: Callable[[Retry], Awaitable[None]]
+        self,
+        request: CompletionRequest,
+        target: Target,
+        *,
+        on_retry: Callable[[Retry], Awaitable[None]],
+        on_again: Callable[[], Awaitable[None]] | None = None,
     ) -> Answer:
-        """The model's answer, to be read; nothing is sent before its first read."""
-        return self._answer(request, target, self._retries, on_retry)
+        """The model's answer, to be read; nothing is sent before its first read.
+
+        `on_retry` is told of a failed try before the wait for the next, `on_again` when the wait is over.
+        """
+        return self._answer(request, target, self._patience(self._retries, on_retry, on_again or _silent))
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
         """The whole answer of one try, without retries: what a test of a provider needs."""
@@ -76,7 +84,7 @@ class ModelClient:
         calls: dict[int, ToolCall] = {}
         usage = Usage()
         finish = FinishReason.UNKNOWN
-        async with self._answer(request, target, 0, _never) as answer:
+        async with self._answer(request, target, self._patience(0, _never, _silent)) as answer:
             while deltas := await answer.read():
                 for delta in deltas:
                     match delta:
@@ -100,20 +108,24 @@ class ModelClient:
             finish=finish,
         )
 
-    def _answer(
-        self,
-        request: CompletionRequest,
-        target: Target,
-        retries: int,
-        on_retry: Callable[[Retry], Awaitable[None]],
-    ) -> Answer:
-        async def ask() -> tuple[StreamParser, Body]:
+    def _answer(self, request: CompletionRequest, target: Target, patience: Patience) -> Answer:
+        async def ask(on_sent: Callable[[], None]) -> tuple[StreamParser, Body]:
             adapter = self._adapters(target.provider_type)
             sent = adapter.build_request(request, target, stream=True)
-            return adapter.parser(), await self._transport.open(sent, secret=target.api_key)
+            body = await self._transport.open(sent, secret=target.api_key, on_sent=on_sent)
+            return adapter.parser(), body
 
-        patience = Patience(retries=retries, sleep=self._sleep, rand=self._rand, on_retry=on_retry)
         return Answer(ask, target.api_key, patience)
+
+    def _patience(
+        self,
+        retries: int,
+        on_retry: Callable[[Retry], Awaitable[None]],
+        on_again: Callable[[], Awaitable[None]],
+    ) -> Patience:
+        return Patience(
+            retries=retries, sleep=self._sleep, rand=self._rand, on_retry=on_retry, on_again=on_again
+        )
 
     async def list_models(self, target: Target) -> list[str]:
         """The names of the models the provider offers, of at most 20 pages. Raises ProviderError."""
@@ -137,6 +149,10 @@ class ModelClient:
 
 async def _never(_retry: Retry) -> None:
     raise AssertionError("a single try is never followed by another")
+
+
+async def _silent() -> None:
+    """For who need not know."""
 
 
 def _grown(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:

@@ -73,12 +73,15 @@ class Transport:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def open(self, request: UpstreamRequest, *, secret: str) -> Body:
+    async def open(
+        self, request: UpstreamRequest, *, secret: str, on_sent: Callable[[], None] | None = None
+    ) -> Body:
         """Sends; returns the answer's body once its head says that it is one. The caller closes it.
 
+        `on_sent` is called once a request with a body is written, which may be long before the head comes.
         Raises ProviderError; `secret` is kept out of its message.
         """
-        response = await self._send(request, secret)
+        response = await self._send(request, secret, on_sent)
         return Body(response, idle_seconds=self._idle_seconds, secret=secret)
 
     async def fetch(self, request: UpstreamRequest, *, secret: str) -> bytes:
@@ -94,7 +97,9 @@ class Transport:
             await answer.aclose()
         return bytes(body)
 
-    async def _send(self, request: UpstreamRequest, secret: str) -> httpx.Response:
+    async def _send(
+        self, request: UpstreamRequest, secret: str, on_sent: Callable[[], None] | None
+    ) -> httpx.Response:
         try:
             built = self._client.build_request(
                 "POST" if request.body else "GET",
@@ -102,7 +107,7 @@ class Transport:
                 headers={**request.headers, "content-length": str(len(request.body))}
                 if request.body
                 else request.headers,
-                content=_sent_in_pieces(request.body) if request.body else None,
+                content=_sent_in_pieces(request.body, on_sent) if request.body else None,
             )
             # The engine's own read timeout starts when the request is written; a server that
             # does not read it would hold us for good.
@@ -184,10 +189,13 @@ class Transport:
                 return Unreachable(f"The provider cannot be reached: {said}")
 
 
-async def _sent_in_pieces(body: bytes) -> AsyncGenerator[bytes, None]:
+async def _sent_in_pieces(body: bytes, on_sent: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
     # A long prompt in one write would hold the event loop for everybody else.
     for at in range(0, len(body), SEND_BYTES):
         yield body[at : at + SEND_BYTES]
+    # The engine asks for the next piece when the connection stands and has taken the one before.
+    if on_sent is not None:
+        on_sent()
 
 
 def _engine(proxy: str | None, resolver: AbstractResolver | None) -> Engine:

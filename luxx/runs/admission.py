@@ -95,7 +95,7 @@ def admit(
     title = conversation.title
     if chat.content is None:
         message_id = chat.parent_id or ""
-        # What asked a run is deleted with its log, and a run that is given up leaves no answer to find it by.
+        # The newest run that answers it; the earlier ones know their question.
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
@@ -169,9 +169,10 @@ def _check_day(session: Session, caller: Caller, limits: LimitsConfig, now: date
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:
-    """Deletes the runs that asked for or wrote messages that are being deleted: their logs hold the text."""
+    """Deletes the runs that answered or wrote messages that are being deleted: their logs hold the text."""
     runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
-    session.execute(delete(RunRow).where(RunRow.id.in_(runs)).execution_options(synchronize_session=False))
+    for which in (RunRow.id.in_(runs), RunRow.question_id.in_(messages)):
+        session.execute(delete(RunRow).where(which).execution_options(synchronize_session=False))
 
 
 def forget_runs(session: Session, subject_id: str) -> None:
@@ -186,7 +187,8 @@ def forget_runs(session: Session, subject_id: str) -> None:
 def _run_row(run: Run, caller: Caller, request: ChatRequest, driver: Driver) -> dict[str, object]:
     return {
         "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
-        "subject_id": run.subject_id, "message_id": run.message_id, "status": run.status.value,
+        "subject_id": run.subject_id, "message_id": run.message_id, "question_id": request.parent_id,
+        "status": run.status.value,
         "phase": RunPhase.THINKING.value, "request": _encode(request).decode(), "owner": driver.owner,
         "fence": 1, "lease_until": driver.lease_until, "created_at": run.created_at,
         "started_at": run.started_at,

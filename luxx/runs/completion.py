@@ -4,9 +4,10 @@ Thinking and text alternate, so one closes when the other begins; tool calls may
 close together at the end.
 """
 
-from collections.abc import Iterator
-from typing import Any, assert_never
+from collections.abc import Collection, Iterator
+from typing import Any, assert_never, cast
 
+from luxx.clock import new_id
 from luxx.errors import Garbled
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Frame
@@ -27,6 +28,9 @@ from luxx.wire.usage import Usage
 REFUSAL = "refusal"
 """The key of a replay note that holds what a model said instead of an answer."""
 
+CALL_KEYS = frozenset({"id", "call"})
+"""The keys under which replay notes name a call."""
+
 MOST_TOKENS = 100_000_000
 """More than any window holds; a completion that claims more is not believed."""
 
@@ -38,11 +42,19 @@ Output = Frame | Step
 
 
 class CompletionReader:
-    """Feeds on deltas; `open_steps` is the channel's own dict, so that a late watcher sees what grows."""
+    """Feeds on deltas; `open_steps` is the channel's own dict, so that a late watcher sees what grows.
 
-    def __init__(self, run_id: str, first_index: int, open_steps: dict[int, OpenStep]) -> None:
+    `taken` are the ids of the run's calls so far: one that comes with such an id gets an id of its own, for
+    a call's result is found by it.
+    """
+
+    def __init__(
+        self, run_id: str, first_index: int, open_steps: dict[int, OpenStep], *, taken: Collection[str] = ()
+    ) -> None:
         self._run_id = run_id
         self._next = first_index
+        self._taken = taken
+        self._renamed: dict[object, str] = {}
         self._open = open_steps
         self._speaking: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
@@ -76,7 +88,7 @@ class CompletionReader:
                 case UsageDelta(usage=usage):
                     self.usage = _believable(usage)
                 case ReplayDelta(data=data):
-                    self.replay.update(data)
+                    self.replay.update({key: self._with_own_ids(value) for key, value in data.items()})
                 case FinishDelta(reason=reason):
                     self.finish = reason
                     if reason == FinishReason.PAUSED and not self._calls:
@@ -111,11 +123,31 @@ class CompletionReader:
         yield from self._close_speech()
         step = self._calls.get(delta.slot)
         if step is None:
-            step = OpenStep(
-                self._run_id, self._next, StepType.TOOL_CALL, call_id=delta.call_id, name=delta.name
-            )
+            call_id = self._own_id(delta.call_id)
+            step = OpenStep(self._run_id, self._next, StepType.TOOL_CALL, call_id=call_id, name=delta.name)
             self._calls[delta.slot] = self._begin(step)
         yield self._grow(step, delta.arguments)
+
+    def _own_id(self, call_id: str) -> str:
+        if call_id not in self._taken:
+            return call_id
+        own = self._renamed[call_id] = f"call_{new_id().replace('-', '')}"
+        return own
+
+    def _with_own_ids(self, note: Any) -> Any:
+        """What goes back to the adapter names calls by the ids that they have in the log."""
+        if not self._renamed:
+            return note
+        if isinstance(note, list):
+            return [self._with_own_ids(item) for item in cast("list[Any]", note)]
+        if isinstance(note, dict):
+            return {
+                key: self._renamed.get(value, value)
+                if key in CALL_KEYS and isinstance(value, str)
+                else self._with_own_ids(value)
+                for key, value in cast("dict[str, Any]", note).items()
+            }
+        return note
 
     def _close_speech(self) -> Iterator[Output]:
         """Steps are logged in order of index: speech between open calls stays open until they close."""

@@ -13,7 +13,7 @@ from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
 from luxx.observe import Metrics
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.answer import Retry
+from luxx.providers.answer import Answer, Retry
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient
 from luxx.runs.brief import ChatBrief
@@ -88,7 +88,7 @@ class Iteration:
     ) -> None:
         self._metrics = metrics
         self._deltas = 0
-        self._is_retrying = False
+        self._answer: Answer | None = None
         self._brief = brief
         self._log = log
         self._channel = channel
@@ -104,8 +104,10 @@ class Iteration:
 
         Raises Cut when the provider fails for good or a person cancels.
         """
-        reader = CompletionReader(self._brief.run_id, len(self._log.state.steps), self._channel.open_steps)
-        self._deltas = 0
+        steps = self._log.state.steps
+        taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
+        reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
+        self._deltas, self._answer = 0, None
         request = self._request(self._crew.tools if with_tools else [])
         try:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
@@ -115,14 +117,17 @@ class Iteration:
             raise Cut(self._cut(reader, StepStatus.ERROR, request, self._deltas > 0), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
-            # What was sent is read and billed, but not while a refused request waits to be sent again.
-            is_billed = not self._is_retrying
+            # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
+            is_billed = self._answer is not None and self._answer.was_sent
             raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
         self._metrics.model_called("ok", self._deltas)
         return self._completed(reader, request)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
-        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now."""
+        """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
+
+        Where there are none, because a turn paused or a crash ended them, the model is asked next.
+        """
         running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
 
         def also(session: Session) -> None:
@@ -132,7 +137,8 @@ class Iteration:
                 record(session, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
-        await self._log.append([*before, *running], phase=RunPhase.ACTING, changes=spent, also=also)
+        phase = RunPhase.ACTING if running else RunPhase.THINKING
+        await self._log.append([*before, *running], phase=phase, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
@@ -165,12 +171,13 @@ class Iteration:
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
-        async with self._client.answer(request, self._crew.target, on_retry=self._on_retry) as answer:
+        asked = self._client.answer(
+            request, self._crew.target, on_retry=self._on_retry, on_again=self._on_again
+        )
+        async with asked as answer:
+            self._answer = answer
             while deltas := await answer.read():
                 self._deltas += len(deltas)
-                if self._is_retrying:
-                    self._is_retrying = False
-                    await self._log.append([], phase=RunPhase.THINKING)
                 if (frame := reader.continued(deltas)) is not None:
                     publish(frame)
                     continue
@@ -182,8 +189,10 @@ class Iteration:
 
     async def _on_retry(self, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        self._is_retrying = True
         await self._log.append([event], phase=RunPhase.RETRYING)
+
+    async def _on_again(self) -> None:
+        await self._log.append([], phase=RunPhase.THINKING)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
         asked, state = self._brief.request, self._log.state
@@ -203,11 +212,12 @@ class Iteration:
         steps = reader.close(StepStatus.DONE)
         is_told = bool(usage.prompt_tokens or usage.completion_tokens)
         line = self._line(usage) if is_told else self._estimated(reader, request, steps)
-        cost = line.cost
-        total = None if cost is None else (state.cost or 0.0) + cost
-        note = CompletionNote(finish=reader.finish.value, usage=usage, cost=cost, replay=reader.replay)
+        sums = CostUpdate(usage=state.usage + line.usage, cost=added(state.cost, line.cost))
+        note = CompletionNote(
+            finish=reader.finish.value, usage=line.usage, cost=line.cost, replay=reader.replay
+        )
         entries = closing(steps)
-        entries.append((CostUpdate(usage=state.usage + usage, cost=total), note))
+        entries.append((sums, note))
         return Completed(entries, line)
 
     def _cut(
@@ -273,6 +283,7 @@ class Iteration:
             await self._log_results([(tasks[task], task.result()) for task in tasks if task in done])
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
+        is_last = len(results) == len(open_calls(self._log.state))
         entries: list[Entry] = []
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
@@ -289,7 +300,9 @@ class Iteration:
                 session.merge(row)
             session.flush()
 
-        await self._log.append(entries, phase=RunPhase.OBSERVING, also=keep if whole else None)
+        # The model reads the results next: said here, which spares a transaction.
+        phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
+        await self._log.append(entries, phase=phase, also=keep if whole else None)
 
     async def _log_ready(self, tasks: Tasks) -> None:
         waiting = {call.index for call in open_calls(self._log.state)}
@@ -317,6 +330,11 @@ def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:
     return RunResultRow(
         run_id=run_id, call_id=call_id[:CALL_ID_LENGTH], output=output.replace("\0", "\ufffd")
     )
+
+
+def added(sum_: float | None, cost: float | None) -> float | None:
+    """A run's cost with one more completion; not known where that one's is not."""
+    return None if cost is None else (sum_ or 0.0) + cost
 
 
 def closing(steps: list[Step]) -> list[Entry]:

@@ -7,6 +7,7 @@ its fence: it asks the log and not its memory. How it comes to be started is `du
 from typing import assert_never
 
 import structlog
+from msgspec.structs import replace
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -30,14 +31,15 @@ from luxx.runs.ending import (
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Cut, Iteration, closing, marked
+from luxx.runs.iteration import Completed, Cut, Iteration, added, closing, marked
 from luxx.runs.state import Next, decide, fold, open_calls
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
 from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import Warning
-from luxx.wire.run import RunKind
+from luxx.wire.run import RunKind, RunPhase
 from luxx.wire.step import StepStatus
+from luxx.wire.usage import Usage
 
 RESUMED = (
     "The server stopped while the model was being called; the call is made again. "
@@ -93,7 +95,7 @@ class ChatLoop:
             except Exception:
                 logger.exception("run_broke", run_id=run_id)
                 await self._end_broken(turn, fence)
-            ended(turn.status, turn.log.state.usage)
+            ended(turn.status, turn.usage or turn.log.state.usage)
 
     async def _work_to_the_end(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         """The work, and the ending that a person or a known error gives it."""
@@ -153,6 +155,7 @@ class Turn:
         self.log = log
         self.channel = channel
         self.status = ""
+        self.usage: Usage | None = None
         self._max_iterations = max_iterations
         self._is_resumed = brief.fence > 1
 
@@ -178,9 +181,16 @@ class Turn:
                 assert_never(todo)
         return not self.log.state.is_done
 
-    async def end(self, entries: list[Entry], ending: Ending, usage: UsageEntry | None = None) -> None:
-        """Writes what is left, the ending and the message, in one transaction."""
+    async def end(
+        self, entries: list[Entry], ending: Ending, usage: UsageEntry | None = None, *, is_cut: bool = False
+    ) -> None:
+        """Writes what is left, the ending and the message, in one transaction.
+
+        `is_cut`: the entries do not tell the sums with `usage`, for its completion did not come to its end.
+        """
         last = self.log.after(entries)
+        if is_cut and usage is not None:
+            last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))
         keep = store_message(self.brief, last, ending)
 
         def also(session: Session) -> None:
@@ -191,6 +201,7 @@ class Turn:
         events = [*entries, *ending_events(self.brief, last, ending)]
         await self.log.append(events, changes=ending_changes(last, ending), also=also)
         self.status = ending.status.value
+        self.usage = last.usage
 
     def cut_short(self, status: StepStatus) -> list[Entry]:
         """The entries that close what is open: growing steps with what they have, unanswered calls."""
@@ -202,12 +213,16 @@ class Turn:
         if self._is_resumed:
             self._is_resumed = False
             lost = iteration.lost_line()
-            await self.log.append([Warning(message=RESUMED)], also=lambda session: record(session, lost))
+            await self.log.append(
+                [Warning(message=RESUMED)],
+                phase=RunPhase.THINKING,
+                also=lambda session: record(session, lost),
+            )
         try:
             completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
         except Cut as cut:
             ending = CANCELLED if cut.because is None else failed(cut.because)
-            await self.end(cut.completed.entries, ending, cut.completed.usage)
+            await self.end(cut.completed.entries, ending, cut.completed.usage, is_cut=True)
         else:
             await self._settle(iteration, completed)
 

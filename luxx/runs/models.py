@@ -14,6 +14,7 @@ TOOL_LENGTH = 200
 class RunRow(Base):
     """`request` is the JSON of what was asked; `owner`, `fence` and `lease_until` say who drives it.
 
+    `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
     `fence` grows by one whenever a process takes the run; an append with an older number is refused.
     """
 
@@ -31,6 +32,7 @@ class RunRow(Base):
     subject_id: Mapped[str] = mapped_column(String(36))
     parent_run_id: Mapped[str | None] = mapped_column(String(36), index=True)
     message_id: Mapped[str | None] = mapped_column(String(36))
+    question_id: Mapped[str | None] = mapped_column(String(36), index=True)
     status: Mapped[str] = mapped_column(String(20))
     phase: Mapped[str | None] = mapped_column(String(20))
     stop_reason: Mapped[str | None] = mapped_column(String(40))

@@ -152,7 +152,7 @@ class ReplayService:
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
     ) -> tuple[list[ToolExecution], str | None, bool]:
-        """The conversation's tool calls, oldest first; of a `message_id` those of the run it belongs to.
+        """The conversation's tool calls, oldest first; of a `message_id` those of the runs it belongs to.
 
         Raises NotFound also for a message that is not in the conversation.
         """
@@ -164,7 +164,7 @@ class ReplayService:
                 RunRow.subject_id == conversation_id, *_after(place, ToolCallRow.step_index)
             )
             if message_id is not None:
-                query = query.where(RunRow.id == _run_of(session, caller, conversation_id, message_id))
+                query = query.where(_belongs(session, caller, conversation_id, message_id))
             rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
             page = rows[:limit]
             after = Place(page[-1].run_id, page[-1].step_index) if page else place
@@ -250,17 +250,17 @@ def _after(place: Place | None, number: Any) -> list[ColumnElement[bool]]:
     return [RunRow.id >= place.run_id, or_(RunRow.id > place.run_id, number > place.number)]
 
 
-def _run_of(session: Session, caller: Caller, conversation_id: str, message_id: str) -> str:
-    """The run that wrote the message, or is writing it, or that it was sent for."""
+def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
+    """Which runs: the one that wrote the message, or is writing it, or all those that answered it."""
     writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation_id)
     run_id = session.scalar(select(RunRow.id).where(RunRow.user_id == caller.user_id, writes))
     if run_id is not None:
-        return run_id
+        return RunRow.id == run_id
     message = session.get(MessageRow, message_id)
     is_here = message is not None and message.conversation_id == conversation_id
     if message is None or not is_here or message.user_id != caller.user_id:
         raise NotFound("no message with this id", kind="message_not_found")
-    return message.run_id or ""
+    return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
 
 
 def _calls(caller: Caller) -> Any:

@@ -1,6 +1,7 @@
 """Runs as callers use them: send a message, watch, cancel, look back. The loop itself is `loop.py`'s."""
 
 import asyncio
+import time
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -30,6 +31,13 @@ T = TypeVar("T")
 
 CANCEL_SECONDS = 0.45
 """How long `cancel` waits for the driver to write the end: the answer is promised within 0.5 s."""
+
+STOP_SECONDS = 15.0
+"""How long `stop` waits: another process ends a run at its next beat or append, and one that died with a
+run keeps it until its lease is over."""
+
+LOOK_SECONDS = 0.1
+"""How often a run that another process drives is looked at."""
 
 
 class Engine(Protocol):
@@ -215,16 +223,31 @@ class RunService:
         await self._store.write(lambda session: _mark_cancelled(session, caller, run_id))
         if not self._engine.cancel(run_id):
             await self._engine.adopt(run_id)
-        await self._engine.wait(run_id, CANCEL_SECONDS)
-        return await self.get(caller, run_id)
+        return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
     async def stop(self, caller: Caller, run_id: str) -> None:
-        """Cancels a run if it has not ended, and returns when it has."""
+        """Cancels a run if it has not ended, and returns when it has. Raises Conflict after STOP_SECONDS."""
         try:
-            await self.cancel(caller, run_id)
+            run = await self.cancel(caller, run_id)
         except Conflict:
             return  # It has ended by itself.
-        await self._engine.wait(run_id, None)
+        if run.status not in ENDED:
+            run = await self._ended_within(caller, run_id, STOP_SECONDS)
+        if run.status not in ENDED:
+            raise Conflict(
+                "what runs here is being stopped, which takes a while; try again", kind="run_active"
+            )
+
+    async def _ended_within(self, caller: Caller, run_id: str, seconds: float) -> Run:
+        """The run once it has ended, or as it is after `seconds`. One driven elsewhere is looked at."""
+        until = time.monotonic() + seconds
+        await self._engine.wait(run_id, seconds)
+        while (run := await self.get(caller, run_id)).status not in ENDED:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(LOOK_SECONDS, left))
+        return run
 
     def _settle(
         self,

@@ -29,7 +29,8 @@ ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 
 
 class RunPhase(StrEnum):
-    """What a running run is at: `observing` is the model reading the results of its tools."""
+    """What a running run is at: `thinking` while the model is asked, `acting` while all of its tools work,
+    `observing` once one of them has answered and others still work, `retrying` before a call made again."""
 
     THINKING = "thinking"
     ACTING = "acting"

@@ -10,7 +10,7 @@ from api.conftest import connect
 from api.person import Person
 from api.schema import Document
 from api.server import Server
-from api.streams import sending
+from api.streams import attached, sending
 from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 ROWS = [{"line": f"{number:05d}", "words": "some words in it"} for number in range(3_000)]
@@ -27,7 +27,16 @@ def upstream() -> Iterator[ScriptedProvider]:
         Counts(prompt=10, completion=5),
         Finish(reason="tool_calls"),
     ]
+    repeats = [
+        Rule(
+            name=f"repeats {number}",
+            when=When(user="repeat yourself", call=number),
+            reply=[Call(name="file_read", arguments={"path": f"{number}.txt"}, id="call_0"), Finish()],
+        )
+        for number in (1, 2)
+    ]
     rules = [
+        *repeats,
         Rule(name="waits", when=When(user="wait"), reply=[Text(text="so far"), Gate(name="g"), Finish()]),
         Rule(name="asks", when=When(user="use tools", has_tool_result=False), reply=asks),
         Rule(name="answers", reply=[Text(text="Done."), Counts(prompt=20, completion=2), Finish()]),
@@ -189,6 +198,40 @@ def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> Non
     assert json.loads(listed["output"])
     assert "missing.txt" in dora.good("GET", f"/runs/{run}/results/call-c")["output"]
     dora.bad("GET", f"/runs/{run}/results/call-z", 404)
+
+
+def test_calls_that_a_model_gave_one_id_are_told_apart(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "repeat yourself"})
+    made = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
+    assert [json.loads(call["tool_input"])["path"] for call in made] == ["1.txt", "2.txt"]
+    assert made[0]["call_id"] == "call_0" != made[1]["call_id"]
+    for call in made:
+        result = dora.good("GET", f"/runs/{call['run_id']}/results/{call['call_id']}")
+        assert json.loads(call["tool_input"])["path"] in result["output"]
+
+
+def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora: Person) -> None:
+    chat = dora.good("POST", "/conversations", json={})["id"]
+    first = dora.good("POST", "/messages", json={"conversation_id": chat, "content": "use tools"})
+    question = first["parent_id"]
+    path = f"/conversations/{chat}/tool-executions"
+
+    def runs_of(message_id: str) -> list[str]:
+        made = dora.good("GET", path, params={"message_id": message_id})["executions"]
+        return [call["run_id"] for call in made]
+
+    sent = {"headers": ACCEPT, "json": {}}
+    again = dora.ask("POST", f"/messages/{question}/regenerate", **sent).json()["data"]
+    with attached(dora, again["id"]) as stream:
+        stream.rest()
+    one, two = runs_of(first["id"]), runs_of(again["message_id"])
+    assert runs_of(question) == one + two
+    assert len(one) == len(two) == 3
+    dora.good("DELETE", f"/messages/{again['message_id']}")
+    assert runs_of(question) == one
+    dora.good("DELETE", f"/messages/{question}")
+    assert dora.good("GET", f"/runs?subject_id={chat}")["items"] == []
 
 
 def test_what_was_deleted_is_not_replayed(dora: Person) -> None:

@@ -79,6 +79,16 @@ def report(person: Person, **query: Any) -> dict[str, Any]:
     return told
 
 
+def told_alike(person: Person, chat: str, sums: dict[str, Any]) -> None:
+    """The run and the message say what the ledger does."""
+    run = person.good("GET", f"/runs?subject_id={chat}")["items"][0]
+    message = person.good("GET", f"/messages?conversation_id={chat}")["items"][0]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert run["usage"][name] == message["usage"][name] == sums[name] > 0
+    assert message["token_count"] == sums["completion_tokens"]
+    assert run["cost"] == pytest.approx(sums["cost"])
+
+
 def test_who_used_nothing_spent_nothing(carol: Person) -> None:
     told = report(carol)
     assert (told["items"], told["total"]) == ([], 0)
@@ -174,6 +184,8 @@ def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_cam
     assert 1000 <= sums["prompt_tokens"] <= 1010
     assert sums["completion_tokens"] == 5
     assert sums["cost"] == pytest.approx((sums["prompt_tokens"] * 2.50 + 5 * 10.00) / 1e6)
+    told_alike(carol, chat, sums)
+    assert stream.seen[-1]["token_count"] == 5
 
 
 def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_there(carol: Person) -> None:
@@ -183,6 +195,7 @@ def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_t
     assert sums["cost"] > 0
     run = carol.good("GET", f"/runs?subject_id={chat}")["items"][0]
     assert run["cost"] == pytest.approx(sums["cost"])
+    told_alike(carol, chat, sums)
     body = {"conversation_id": chat, "content": "refuse"}
     assert carol.ask("POST", "/messages", json=body).status_code == 502
     assert report(carol)["sums"] == sums

@@ -7,7 +7,7 @@ from journeys.conftest import Traveller
 from journeys.person import Person
 from journeys.screen import Screen
 from journeys.server import LuxxServer
-from luxx.providers.scripted import Bytes, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Bytes, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "https://a.b"}]}
@@ -73,6 +73,26 @@ def test_paused_turn_is_gone_on_with_and_is_one_message(server: LuxxServer, trav
             turns = sent(model, 2)
             assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
             assert turns[1]["content"] == [text, SEARCH, FOUND, {"type": "text", "text": "Found."}]
+
+    travel(journey())
+
+
+def test_run_is_thinking_while_the_model_is_asked_after_a_pause(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        paused = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]
+        script = Script(
+            rules=[Rule(when=When(call=1), reply=paused), Rule(reply=[Gate(name="on"), Text(text="Done.")])]
+        )
+        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+            conversation = await conversation_with(ann, model.url)
+            async with ann.say(conversation) as frames:
+                await frames.until("cost_update")
+                await model.arrived(2)
+                assert (await ann.run(frames.screen.run_id))["phase"] == "thinking"
+                model.release("on")
+                assert (await frames.to_the_end()).text == "Wait. Done."
 
     travel(journey())
 

@@ -150,6 +150,60 @@ def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(
     travel(journey())
 
 
+def test_call_that_is_made_again_and_cancelled_is_thinking_and_in_the_ledger(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        script = Script(
+            rules=[
+                Rule(times=1, status=429, headers={"retry-after": "0"}),
+                Rule(reply=[Text(text="never")], faults=Faults(never_start=True)),
+            ]
+        )
+        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+            conversation = await ann.conversation(model.url)
+            async with ann.say(conversation) as stream:
+                await stream.until("retrying")
+                await model.arrived(2)
+                assert (await ann.run(stream.screen.run_id))["phase"] == "thinking"
+                await cancel_promptly(ann, stream.screen.run_id, model.requests[1])
+                screen = await stream.to_the_end(timeout=5)
+            await stopped_well(ann, conversation, screen)
+            sums = (await ann.get(f"/conversations/{conversation}/usage"))["sums"]
+            assert (sums["completions"], sums["estimated"]) == (1, 1)
+            assert sums["prompt_tokens"] > 0
+
+    travel(journey())
+
+
+def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServer, travel: Traveller) -> None:
+    """The provider takes the connection and never answers the TLS handshake."""
+
+    async def journey() -> None:
+        came = asyncio.Event()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            came.set()
+            while await reader.read(4096):
+                pass
+            writer.close()
+
+        silent = await asyncio.start_server(listen, "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        async with silent, Person(server.url) as ann:
+            conversation = await ann.conversation(f"https://127.0.0.1:{port}")
+            async with ann.say(conversation) as stream:
+                await stream.until("run")
+                await came.wait()
+                await cancel_promptly(ann, stream.screen.run_id, None)
+                screen = await stream.to_the_end(timeout=5)
+            await stopped_well(ann, conversation, screen)
+            sums = (await ann.get(f"/conversations/{conversation}/usage"))["sums"]
+            assert (sums["completions"], sums["total_tokens"]) == (0, 0)
+
+    travel(journey())
+
+
 def test_cancel_reaches_every_client_and_the_one_who_waits_for_the_whole_answer(
     server: LuxxServer, travel: Traveller
 ) -> None:

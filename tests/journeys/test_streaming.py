@@ -7,7 +7,7 @@ from journeys.desk import Desk
 from journeys.person import Person
 from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says, two_iterations, words
 from journeys.server import LuxxServer
-from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text
 
 RUN_FIELDS = {
     "id",
@@ -173,6 +173,29 @@ def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer, travel
             answers = {m["tool_call_id"]: m["content"] for m in told if m["role"] == "tool"}
             assert "result a" in answers["call-a"]
             assert "result b" in answers["call-b"]
+
+    travel(journey())
+
+
+def test_phase_of_a_run_says_what_it_is_at(server: LuxxServer, travel: Traveller) -> None:
+    async def journey() -> None:
+        async with Desk() as desk, Person(server.url) as ann:
+            rules = [*two_iterations(desk.port).rules[:1], Rule(reply=[Gate(name="on"), Text(text="Done.")])]
+            async with ScriptedProvider(Script(rules=rules)) as model:
+                conversation = await ann.conversation(model.url)
+                async with ann.say(conversation, tools=["visit_once"]) as stream:
+                    await stream.until("run")
+                    await desk.visited(2)
+                    phases = [(await ann.run(stream.screen.run_id))["phase"]]
+                    desk.visits[0].answer("first")
+                    await stream.until("process_step", type="tool_result")
+                    phases.append((await ann.run(stream.screen.run_id))["phase"])
+                    desk.visits[1].answer("second")
+                    await model.arrived(2)
+                    phases.append((await ann.run(stream.screen.run_id))["phase"])
+                    model.release("on")
+                    await stream.to_the_end()
+            assert phases == ["acting", "observing", "thinking"]
 
     travel(journey())
 

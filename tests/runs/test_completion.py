@@ -214,3 +214,17 @@ def test_words_of_a_refusal_are_shown_after_thinking_but_not_after_an_answer() -
 
     assert texts(ThinkingDelta(text="Hm.")) == ["No."]
     assert texts(TextDelta(text="Well,")) == ["Well,"]
+
+
+def test_call_with_the_id_of_an_earlier_one_gets_its_own_also_in_what_goes_back_to_the_adapter() -> None:
+    note = {"gemini": [{"call": "call_0", "signature": "s"}, {"call": "call_1"}], "said": "call_0"}
+    deltas: list[Delta] = [call(0, "{"), call(1, "{}"), call(0, "}"), ReplayDelta(data=note)]
+    reader = CompletionReader("run", FIRST, {}, taken={"call_0"})
+    list(reader.take(deltas))
+    first, second = reader.close(StepStatus.DONE)
+
+    assert (second.id_ref, first.arguments) == ("call_1", "{}")
+    assert isinstance(first.id_ref, str)
+    assert first.id_ref not in ("call_0", "call_1")
+    own = [{"call": first.id_ref, "signature": "s"}, {"call": "call_1"}]
+    assert reader.replay == {"gemini": own, "said": "call_0"}

@@ -19,7 +19,7 @@ from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider
 from luxx.providers.views import NewProvider
 from luxx.runs.durable import MAX_DRIVES
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.service import Sending
+from luxx.runs.service import AskingAgain, Sending
 from luxx.wire.run import Run, RunStatus
 from luxx.wire.tool import CommandPermission
 
@@ -126,5 +126,32 @@ def test_a_run_that_was_taken_up_too_often_is_given_up(tmp_path: Path) -> None:
             upstream.release("waiting")
             await check_free(house, caller, run)
             assert len(upstream.requests) == 1
+
+    asyncio.run(work())
+
+
+def test_a_run_that_was_given_up_is_deleted_with_its_question_also_when_that_was_asked_again(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with (
+            ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream,
+            opened(tmp_path, upstream) as (house, caller, run),
+        ):
+            taken = update(RunRow).where(RunRow.id == run.id)
+            await house.store.write(
+                lambda session: session.execute(
+                    taken.values(fence=MAX_DRIVES, owner="another", lease_until=0.0)
+                )
+            )
+            upstream.release("waiting")
+            await told_of(house, caller, run)
+            question = await house.store.read(lambda session: session.scalar(select(MessageRow.id)))
+            assert question is not None
+            again = await house.runs.send(caller, AskingAgain(message_id=question))
+            await told_of(house, caller, again)
+            await house.conversations.delete_message(caller, question)
+            left = await house.store.read(lambda session: session.scalars(select(RunRow.id)).all())
+            assert list(left) == []
 
     asyncio.run(work())

@@ -255,6 +255,25 @@ def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: 
         pair.provider.wait_closed(pair.provider.requests[0], timeout=5.0)
 
 
+def test_what_one_server_drives_can_be_deleted_at_another(postgresql: str, tmp_path: Path) -> None:
+    """Cancelling answers in time, whoever drives; deleting waits until the driver has seen it."""
+    with pair_at_two_servers(postgresql, "delete", tmp_path) as pair:
+        with sending(pair.here, pair.conversation_id, "hello") as driven:
+            run_id = next(driven.frames())["run_id"]
+            driven.until("process_step")
+            pair.there.good("DELETE", f"/conversations/{pair.conversation_id}")
+            assert driven.rest()[-1]["status"] == "stopped"
+        pair.here.bad("GET", f"/runs/{run_id}", 404)
+        again = pair.here.good("POST", "/conversations", json={})["id"]
+        with sending(pair.here, again, "hello") as driven:
+            run_id = next(driven.frames())["run_id"]
+            driven.until("process_step")
+            asked = pair.there.good("GET", f"/messages?conversation_id={again}")["items"][0]
+            pair.there.good("DELETE", f"/messages/{asked['id']}")
+        pair.there.bad("GET", f"/runs/{run_id}", 404)
+        assert pair.there.good("GET", f"/messages?conversation_id={again}")["items"] == []
+
+
 def test_of_messages_sent_at_once_one_gets_the_conversation(
     postgresql: str, tmp_path: Path, upstream: ScriptedProvider
 ) -> None:

@@ -274,9 +274,11 @@ UPLOAD_LIMIT = 10485
         ("/messages", LIMIT),
         ("/filesystem", LIMIT),
         ("/files", UPLOAD_LIMIT),
-        ("/files/7", UPLOAD_LIMIT),
+        ("//files/", UPLOAD_LIMIT),
+        ("/files/7", LIMIT),
         ("/conversations", LIMIT),
         ("/conversations/import", UPLOAD_LIMIT),
+        ("/conversations/import/fork", LIMIT),
     ],
 )
 def test_a_body_is_refused_past_its_limit_whether_announced_or_chunked(path: str, limit: int) -> None:

@@ -1,10 +1,13 @@
 """JSON bodies, read strictly: text is no number, and every wrong field is named by its path.
 
-The decoder stops at the first mistake; only a body that has one is walked again to find them all.
+The decoder stops at the first mistake; only a body that has one is walked again to find more. That is
+bounded, because anybody may send a wrong body: MOST_WALKED bytes are walked, MOST_NAMED fields named.
 """
 
 import re
 from collections.abc import Iterator
+from itertools import islice
+from math import isfinite
 from typing import Any, cast, get_args, get_origin
 
 import msgspec
@@ -23,7 +26,15 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 NO_NUL = "text must not contain the character NUL"
 
+MOST_WALKED = 64 * 1024
+"""Bytes of a wrong body; of a longer one only the first mistake is named."""
+
+MOST_NAMED = 20
+MOST_SHOWN = 200
+"""Characters of a path and of what is wrong there: both may repeat names that the sender made up."""
+
 Fields = dict[str, str]
+Wrong = Iterator[tuple[str, str]]
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -45,7 +56,7 @@ def read_body(body: bytes, wanted: Any) -> Any:
         raise refusal({"$": "a JSON object is needed as the body"})
     try:
         if _NUL.search(body):
-            raise refusal(dict.fromkeys(_with_nul("$", msgspec.json.decode(body)), NO_NUL))
+            raise _with_nul_in(body)
         return _decode(body, wanted)
     except RecursionError as error:
         raise refusal({"$": "nested too deeply"}) from error
@@ -55,17 +66,28 @@ def read_body(body: bytes, wanted: Any) -> Any:
 
 
 def refusal(fields: Fields) -> InvalidInput:
-    """The error that names these fields."""
-    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
-    return InvalidInput(f"the request is not valid: {named}", detail={"fields": fields})
+    """The error that names these fields, or the first of very many."""
+    shown = {_cut(path): _cut(problem) for path, problem in islice(fields.items(), MOST_NAMED)}
+    named = "; ".join(f"{path}: {problem}" for path, problem in shown.items())
+    more = "; and more" if len(fields) > MOST_NAMED else ""
+    return InvalidInput(f"the request is not valid: {named}{more}", detail={"fields": shown})
+
+
+def _with_nul_in(body: bytes) -> InvalidInput:
+    if len(body) > MOST_WALKED:
+        return refusal({"$": NO_NUL})
+    return refusal(dict.fromkeys(islice(_with_nul("$", msgspec.json.decode(body)), MOST_NAMED + 1), NO_NUL))
 
 
 def _decode(body: bytes, wanted: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=wanted)
     except msgspec.ValidationError as error:
-        value = _with_whole_numbers(msgspec.json.decode(body))
-        wrong = _wrong("$", value, wanted)
+        is_walked = len(body) <= MOST_WALKED
+        if not is_walked and not _is_of_a_float(error):
+            raise refusal(_named("$", error)) from error
+        value = msgspec.json.Decoder(float_hook=_number).decode(body)
+        wrong = dict(islice(_wrong("$", value, wanted), MOST_NAMED + 1)) if is_walked else {}
         if wrong:
             raise refusal(wrong) from error
     try:
@@ -74,41 +96,47 @@ def _decode(body: bytes, wanted: Any) -> Any:
         raise refusal(_named("$", error)) from error
 
 
-def _with_whole_numbers(value: Any) -> Any:
+def _number(written: str) -> int | float:
     """JSON knows one kind of number: 5.0 is as good an integer as 5."""
-    if isinstance(value, list):
-        return [_with_whole_numbers(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {name: _with_whole_numbers(item) for name, item in cast("dict[str, Any]", value).items()}
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    value = float(written)
+    if not isfinite(value):
+        raise ValueError("a number is out of range")
+    return int(value) if value.is_integer() else value
 
 
-def _wrong(path: str, value: Any, wanted: Any) -> Fields:
+def _is_of_a_float(error: msgspec.ValidationError) -> bool:
+    return "got `float`" in str(error)
+
+
+def _wrong(path: str, value: Any, wanted: Any) -> Wrong:
     plain = _plain(wanted)
     if isinstance(value, dict) and _is_struct(plain):
-        return _wrong_members(path, cast("dict[str, Any]", value), plain)
+        yield from _wrong_members(path, cast("dict[str, Any]", value), plain)
+        return
     if isinstance(value, list) and get_origin(plain) is list:
-        wrong: Fields = {}
+        is_wrong = False
         for index, item in enumerate(cast("list[Any]", value)):
-            wrong |= _wrong(f"{path}[{index}]", item, get_args(plain)[0])
-        if wrong:
-            return wrong
+            for found in _wrong(f"{path}[{index}]", item, get_args(plain)[0]):
+                is_wrong = True
+                yield found
+        if is_wrong:
+            return
     try:
         msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        return _named(path, error)
-    return {}
+        yield from _named(path, error).items()
 
 
-def _wrong_members(path: str, value: dict[str, Any], struct: Any) -> Fields:
+def _wrong_members(path: str, value: dict[str, Any], struct: Any) -> Wrong:
     known: dict[str, FieldInfo] = {field.encode_name: field for field in msgspec.structs.fields(struct)}
-    wrong = {f"{path}.{name}": "unknown field" for name in value if name not in known}
+    for name in value:
+        if name not in known:
+            yield f"{path}.{name}", "unknown field"
     for name, field in known.items():
         if name in value:
-            wrong |= _wrong(f"{path}.{name}", value[name], field.type)
+            yield from _wrong(f"{path}.{name}", value[name], field.type)
         elif field.required:
-            wrong[f"{path}.{name}"] = "this field is required"
-    return wrong
+            yield f"{path}.{name}", "this field is required"
 
 
 def _with_nul(path: str, value: Any) -> Iterator[str]:
@@ -121,6 +149,10 @@ def _with_nul(path: str, value: Any) -> Iterator[str]:
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
             yield from [path] if "\0" in name else _with_nul(f"{path}.{name}", item)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def _named(path: str, error: msgspec.ValidationError) -> Fields:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 import structlog
 from litestar.types import ASGIApp
+from litestar.utils import normalize_path
 
 from luxx.api.envelope import Failure
 from luxx.api.guards import REQUEST_ID
@@ -26,7 +27,12 @@ from luxx.observe import Metrics
 
 MIB = 1024 * 1024
 UPLOADS = ("/files", "/conversations/import")
-"""Paths, with what is below them, that take bodies up to `files.max_upload_mb`."""
+"""Where a POST takes a body up to `files.max_upload_mb`."""
+
+OPEN_TO_ALL = ("/auth/login", "/auth/register", "/auth/refresh")
+"""Where a POST needs no sign-in; anybody may send it, so no more than OPEN_BYTES."""
+
+OPEN_BYTES = 64 * 1024
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
@@ -101,7 +107,10 @@ class _Protection:
         self._metrics = metrics
         self._hosts = _Hosts(config.server, config.app.host)
         self._body_limit = int(config.server.max_body_mb * MIB)
-        self._upload_limit = int(config.files.max_upload_mb * MIB)
+        self._post_limits: dict[str, int] = {
+            **dict.fromkeys(UPLOADS, int(config.files.max_upload_mb * MIB)),
+            **dict.fromkeys(OPEN_TO_ALL, min(OPEN_BYTES, self._body_limit)),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -121,7 +130,7 @@ class _Protection:
         answer = _Answer(send, request_id)
         scope[STRAIGHT] = send
         asked = _read_headers(scope["headers"])
-        limit = self._limit(scope["path"])
+        limit = self._limit(scope["method"], scope["path"])
         refusal = self._refuse_caller(scope, asked) or _refuse_length(asked.length, limit)
         route = "refused"
         try:
@@ -144,11 +153,12 @@ class _Protection:
             began = answer.began or time.perf_counter()
             self._metrics.count_request(method, route, answer.status, began - started)
 
-    def _limit(self, path: str) -> int:
-        is_upload = path.startswith(UPLOADS) and any(
-            path == prefix or path.startswith(f"{prefix}/") for prefix in UPLOADS
-        )
-        return self._upload_limit if is_upload else self._body_limit
+    def _limit(self, method: str, path: str) -> int:
+        if method != "POST":
+            return self._body_limit
+        limit = self._post_limits.get(path)
+        # The router takes `//files/` for `/files`.
+        return limit or self._post_limits.get(normalize_path(path), self._body_limit)
 
     def _refuse_caller(self, scope: Scope, asked: _Asked) -> _Refusal | None:
         refusal = self._hosts.refuse(asked, scope.get("server"))

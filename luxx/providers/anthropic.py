@@ -18,11 +18,10 @@ from luxx.providers.anthropic_event import Event, EventUsage, decode_event, mess
 from luxx.providers.anthropic_request import build_message_request, build_models_request
 from luxx.providers.anthropic_turns import CONTENT_KEY, MODEL_KEY
 from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.held import Held, Opening
 from luxx.providers.sse import SseSplitter
 from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, UsageDelta
 from luxx.wire.usage import Usage
-
-MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _REASONS = {
     "end_turn": FinishReason.STOP,
@@ -87,9 +86,8 @@ class AnthropicParser:
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._content = ContentReader(new_call_id)
-        self._head = b""
-        self._is_events = False
-        self._body: bytearray | None = None
+        self._opening = Opening()
+        self._held = Held()
         self._failure: ProviderError | None = None
         self._usage = EventUsage()
         self._has_begun = False
@@ -97,7 +95,6 @@ class AnthropicParser:
         self._model = ""
         self._finish = ""
         self._explanation = ""
-        self._kept = 0
 
     @property
     def is_done(self) -> bool:
@@ -107,8 +104,8 @@ class AnthropicParser:
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:
             raise self._failure
-        if not self._is_events:
-            piece = self._read_head(piece)
+        if not self._opening.is_events:
+            piece = self._opening.gather(piece)
         out: list[Delta] = []
         try:
             for name, data in self._splitter.feed(piece):
@@ -124,8 +121,8 @@ class AnthropicParser:
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._body is not None:
-            self._read_body(bytes(self._body), out)
+        if self._failure is None and self._opening.is_json:
+            self._read_body(bytes(self._opening.body), out)
         elif self._failure is None:
             self._read_rest(out)
         if self._failure is not None:
@@ -139,23 +136,6 @@ class AnthropicParser:
         out.append(FinishDelta(reason=self._reason(), raw=self._finish))
         return out
 
-    def _read_head(self, piece: bytes) -> bytes:
-        # A JSON body begins with a brace, which no event stream does.
-        if self._body is None:
-            self._head += piece
-            begun = self._head.lstrip()
-            if not begun:
-                return b""
-            if begun[0] not in b"{[":
-                self._is_events = True
-                return self._head
-            self._body = bytearray()
-            piece = begun
-        self._body += piece
-        if len(self._body) > MAX_BODY_BYTES:
-            raise Garbled(f"The provider sent an answer of more than {MAX_BODY_BYTES} bytes.")
-        return b""
-
     def _read(self, name: bytes, data: bytes, out: list[Delta]) -> None:
         if not data or name == b"ping" or data.startswith(b"[DONE]"):
             return
@@ -164,11 +144,8 @@ class AnthropicParser:
             return
         event = decode_event(data)
         if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
-            self._kept += len(data)
-            if self._kept > MAX_BODY_BYTES:
-                raise Garbled(
-                    f"The provider's answer holds more than {MAX_BODY_BYTES} bytes beside its text."
-                )
+            self._held.coming = len(data)
+            self._held.keep()
         self._read_event(event, data, out)
 
     def _read_event(self, event: Event, data: bytes, out: list[Delta]) -> None:

@@ -39,6 +39,7 @@ class ContentReader:
         self._new_id = new_id
         self._blocks: list[OpenBlock] = []
         self._calls = 0
+        self._call_ids: set[str] = set()
 
     @property
     def has_blocks(self) -> bool:
@@ -79,9 +80,10 @@ class ContentReader:
             case "signature_delta", "thinking":
                 block.fields["signature"] = delta.signature or ""
             case "citations_delta", "text":
-                cited = block.fields.get("citations")
-                told = cast("list[Any]", cited) if isinstance(cited, list) else []
-                block.fields["citations"] = [*told, delta.citation]
+                told = block.fields.get("citations")
+                if not isinstance(told, list):
+                    told = block.fields["citations"] = []
+                cast("list[Any]", told).append(delta.citation)
             case "compaction_delta", "compaction":
                 block.fields["content"] = delta.content
                 if delta.encrypted_content is not None:
@@ -118,10 +120,10 @@ class ContentReader:
 
     def _own_id(self, call_id: str) -> str:
         # The same id for two calls would make their results indistinguishable.
-        taken = any(
-            block.slot is not None and block.fields.get("id") == call_id for block in self._blocks[:-1]
-        )
-        return call_id if call_id and not taken else f"toolu_{self._new_id().replace('-', '')}"
+        if not call_id or call_id in self._call_ids:
+            call_id = f"toolu_{self._new_id().replace('-', '')}"
+        self._call_ids.add(call_id)
+        return call_id
 
     def _at(self, index: int | None) -> OpenBlock | None:
         if index is None or not 0 <= index < len(self._blocks):

@@ -11,19 +11,29 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from luxx.config import ProvidersConfig
-from luxx.errors import ProviderError
+from luxx.errors import Garbled, ProviderError
 from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
 from luxx.providers.answer import Answer, Patience, Retry
 from luxx.providers.body import Body
 from luxx.providers.failures import redacted
 from luxx.providers.registry import adapter_for
 from luxx.providers.transport import Transport
-from luxx.wire.delta import FinishDelta, FinishReason, TextDelta, ThinkingDelta, ToolCallDelta, UsageDelta
+from luxx.wire.delta import (
+    Delta,
+    FinishDelta,
+    FinishReason,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    UsageDelta,
+)
 from luxx.wire.tool import ToolCall
 from luxx.wire.usage import Usage
 
 MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
+MAX_WHOLE_CHARACTERS = 100_000
+"""Of an answer that is gathered whole: a few tokens were asked for."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +88,11 @@ class ModelClient:
         return self._answer(request, target, self._patience(self._retries, on_retry, on_again or _silent))
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
-        """The whole answer of one try, without retries: what a test of a provider needs."""
+        """The whole answer of one try, without retries: what a test of a provider needs.
+
+        Raises ProviderError, for an answer without an end too.
+        """
+        left = MAX_WHOLE_CHARACTERS
         text: list[str] = []
         thinking: list[str] = []
         calls: dict[int, ToolCall] = {}
@@ -87,6 +101,9 @@ class ModelClient:
         async with self._answer(request, target, self._patience(0, _never, _silent)) as answer:
             while deltas := await answer.read():
                 for delta in deltas:
+                    left -= _size(delta)
+                    if left < 0:
+                        raise Garbled(f"The answer is longer than {MAX_WHOLE_CHARACTERS:,} characters.")
                     match delta:
                         case TextDelta():
                             text.append(delta.text)
@@ -153,6 +170,16 @@ async def _never(_retry: Retry) -> None:
 
 async def _silent() -> None:
     """For who need not know."""
+
+
+def _size(delta: Delta) -> int:
+    match delta:
+        case TextDelta() | ThinkingDelta():
+            return len(delta.text)
+        case ToolCallDelta():
+            return len(delta.call_id) + len(delta.name) + len(delta.arguments) + 1
+        case _:
+            return 0
 
 
 def _grown(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:

@@ -17,6 +17,7 @@ from luxx.providers.gemini_calls import FunctionCallReader
 from luxx.providers.gemini_chunk import ArraySplitter, Candidate, Chunk, UsageCounts, decode_chunks
 from luxx.providers.gemini_replay import KEPT_PARTS, PartNotes
 from luxx.providers.gemini_request import build_completion_request, build_models_request
+from luxx.providers.held import Held, Opening
 from luxx.providers.sse import SseSplitter
 from luxx.wire.delta import (
     Delta,
@@ -108,8 +109,8 @@ class GeminiParser:
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._array: ArraySplitter | None = None
-        self._head = b""
-        self._is_events = False
+        self._opening = Opening()
+        self._held = Held()
         self._calls = FunctionCallReader(new_call_id)
         self._notes = PartNotes()
         self._failure: ProviderError | None = None
@@ -165,20 +166,12 @@ class GeminiParser:
         return out
 
     def _frames(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        if not self._is_events and self._array is None:
-            # A JSON body begins with a bracket or a brace, which no event stream does.
-            self._head += piece
-            begun = self._head.lstrip()
-            if not begun:
-                return []
-            piece = self._head
-            if begun[0] in b"{[":
-                self._array = ArraySplitter()
-            else:
-                self._is_events = True
-        if self._array is not None:
-            return [(b"", data) for data in self._array.feed(piece)]
-        return self._splitter.feed(piece)
+        piece = self._opening.read(piece)
+        if not self._opening.is_json:
+            return self._splitter.feed(piece)
+        if self._array is None:
+            self._array = ArraySplitter()
+        return [(b"", data) for data in self._array.feed(piece)]
 
     def _read_event(self, name: bytes, data: bytes, out: list[Delta]) -> None:
         if self._is_marked_done or not data:
@@ -188,6 +181,7 @@ class GeminiParser:
         elif name == b"error":
             self._failure = as_provider_error(read_error_body(data))
         else:
+            self._held.coming = len(data)
             for chunk in self._chunks_of(data):
                 self._read_chunk(chunk, out)
 
@@ -231,16 +225,20 @@ class GeminiParser:
         signature = told if isinstance(told, str) else ""
         call = part.get("functionCall")
         if isinstance(call, dict):
+            self._held.keep()
             call_id = self._calls.read(cast("dict[str, Any]", call), out)
             if call_id:
                 self._notes.called(call_id, signature)
             return
         said = part.get("text")
         if said is None and any(kind in part for kind in KEPT_PARTS):
+            self._held.keep()
             self._notes.other(part)
             return
         text = said if isinstance(said, str) else ""
         is_thought = part.get("thought") is True
+        if signature:
+            self._held.keep()
         self._notes.spoke(text, signature, is_thought=is_thought)
         if text and is_thought:
             out.append(ThinkingDelta(text=text))

@@ -16,8 +16,8 @@ _STEP = re.compile(
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 MAX_DEPTH = 64
-MAX_GAP = 1_000
-"""How far an index may be past the end of its array; a model writes them in order."""
+MAX_GAPS = 100
+"""How many items of arrays may be left out in all; a model writes them in order."""
 
 _VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
 
@@ -30,6 +30,7 @@ class PartialArguments:
 
     def __init__(self) -> None:
         self._root: list[Any] = [{}]
+        self._gaps = 0
         self.is_broken = False
         self.has_values = False
 
@@ -51,7 +52,7 @@ class PartialArguments:
 
     def text(self) -> str:
         """The JSON text of what is there so far."""
-        return msgspec.json.encode(self._root[0]).decode()
+        return msgspec.json.encode(self._root[0], enc_hook=_joined).decode()
 
     def _put(self, steps: list[str | int], value: Any) -> None:
         place: Any = self._root
@@ -60,15 +61,41 @@ class PartialArguments:
             child: Any = _get(place, key)
             if not isinstance(child, list if isinstance(step, int) else dict):
                 child = [] if isinstance(step, int) else {}
-                if not _set(place, key, child):
-                    self.is_broken = True
+                if not self._set(place, key, child):
                     return
             place, key = cast("Any", child), step
         old = _get(place, key)
-        if isinstance(old, str) and isinstance(value, str):
-            value = old + value
-        if not _set(place, key, value):
-            self.is_broken = True
+        if not isinstance(value, str):
+            self._set(place, key, value)
+        elif isinstance(old, _Text):
+            old.pieces.append(value)
+        else:
+            self._set(place, key, _Text([old, value] if isinstance(old, str) else [value]))
+
+    def _set(self, place: Any, key: str | int, value: Any) -> bool:
+        if isinstance(key, int) and key >= len(place):
+            gap = key - len(place)
+            if self._gaps + gap > MAX_GAPS:
+                self.is_broken = True
+                return False
+            self._gaps += gap
+            place.extend([None] * (gap + 1))
+        place[key] = value
+        return True
+
+
+class _Text:
+    """A string that grows; joined once, when it is whole."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = pieces
+
+
+def _joined(text: object) -> str:
+    assert isinstance(text, _Text)
+    return "".join(text.pieces)
 
 
 def _steps(path: object) -> list[str | int] | None:
@@ -108,12 +135,3 @@ def _get(place: Any, key: str | int) -> Any:
     if isinstance(key, int):
         return place[key] if key < len(place) else None
     return place.get(key)
-
-
-def _set(place: Any, key: str | int, value: Any) -> bool:
-    if isinstance(key, int):
-        if key > len(place) + MAX_GAP:
-            return False
-        place.extend([None] * (key + 1 - len(place)))
-    place[key] = value
-    return True

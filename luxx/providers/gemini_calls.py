@@ -10,8 +10,12 @@ from typing import Any, cast
 
 import msgspec
 
+from luxx.errors import Garbled
 from luxx.providers.gemini_arguments import PartialArguments
 from luxx.wire.delta import Delta, ToolCallDelta
+
+MAX_OPEN_CALLS = 128
+"""Each fragment is looked for among the open calls; models write one after the other."""
 
 
 class FunctionCallReader:
@@ -45,6 +49,8 @@ class FunctionCallReader:
                 # The usual case: the whole call in one part.
                 out.append(call.delta(_json_text(args)))
                 return call.call_id
+            if len(self._open) == MAX_OPEN_CALLS:
+                raise Garbled(f"The provider began more than {MAX_OPEN_CALLS} calls and ended none of them.")
             self._open.append(call)
             out.append(call.delta(""))
         if isinstance(args, dict):

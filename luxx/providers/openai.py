@@ -13,6 +13,7 @@ from luxx.clock import new_id
 from luxx.errors import Dropped, Garbled, ProviderError, ProviderFailed
 from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
 from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.held import Held, Opening
 from luxx.providers.openai_calls import ToolCallReader
 from luxx.providers.openai_chunk import (
     Chunk,
@@ -22,6 +23,7 @@ from luxx.providers.openai_chunk import (
     ContentPart,
     decode_chunk,
 )
+from luxx.providers.openai_details import ReasoningDetails
 from luxx.providers.openai_request import build_completion_request, build_models_request
 from luxx.providers.openai_text import InlineThinking, TextPlace
 from luxx.providers.sse import SseSplitter
@@ -35,8 +37,6 @@ from luxx.wire.delta import (
     UsageDelta,
 )
 from luxx.wire.usage import Usage
-
-MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -98,9 +98,8 @@ class OpenAIParser:
         self._splitter = SseSplitter()
         self._calls = ToolCallReader(new_call_id)
         self._inline = InlineThinking()
-        self._head = b""
-        self._is_events = False
-        self._body: bytearray | None = None
+        self._opening = Opening()
+        self._held = Held()
         self._failure: ProviderError | None = None
         self._has_ended = False
         self._has_chunks = False
@@ -109,7 +108,7 @@ class OpenAIParser:
         self._choice: int | None = None
         self._finish = ""
         self._refusal: list[str] = []
-        self._details: list[dict[str, Any]] = []
+        self._details = ReasoningDetails()
         self._used_reasoning_content = False
 
     @property
@@ -120,8 +119,8 @@ class OpenAIParser:
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:
             raise self._failure
-        if not self._is_events:
-            piece = self._read_head(piece)
+        if not self._opening.is_events:
+            piece = self._opening.gather(piece)
         out: list[Delta] = []
         try:
             if (data := self._splitter.single(piece)) is not None:
@@ -137,8 +136,8 @@ class OpenAIParser:
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._body is not None:
-            self._read_body(bytes(self._body), out)
+        if self._failure is None and self._opening.is_json:
+            self._read_body(bytes(self._opening.body), out)
         elif self._failure is None:
             self._read_rest(out)
         if self._failure is not None:
@@ -149,23 +148,6 @@ class OpenAIParser:
         if self._failure is not None:
             raise self._failure
         return out
-
-    def _read_head(self, piece: bytes) -> bytes:
-        # A JSON body begins with a brace, which no event stream does.
-        if self._body is None:
-            self._head += piece
-            begun = self._head.lstrip()
-            if not begun:
-                return b""
-            if begun[0] not in b"{[":
-                self._is_events = True
-                return self._head
-            self._body = bytearray()
-            piece = begun
-        self._body += piece
-        if len(self._body) > MAX_BODY_BYTES:
-            raise Garbled(f"The provider sent an answer of more than {MAX_BODY_BYTES} bytes.")
-        return b""
 
     def _read_events(self, piece: bytes, out: list[Delta]) -> None:
         for name, data in self._splitter.feed(piece):
@@ -182,6 +164,7 @@ class OpenAIParser:
         if name == b"error":
             self._failure = as_provider_error(read_error_body(data))
             return
+        self._held.coming = len(data)
         try:
             chunk = decode_chunk(data)
         except Garbled:
@@ -238,7 +221,8 @@ class OpenAIParser:
             for detail in message.reasoning_details:
                 self._think(detail.get("text") or detail.get("summary") or "", out)
         if message.reasoning_details:
-            _merge_details(self._details, message.reasoning_details)
+            self._held.keep()
+            self._details.read(message.reasoning_details)
         content = message.content
         if content:
             if isinstance(content, list):
@@ -248,9 +232,11 @@ class OpenAIParser:
             else:
                 self._inline.read(content, out)
         if message.tool_calls:
+            self._held.keep()
             self._inline.flush(out)
             self._calls.read(message.tool_calls, out)
         if message.refusal:
+            self._held.keep()
             self._refusal.append(message.refusal)
 
     def _read_parts(self, parts: list[ContentPart], out: list[Delta]) -> None:
@@ -314,8 +300,8 @@ class OpenAIParser:
 
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
-        if self._details:
-            replay["reasoning_details"] = self._details
+        if details := self._details.whole():
+            replay["reasoning_details"] = details
         if self._used_reasoning_content and self._calls.has_calls:
             replay["reasoning_field"] = "reasoning_content"
         if self._refusal:
@@ -350,21 +336,6 @@ class OpenAIParser:
             shown = cut(stray.decode("utf-8", "replace"))[:80]
             return Garbled(f"The provider sent what is no completion: {shown!r}")
         return Dropped("The provider's stream ended before the answer began.")
-
-
-def _merge_details(kept: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
-    """Joins fragments of one reasoning block (same type and index), as it must be sent back whole."""
-    for detail in new:
-        last = kept[-1] if kept else None
-        is_same = last is not None and all(last.get(key) == detail.get(key) for key in ("type", "index"))
-        if last is None or not is_same or "data" in detail:
-            kept.append(dict(detail))
-            continue
-        for key, value in detail.items():
-            if key in ("text", "summary") and isinstance(value, str):
-                last[key] = (last.get(key) or "") + value
-            elif value is not None:
-                last[key] = value
 
 
 def _model_name(item: object) -> str:

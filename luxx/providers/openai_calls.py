@@ -4,12 +4,14 @@ Seen: no index, every call at index 0, id and name on every fragment, empty ids 
 null arguments, whole calls in one chunk, one id for several calls.
 """
 
+import re
 from collections.abc import Callable
-
-import msgspec
 
 from luxx.providers.openai_chunk import ChunkToolCall
 from luxx.wire.delta import Delta, ToolCallDelta
+
+_MARKS = re.compile(r'["{}\[\]]')
+_STRING_MARKS = re.compile(r'"|\\.?', re.DOTALL)
 
 
 class ToolCallReader:
@@ -19,6 +21,7 @@ class ToolCallReader:
         self._new_id = new_id
         self._calls: list[_OpenCall] = []
         self._by_index: dict[int, _OpenCall] = {}
+        self._by_id: dict[str, _OpenCall] = {}
 
     @property
     def has_calls(self) -> bool:
@@ -43,21 +46,18 @@ class ToolCallReader:
         elif position and name and not call_id:
             call = None
         else:
-            call = self._with_id(call_id) or (self._calls[-1] if self._calls else None)
+            call = self._by_id.get(call_id) or (self._calls[-1] if self._calls else None)
         if call is None or _begins_another(call, call_id, name, arguments):
             # The same id for two calls would make their results indistinguishable.
-            call = _OpenCall(len(self._calls), "" if self._with_id(call_id) else call_id)
+            call = _OpenCall(len(self._calls), "" if call_id in self._by_id else call_id)
             self._calls.append(call)
-        elif call_id and not call.call_id and not self._with_id(call_id):
+        elif call_id and not call.call_id and call_id not in self._by_id:
             call.call_id = call_id
+        if call.call_id:
+            self._by_id[call.call_id] = call
         if index is not None:
             self._by_index[index] = call
         return call
-
-    def _with_id(self, call_id: str) -> "_OpenCall | None":
-        if not call_id:
-            return None
-        return next((call for call in self._calls if call.call_id == call_id), None)
 
     def _grow(self, call: "_OpenCall", name: str, arguments: str, out: list[Delta]) -> None:
         if arguments:
@@ -85,7 +85,7 @@ class ToolCallReader:
 class _OpenCall:
     """`is_shown`: its first delta, with id and name, is out."""
 
-    __slots__ = ("arguments", "call_id", "is_shown", "name", "slot")
+    __slots__ = ("_looked_at", "_object", "arguments", "call_id", "is_shown", "name", "slot")
 
     def __init__(self, slot: int, call_id: str) -> None:
         self.slot = slot
@@ -93,16 +93,52 @@ class _OpenCall:
         self.name = ""
         self.arguments: list[str] = []
         self.is_shown = False
+        self._object = _ObjectReader()
+        self._looked_at = 0
 
     def is_whole(self) -> bool:
-        """Whether the arguments so far are a JSON object; the cheap look first, it is asked often."""
+        """Whether the arguments so far are an object that has ended; what was looked at is not again."""
         if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
             return False
-        try:
-            msgspec.json.decode("".join(self.arguments))
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return False
-        return True
+        for fragment in self.arguments[self._looked_at :]:
+            self._object.read(fragment)
+        self._looked_at = len(self.arguments)
+        return self._object.has_ended
+
+
+class _ObjectReader:
+    """Finds where the text of a JSON object ends, fed in fragments cut anywhere."""
+
+    __slots__ = ("_depth", "_ends", "_in_string", "_is_escaped", "_start")
+
+    def __init__(self) -> None:
+        self._start = ""
+        self._depth = 0
+        self._ends = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._start == "{" and self._ends == 1 and self._depth == 0 and not self._in_string
+
+    def read(self, fragment: str) -> None:
+        self._start = self._start or fragment.lstrip()[:1]
+        at = int(self._is_escaped)
+        self._is_escaped = False
+        while found := (_STRING_MARKS if self._in_string else _MARKS).search(fragment, at):
+            at = found.end()
+            mark = found[0]
+            if mark == '"':
+                self._in_string = not self._in_string
+            elif mark[0] == "\\":
+                # What it escapes may come with the next fragment.
+                self._is_escaped = len(mark) == 1
+            elif mark in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                self._ends += self._depth == 0
 
 
 def _words(fragment: ChunkToolCall) -> tuple[str, str]:

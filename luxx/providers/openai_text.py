@@ -10,6 +10,9 @@ from luxx.wire.delta import Delta, TextDelta, ThinkingDelta
 _OPEN = "<think>"
 _CLOSE = "</think>"
 
+MAX_BLANKS = 1_000
+"""Characters before a tag that are waited for; past them, what comes is text."""
+
 
 class TextPlace(StrEnum):
     START = "start"
@@ -50,7 +53,7 @@ class InlineThinking:
         if begun.startswith(_OPEN):
             self.place = TextPlace.THINKING
             return begun[len(_OPEN) :]
-        if _OPEN.startswith(begun):
+        if _OPEN.startswith(begun) and len(text) <= MAX_BLANKS:
             self._held = text
             return ""
         self.place = TextPlace.TEXT

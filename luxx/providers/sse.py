@@ -29,7 +29,11 @@ class SseSplitter:
         self._buffer = bytearray()
         self._after_cr = False
         self._at_start = True
-        self.stray = b""
+        self._stray = bytearray()
+
+    @property
+    def stray(self) -> bytes:
+        return bytes(self._stray)
 
     def single(self, piece: bytes) -> bytes | None:
         """The data of a piece that is one whole event without a name, as nearly all come; else feed it."""
@@ -50,12 +54,17 @@ class SseSplitter:
         buffer = self._buffer
         if self._at_start:
             piece = self._without_bom(piece)
+        looked = max(0, len(buffer) - 1)
         if b"\n" not in piece:
             buffer += piece
             self._check_size()
             return []
         if buffer:
             buffer += piece
+            if buffer.find(b"\n\n", looked) < 0:
+                # Only what is new was looked at: an event of many lines is not copied for each of them.
+                self._check_size()
+                return []
             blocks = bytes(buffer).split(b"\n\n")
             buffer.clear()
         else:
@@ -111,7 +120,7 @@ class SseSplitter:
                 data.append(value)
             elif field == b"event":
                 name = value
-            elif field not in (b"", b"id", b"retry") and len(self.stray) < MAX_STRAY_BYTES:
-                self.stray += line[:MAX_STRAY_BYTES] + b"\n"
+            elif field not in (b"", b"id", b"retry") and len(self._stray) < MAX_STRAY_BYTES:
+                self._stray += line[:MAX_STRAY_BYTES] + b"\n"
         if data:
             events.append((name, b"\n".join(data)))

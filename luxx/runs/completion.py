@@ -5,6 +5,7 @@ close together at the end.
 """
 
 from collections.abc import Collection, Iterator
+from itertools import groupby
 from typing import Any, assert_never, cast
 
 from luxx.clock import new_id
@@ -37,6 +38,10 @@ MOST_TOKENS = 100_000_000
 MOST_CHARACTERS = 4_000_000
 """Some ten times what the longest answers of today's models hold; it bounds what one run can take up."""
 
+MOST_STEPS = 10_000
+MOST_NAMED = 10_000
+"""Characters of a call's name and id, which every frame of it repeats."""
+
 Output = Frame | Step
 """A frame to publish, or a step that has closed and is to be logged before anything after it."""
 
@@ -52,7 +57,7 @@ class CompletionReader:
         self, run_id: str, first_index: int, open_steps: dict[int, OpenStep], *, taken: Collection[str] = ()
     ) -> None:
         self._run_id = run_id
-        self._next = first_index
+        self._first = self._next = first_index
         self._taken = taken
         self._renamed: dict[object, str] = {}
         self._open = open_steps
@@ -163,6 +168,12 @@ class CompletionReader:
             yield from self._speak(StepType.TEXT, words)
 
     def _begin(self, step: OpenStep) -> OpenStep:
+        if step.index - self._first >= MOST_STEPS or len(step.name) + len(step.call_id) > MOST_NAMED:
+            raise Garbled(
+                f"The provider's answer has more than {MOST_STEPS:,} steps, or a call with more than "
+                f"{MOST_NAMED:,} characters of name and id; it was cut there.",
+                retryable=False,
+            )
         self._open[step.index] = step
         self._next = step.index + 1
         return step
@@ -188,12 +199,10 @@ def _joined(deltas: list[Delta]) -> list[Delta]:
     if len(deltas) == 1:
         return deltas
     joined: list[Delta] = []
-    for delta in deltas:
-        last = joined[-1] if joined else None
-        if isinstance(delta, TextDelta) and isinstance(last, TextDelta):
-            joined[-1] = TextDelta(text=last.text + delta.text)
-        elif isinstance(delta, ThinkingDelta) and isinstance(last, ThinkingDelta):
-            joined[-1] = ThinkingDelta(text=last.text + delta.text)
+    for kind, group in groupby(deltas, type):
+        if kind is TextDelta or kind is ThinkingDelta:
+            told = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            joined.append(kind(text="".join(delta.text for delta in told)))
         else:
-            joined.append(delta)
+            joined.extend(group)
     return joined

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from provider_calls import ASK, KEY, Called, ask_scripted, calling, target_of
 
-from luxx.errors import InvalidInput, ProviderFailed, ProviderRefused, RateLimited, Stalled
-from luxx.providers.client import Completion
+from luxx.errors import Garbled, InvalidInput, ProviderFailed, ProviderRefused, RateLimited, Stalled
+from luxx.providers.client import MAX_WHOLE_CHARACTERS, Completion
 from luxx.providers.scripted import (
     Call,
     Counts,
@@ -165,6 +165,16 @@ def test_test_call_is_tried_once() -> None:
             with pytest.raises(ProviderFailed):
                 await caller.client.complete(ASK, target_of(server.url))
             assert len(server.requests) == 1
+
+    asyncio.run(run())
+
+
+def test_test_call_takes_no_answer_without_an_end() -> None:
+    async def run() -> None:
+        script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_WHOLE_CHARACTERS + 1))])])
+        async with ScriptedProvider(script) as server, calling() as caller:
+            with pytest.raises(Garbled, match="longer"):
+                await caller.client.complete(ASK, target_of(server.url))
 
     asyncio.run(run())
 

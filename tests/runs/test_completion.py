@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import Garbled
-from luxx.runs.completion import MOST_CHARACTERS, CompletionReader
+from luxx.runs.completion import MOST_CHARACTERS, MOST_NAMED, MOST_STEPS, CompletionReader
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Frame
 from luxx.runs.state import fold
@@ -203,6 +203,38 @@ def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
         list(reader.take([piece]))
     (step,) = reader.close(StepStatus.ERROR)
     assert len(step.content) == MOST_CHARACTERS
+
+
+def test_an_answer_of_endless_steps_is_cut_with_the_reason() -> None:
+    reader = CompletionReader("run", FIRST, {})
+    for slot in range(MOST_STEPS):
+        list(reader.take([call(slot, "")]))
+    with pytest.raises(Garbled, match="steps"):
+        list(reader.take([call(MOST_STEPS, "")]))
+
+
+def test_a_call_of_an_endless_name_is_refused() -> None:
+    reader = CompletionReader("run", FIRST, {})
+    named = ToolCallDelta(slot=0, call_id="call", name="x" * MOST_NAMED, arguments="")
+    with pytest.raises(Garbled, match="name"):
+        list(reader.take([named]))
+
+
+class Uncopied(str):
+    """A text that may be joined with others but not added to one, which copies what is there for each."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> str:
+        raise AssertionError("texts were added one by one")
+
+
+@pytest.mark.parametrize("kind", [TextDelta, ThinkingDelta])
+def test_fragments_of_one_read_are_joined_at_once(kind: type[TextDelta | ThinkingDelta]) -> None:
+    reader = CompletionReader("run", FIRST, {})
+    (frame,) = reader.take([kind(text=Uncopied(text)) for text in "xyz"])
+    assert isinstance(frame, Frame)
+    assert frame.text == "xyz"
 
 
 def test_words_of_a_refusal_are_shown_after_thinking_but_not_after_an_answer() -> None:

@@ -1,0 +1,216 @@
+"""What a hostile provider can make a parser hold or do again: bounded, and in proportion to what it sends."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+
+from luxx.errors import Garbled
+from luxx.providers.adapter import StreamParser
+from luxx.providers.anthropic import AnthropicParser
+from luxx.providers.gemini import GeminiParser
+from luxx.providers.gemini_calls import MAX_OPEN_CALLS
+from luxx.providers.held import MAX_BLANK_BYTES, MAX_HELD_BYTES
+from luxx.providers.openai import OpenAIParser
+from luxx.providers.openai_text import MAX_BLANKS
+from luxx.providers.sse import SseSplitter
+from luxx.wire.delta import ReplayDelta, TextDelta, ToolCallDelta
+
+PARSERS: dict[str, Callable[[Callable[[], str]], StreamParser]] = {
+    "openai": OpenAIParser,
+    "anthropic": AnthropicParser,
+    "gemini": GeminiParser,
+}
+LONG = "x" * 200_000
+
+
+def parser_of(dialect: str) -> StreamParser:
+    numbers = count()
+    return PARSERS[dialect](lambda: f"id{next(numbers)}")
+
+
+def feed_all(parser: StreamParser, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        parser.feed(piece)
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def of_openai(delta: dict[str, Any]) -> bytes:
+    return event({"choices": [{"index": 0, "delta": delta}]})
+
+
+def of_gemini(*parts: dict[str, Any]) -> bytes:
+    return event({"candidates": [{"content": {"parts": parts}}]})
+
+
+def of_anthropic(delta: dict[str, Any]) -> bytes:
+    return event({"type": "content_block_delta", "index": 0, "delta": delta})
+
+
+def begun(block: dict[str, Any]) -> bytes:
+    return event({"type": "content_block_start", "index": 0, "content_block": block})
+
+
+@pytest.mark.parametrize("dialect", PARSERS)
+@pytest.mark.parametrize("blanks", [b" ", b"\n", b" \r\n\t" * 100])
+def test_blanks_before_an_answer_are_dropped_and_refused_past_the_bound(dialect: str, blanks: bytes) -> None:
+    parser = parser_of(dialect)
+    for _ in range(MAX_BLANK_BYTES // len(blanks)):
+        assert parser.feed(blanks) == []
+    with pytest.raises(Garbled, match="blank"):
+        feed_all(parser, [blanks] * (1 + len(blanks)))
+
+
+@pytest.mark.parametrize("dialect", PARSERS)
+def test_blanks_before_an_answer_change_nothing_of_it(dialect: str) -> None:
+    said = {
+        "openai": of_openai({"content": "hi"}),
+        "anthropic": begun({"type": "text", "text": "hi"}),
+        "gemini": of_gemini({"text": "hi"}),
+    }[dialect]
+    parser = parser_of(dialect)
+    assert parser.feed(b" \n") == parser.feed(b"\r\n") == []
+    assert parser.feed(b"\n " + said[:3]) == []
+    assert parser.feed(said[3:]) == [TextDelta(text="hi")]
+
+
+HOARDS: dict[str, tuple[str, bytes, bytes]] = {
+    "a call without a name": ("openai", b"", of_openai({"tool_calls": [{"function": {"arguments": LONG}}]})),
+    "reasoning details": ("openai", b"", of_openai({"reasoning_details": [{"type": "a", "text": LONG}]})),
+    "words of a refusal": ("openai", b"", of_openai({"refusal": LONG})),
+    "the input of a server's tool": (
+        "anthropic",
+        begun({"type": "server_tool_use"}),
+        of_anthropic({"type": "input_json_delta", "partial_json": LONG}),
+    ),
+    "blocks that are not shown": ("anthropic", b"", begun({"type": "other", "data": LONG})),
+    "an open call": (
+        "gemini",
+        b"",
+        of_gemini(
+            {
+                "functionCall": {
+                    "name": "a",
+                    "willContinue": True,
+                    "partialArgs": [{"jsonPath": "$.a", "stringValue": LONG}],
+                }
+            }
+        ),
+    ),
+    "parts that are not shown": ("gemini", b"", of_gemini({"executableCode": {"code": LONG}})),
+    "signatures": ("gemini", b"", of_gemini({"thoughtSignature": LONG})),
+}
+
+
+@pytest.mark.parametrize("hoard", HOARDS)
+def test_what_is_held_beside_the_text_is_bounded(hoard: str) -> None:
+    dialect, first, more = HOARDS[hoard]
+    parser = parser_of(dialect)
+    parser.feed(first)
+    feed_all(parser, [more] * (MAX_HELD_BYTES // len(more) - 1))
+    with pytest.raises(Garbled, match="beside its text"):
+        feed_all(parser, [more] * 3)
+
+
+def test_an_event_counts_once_however_many_of_its_parts_are_kept() -> None:
+    parser = parser_of("gemini")
+    parts = [{"executableCode": {"code": "x" * 1000}} for _ in range(1000)]
+    for _ in range(MAX_HELD_BYTES // len(of_gemini(*parts))):
+        parser.feed(of_gemini(*parts))
+
+
+def test_calls_that_are_opened_and_never_closed_are_bounded() -> None:
+    opening = [
+        of_gemini({"functionCall": {"id": f"{index}", "name": "a", "willContinue": True}})
+        for index in range(MAX_OPEN_CALLS + 1)
+    ]
+    with pytest.raises(Garbled, match="calls"):
+        feed_all(parser_of("gemini"), opening)
+
+
+def test_gaps_in_streamed_arrays_do_not_multiply_what_is_sent() -> None:
+    parser = parser_of("gemini")
+    items = [{"jsonPath": f"$.a[{index}]", "nullValue": None} for index in range(900, 500_000, 900)]
+    call = {"functionCall": {"name": "a", "partialArgs": items}}
+    assert sum(len(delta.arguments) for delta in calls(parser.feed(of_gemini(call)))) < 1_000
+
+
+def calls(deltas: list[Any]) -> Iterator[ToolCallDelta]:
+    return (delta for delta in deltas if isinstance(delta, ToolCallDelta))
+
+
+def test_blanks_where_thinking_could_begin_are_given_out_past_a_bound() -> None:
+    parser = parser_of("openai")
+    given = [parser.feed(of_openai({"content": " "})) for _ in range(MAX_BLANKS + 1)]
+    assert not any(given[:-1])
+    assert given[-1] == [TextDelta(text=" " * (MAX_BLANKS + 1))]
+
+
+def copied_by(feed: Callable[[], object]) -> int:
+    """The most bytes that one call takes up at a time, beside what it leaves behind."""
+    tracemalloc.start()
+    try:
+        feed()
+        left, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return most - left
+
+
+def test_a_line_of_a_long_event_is_added_without_copying_the_event() -> None:
+    splitter = SseSplitter()
+    splitter.feed(b"data: " + b"x" * 1_000_000 + b"\n")
+    splitter.feed(b"data: y\n")
+    assert copied_by(lambda: splitter.feed(b"data: y\n")) < 100_000
+    assert splitter.feed(b"\n") == [(b"", b"x" * 1_000_000 + b"\ny\ny")]
+
+
+def test_a_fragment_of_reasoning_details_is_added_without_copying_the_rest() -> None:
+    parser = parser_of("openai")
+    fragment = of_openai({"reasoning_details": [{"type": "a", "text": "b", "signature": None}]})
+    parser.feed(of_openai({"reasoning_details": [{"type": "a", "text": "b" * 1_000_000}]}))
+    parser.feed(fragment)
+    assert copied_by(lambda: parser.feed(fragment)) < 100_000
+    replays = [delta for delta in parser.feed(b"data: [DONE]\n\n") if isinstance(delta, ReplayDelta)]
+    assert replays[0].data["reasoning_details"] == [{"type": "a", "text": "b" * 1_000_002, "signature": None}]
+
+
+def test_a_piece_of_a_streamed_string_is_added_without_copying_the_rest() -> None:
+    def piece(text: str) -> bytes:
+        items = [{"jsonPath": "$.a", "stringValue": text}]
+        return of_gemini({"functionCall": {"name": "a", "willContinue": True, "partialArgs": items}})
+
+    parser = parser_of("gemini")
+    parser.feed(piece("b" * 1_000_000))
+    parser.feed(piece("b"))
+    assert copied_by(lambda: parser.feed(piece("b"))) < 100_000
+    ended = list(calls(parser.feed(of_gemini({"functionCall": {}}))))
+    assert msgspec.json.decode(ended[0].arguments) == {"a": "b" * 1_000_002}
+
+
+def test_whether_arguments_are_whole_is_told_without_joining_them_each_time() -> None:
+    parser = parser_of("openai")
+
+    def fragment(arguments: str) -> bytes:
+        return of_openai({"tool_calls": [{"function": {"name": "a", "arguments": arguments}}]})
+
+    parser.feed(fragment('{"a": "' + "b" * 1_000_000))
+    parser.feed(fragment("}"))
+    assert copied_by(lambda: parser.feed(fragment('}\\"\\'))) < 100_000
+    assert copied_by(lambda: parser.feed(fragment('"}'))) < 100_000
+    assert {delta.slot for delta in calls(parser.feed(fragment('"}')))} == {0}
+    assert {delta.slot for delta in calls(parser.feed(fragment("{}")))} == {1}
+
+
+def test_a_citation_is_added_without_copying_the_others() -> None:
+    parser = parser_of("anthropic")
+    cited = of_anthropic({"type": "citations_delta", "citation": {"a": 1}})
+    parser.feed(begun({"type": "text", "text": "", "citations": [1] * 200_000}))
+    parser.feed(cited)
+    assert copied_by(lambda: parser.feed(cited)) < 100_000

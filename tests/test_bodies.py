@@ -1,0 +1,128 @@
+"""JSON bodies that are wrong: what is named of them, and that naming it costs little, whoever sends them."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from luxx.api.auth import AuthController
+from luxx.api.bodies import MOST_NAMED, NO_NUL, read_body
+from luxx.api.guards import PUBLIC
+from luxx.api.protection import OPEN_BYTES, OPEN_TO_ALL, protection
+from luxx.config import Config
+from luxx.errors import InvalidInput
+from luxx.observe import Metrics
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(max_length=10)] = ""
+    count: int = 0
+    ratio: float = 0.5
+    tags: list[str] = []
+
+
+def refused(body: bytes) -> InvalidInput:
+    with pytest.raises(InvalidInput) as raised:
+        read_body(body, Wanted)
+    return raised.value
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many Python functions this calls, or goes on with."""
+    count = 0
+
+    def look(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def unknown(count: int) -> bytes:
+    return b"{" + b",".join(b'"%x":1' % index for index in range(count)) + b"}"
+
+
+WRONG = {
+    "names that nobody knows": unknown,
+    "zeros": lambda count: b'{"tags":[' + b",".join([b"0"] * count) + b"]}",
+    "NULs": lambda count: b'{"tags":[' + b",".join([b'"\\u0000"'] * count) + b"]}",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("count", [1_000, 200_000])
+def test_a_body_full_of_mistakes_is_refused_in_a_few_words_and_steps(kind: str, count: int) -> None:
+    body = WRONG[kind](count)
+    error = refused(body)
+    assert 1 <= len(error.detail["fields"]) <= MOST_NAMED
+    assert len(str(error)) + len(str(error.detail)) < 10_000
+    assert calls_of(lambda: refused(body)) < 1_000
+
+
+def test_a_short_body_has_all_its_mistakes_named_and_a_long_one_the_first() -> None:
+    wrong = b'{"count": "1", "name": 2, "other": 3, "tags": ["a", 4], "ratio": 1}'
+    assert set(refused(wrong).detail["fields"]) == {"$.count", "$.name", "$.other", "$.tags[1]"}
+    assert set(refused(b" " * 100_000 + wrong).detail["fields"]) == {"$.count"}
+    assert refused(b" " * 100_000 + b'{"name": "\\u0000"}').detail["fields"] == {"$": NO_NUL}
+
+
+def test_of_many_mistakes_the_first_are_named_and_it_is_said_that_there_are_more() -> None:
+    assert not str(refused(unknown(MOST_NAMED))).endswith("and more")
+    assert str(refused(unknown(MOST_NAMED + 1))).endswith("and more")
+
+
+def test_a_name_that_the_sender_made_up_is_not_repeated_at_length() -> None:
+    for length in (10_000, 1_000_000):
+        error = refused(b'{"' + b"x" * length + b'": 1}')
+        assert len(str(error)) + len(str(error.detail)) < 2_000
+
+
+@pytest.mark.parametrize("blanks", [0, 100_000])
+def test_a_whole_number_is_one_however_it_is_written(blanks: int) -> None:
+    assert read_body(b" " * blanks + b'{"count": 5.0, "ratio": 1.0}', Wanted) == Wanted(count=5, ratio=1.0)
+    assert set(refused(b" " * blanks + b'{"count": 5.5}').detail["fields"]) == {"$.count"}
+    assert "range" in str(refused(b" " * blanks + b'{"count": 5.0, "ratio": 1e999}'))
+
+
+def test_every_route_that_is_open_to_all_takes_short_bodies_only() -> None:
+    told = {
+        f"/auth{path}"
+        for handler in vars(AuthController).values()
+        if getattr(handler, "opt", {}).get(PUBLIC) and "POST" in handler.http_methods
+        for path in handler.paths
+    }
+    assert told == set(OPEN_TO_ALL)
+
+
+@pytest.mark.parametrize("path", [*OPEN_TO_ALL, "//auth//login/"])
+def test_what_anybody_may_send_is_refused_past_64_kib(path: str) -> None:
+    assert [status_of(path, size) for size in (OPEN_BYTES, OPEN_BYTES + 1)] == [200, 413]
+
+
+def status_of(path: str, size: int) -> int:
+    """The status that an application which takes all gets to answer, behind the protection."""
+    sent: list[dict[str, Any]] = []
+
+    async def fine(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("nothing of the body is asked for")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", str(size).encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "server": ("127.0.0.1", 80)}
+    guarded = protection(Config(), Metrics())(fine)  # pyright: ignore[reportArgumentType]
+    asyncio.run(guarded(scope, receive, send))  # type: ignore
+    return sent[0]["status"]

@@ -1,4 +1,7 @@
-"""What the database is asked about providers: who sees a row, who may change it, which is the default."""
+"""What the database is asked about providers: who sees a row, which is the default, which hosts are allowed.
+
+Who may change a shared row is `sharing.py`'s.
+"""
 
 from collections.abc import Set
 from typing import Any
@@ -11,7 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.audit.entries import MOST_NAMES, Action, Detail, Entry, record
 from luxx.clock import utc_now
-from luxx.errors import Conflict, NotAllowed, NotFound
+from luxx.errors import Conflict, NotFound
 from luxx.providers.models import AllowedHostRow, ProviderRow
 from luxx.providers.views import ProviderChanges
 
@@ -50,13 +53,6 @@ def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
 
 def _who(caller: Caller) -> dict[str, int]:
     return {"b_tenant": caller.tenant_id, "b_user": caller.user_id}
-
-
-def own_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
-    row = visible_row(session, caller, provider_id)
-    if row.user_id != caller.user_id:
-        raise NotAllowed(f"provider '{row.name}' is shared with you; only its owner may change it")
-    return row
 
 
 def is_first(session: Session, caller: Caller) -> bool:
@@ -128,15 +124,3 @@ def record_provider(
             detail=Detail(name=row.name, fields=given),
         ),
     )
-
-
-def hand_over_shared(session: Session, user_id: int, heir_id: int) -> None:
-    """Gives the providers that a user shared to another of the tenant, who keeps the default they have."""
-    has_default = session.scalar(
-        select(ProviderRow.id).where(ProviderRow.user_id == heir_id, ProviderRow.is_default)
-    )
-    shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
-    for row in session.scalars(shared).all():
-        row.is_default = row.is_default and has_default is None
-        row.user_id = heir_id
-    session.flush()

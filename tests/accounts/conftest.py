@@ -35,7 +35,7 @@ from luxx.audit.refusals import Refusals
 from luxx.clock import utc_now
 from luxx.config import AuthConfig, LimitsConfig
 from luxx.errors import NotFound
-from luxx.providers.queries import hand_over_shared
+from luxx.providers.sharing import hand_over_shared
 from luxx.runs.stopping import cancel_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base

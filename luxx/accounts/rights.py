@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts import users
-from luxx.accounts.caller import DEFAULT_TENANT_ID
+from luxx.accounts.caller import DEFAULT_TENANT_ID, Caller
 from luxx.accounts.changes import AccountChange, Because
 from luxx.accounts.models import Tenant, User
 from luxx.accounts.users import UserView, role_of, view_of
 from luxx.audit.entries import Action, Actor, Detail, Entry, record
-from luxx.errors import Conflict, NotFound
+from luxx.errors import Conflict, NotAllowed, NotFound
 from luxx.store.tables import Base
 from luxx.wire.tool import CommandPermission
 
@@ -111,6 +111,25 @@ def delete_user(session: Session, user: User, *, actor: Actor, departure: Depart
     session.flush()
     record(session, _about(gone, Action.USER_DELETE, actor, Detail(name=gone.username)))
     return gone
+
+
+def is_admin_now(session: Session, caller: Caller) -> bool:
+    """By the row, not by what was read when the request came; it cannot change before the write ends."""
+    return caller.is_admin and _is_as_read(session, caller, is_locked=True)
+
+
+def check_still_admin(session: Session, caller: Caller) -> None:
+    """For what waited since the caller's level was read. Raises NotAllowed for who lost it meanwhile."""
+    if not caller.is_admin or not _is_as_read(session, caller, is_locked=False):
+        raise NotAllowed("you are not an administrator any more")
+
+
+def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
+    query = select(User.permission_level, User.is_active, User.tenant_id).where(User.id == caller.user_id)
+    if is_locked:
+        query = query.with_for_update(read=True)
+    found = session.execute(query).one_or_none()
+    return found is not None and tuple(found) == (int(caller.permission_level), True, caller.tenant_id)
 
 
 def record_new(session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE) -> None:

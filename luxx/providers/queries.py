@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.rights import check_still_admin
 from luxx.audit.entries import MOST_NAMES, Action, Detail, Entry, record
 from luxx.clock import utc_now
 from luxx.errors import Conflict, NotFound
@@ -87,8 +88,12 @@ def change_plain(row: ProviderRow, changes: ProviderChanges) -> None:
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
-    """Allows the private address that a provider was just given, if it was not allowed before."""
+    """Allows the private address that a provider was just given, if it was not allowed before.
+
+    Raises NotAllowed if the operator lost that right while the address was looked up.
+    """
     if host_port is not None and session.get(AllowedHostRow, host_port) is None:
+        check_still_admin(session, caller)
         add_allowed(session, caller, host_port)
         record_hosts(session, caller, added={host_port})
 

@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.rights import is_admin_now
 from luxx.accounts.tenants import check_may_connect
 from luxx.audit.entries import Action
 from luxx.clock import utc_now
@@ -37,7 +38,7 @@ from luxx.providers.queries import (
     visible_to,
 )
 from luxx.providers.registry import adapter_for, default_base_url
-from luxx.providers.sharing import check_sharing, is_admin_now, row_to_change, row_to_delete
+from luxx.providers.sharing import check_sharing, row_to_change, row_to_delete
 from luxx.providers.views import (
     AllowedHostView,
     NewProvider,

@@ -9,28 +9,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
+from luxx.accounts.rights import is_admin_now
 from luxx.audit.entries import Action, Actor, Detail, Entry, record
 from luxx.errors import NotAllowed
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import visible_row
 from luxx.providers.views import ProviderChanges
-from luxx.wire.tool import CommandPermission
 
 OTHERS_FIELDS = frozenset({"enabled", "is_shared"})
 """What administrators change of each other's shared providers; the key and where it goes are the owner's."""
-
-
-def is_admin_now(session: Session, caller: Caller) -> bool:
-    """By the row, not by what was read when the request came; it cannot change before the write ends."""
-    if not caller.is_admin:
-        return False
-    found = session.execute(
-        select(User.permission_level, User.is_active, User.tenant_id)
-        .where(User.id == caller.user_id)
-        .with_for_update(read=True)
-    ).one_or_none()
-    return found is not None and tuple(found) == (int(CommandPermission.ADMIN), True, caller.tenant_id)
 
 
 def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:

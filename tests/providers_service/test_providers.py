@@ -168,6 +168,10 @@ def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(house: 
                     await service.create(demoted, new(is_shared=True))
                 with pytest.raises(NotAllowed):
                     await service.update(demoted, private.id, ProviderChanges(is_shared=True))
+            with pytest.raises(NotAllowed):
+                await service.create(ADMIN, new(base_url="http://127.0.0.1:9/v1"))
+            with pytest.raises(NotAllowed):
+                await service.set_allowed_hosts(ADMIN, ["127.0.0.1:9"])
             assert (await service.get(BOB, shared.id)).base_url == shared.base_url
             assert (await service.resolve(BOB)).target.api_key == KEY
 

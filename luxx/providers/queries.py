@@ -27,6 +27,7 @@ _visible = and_(
     or_(ProviderRow.user_id == bindparam("b_user"), ProviderRow.is_shared),
 )
 _one = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible)
+_one_to_write = _one.with_for_update()
 _enabled = select(ProviderRow).where(_visible, ProviderRow.enabled).order_by(ProviderRow.id)
 """Made once: every message that is sent asks them."""
 
@@ -38,10 +39,13 @@ def visible_to(caller: Caller) -> ColumnElement[bool]:
     )
 
 
-def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+def visible_row(
+    session: Session, caller: Caller, provider_id: int, *, is_locked: bool = False
+) -> ProviderRow:
+    """Locked for a write: two administrators may change it at once. Raises NotFound."""
     row = None
     if 0 < provider_id <= LARGEST_ID:
-        row = session.scalar(_one, {"b_id": provider_id, **_who(caller)})
+        row = session.scalar(_one_to_write if is_locked else _one, {"b_id": provider_id, **_who(caller)})
     if row is None:
         raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
     return row

@@ -174,7 +174,7 @@ class ProviderService:
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
         """A new base_url (or type) drops the stored key unless a new key comes with it."""
         current = await self._store.read(
-            lambda session: row_to_change(session, caller, provider_id, changes, is_admin=caller.is_admin)
+            lambda session: row_to_change(session, caller, provider_id, changes, is_written=False)
         )
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
@@ -185,8 +185,7 @@ class ProviderService:
             url, allowed = await self._vetted(caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
-            is_admin = is_admin_now(session, caller)
-            row = row_to_change(session, caller, provider_id, changes, is_admin=is_admin)
+            row = row_to_change(session, caller, provider_id, changes, is_written=True)
             check_may_connect(session, caller)
             self._change_key(row, changes, has_moved=url != row.base_url)
             row.provider_type, row.base_url = provider_type, url

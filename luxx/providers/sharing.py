@@ -27,10 +27,14 @@ def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
 
 
 def row_to_change(
-    session: Session, caller: Caller, provider_id: int, changes: ProviderChanges, *, is_admin: bool
+    session: Session, caller: Caller, provider_id: int, changes: ProviderChanges, *, is_written: bool
 ) -> ProviderRow:
-    """The row that these changes may be made to. Raises NotFound or NotAllowed."""
-    row = visible_row(session, caller, provider_id)
+    """The row that these changes may be made to. Raises NotFound or NotAllowed.
+
+    Not `is_written`, it is a first look, outside a write transaction.
+    """
+    is_admin = is_admin_now(session, caller) if is_written else caller.is_admin
+    row = visible_row(session, caller, provider_id, is_locked=is_written)
     _check_shared(row, is_admin=is_admin)
     check_sharing(changes.is_shared, is_admin=is_admin)
     if row.user_id == caller.user_id:
@@ -47,7 +51,7 @@ def row_to_change(
 def row_to_delete(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
     """The row that the caller may delete. Raises NotFound or NotAllowed."""
     is_admin = is_admin_now(session, caller)
-    row = visible_row(session, caller, provider_id)
+    row = visible_row(session, caller, provider_id, is_locked=True)
     _check_shared(row, is_admin=is_admin)
     return row
 

@@ -47,8 +47,8 @@ from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
-from luxx.providers.queries import hand_over_shared
 from luxx.providers.service import ProviderService
+from luxx.providers.sharing import hand_over_shared
 from luxx.providers.transport import Transport
 from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.runs.crew import CrewFinder

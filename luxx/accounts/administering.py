@@ -21,6 +21,7 @@ from luxx.accounts.rights import (
     StopRuns,
     UserChange,
     change_user,
+    check_still_admin,
     check_tenant,
     delete_user,
     record_new,
@@ -100,6 +101,7 @@ class Administration:
         now = self._clock()
 
         def work(session: Session) -> UserView:
+            check_still_admin(session, caller)
             check_tenant(session, tenant_id)
             user = view_of(users.add_user(session, row, workspaces=self._workspaces, now=now))
             record_new(session, user, caller.actor)
@@ -138,6 +140,7 @@ class Administration:
         new_hash, now = await self._passwords.hash(password), self._clock()
 
         def work(session: Session) -> UserView:
+            check_still_admin(session, caller)
             _theirs(session, caller, user_id)
             reset = users.set_password(
                 session, user_id, new_hash, now=now, because=Because.PASSWORD_RESET, must_change=True

@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts import users
-from luxx.accounts.caller import DEFAULT_TENANT_ID
+from luxx.accounts.caller import DEFAULT_TENANT_ID, Caller
 from luxx.accounts.changes import AccountChange, Because
 from luxx.accounts.models import Tenant, User
 from luxx.accounts.users import UserView, role_of, view_of
 from luxx.audit.entries import Action, Actor, Detail, Entry, record
-from luxx.errors import Conflict, NotFound
+from luxx.errors import Conflict, NotAllowed, NotFound
 from luxx.store.tables import Base
 from luxx.wire.tool import CommandPermission
 
@@ -40,12 +40,12 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
 class Departure(msgspec.Struct, frozen=True):
     """What other rooms do, in the same transaction, when a user is stopped or goes.
 
-    `cancel_runs` marks the user's runs as ended by a person. `hand_over` gives what the user shared with
-    the tenant to another user of it.
+    `cancel_runs` marks the user's runs as ended by a person. `hand_over` gives what the first user shared
+    with the tenant to the second, or ends the sharing where there is no second; the actor is who caused it.
     """
 
     cancel_runs: Callable[[Session, int], None]
-    hand_over: Callable[[Session, int, int], None]
+    hand_over: Callable[[Session, int, int | None, Actor], None]
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,20 +70,26 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 def change_user(
     session: Session, user: User, change: UserChange, *, actor: Actor, departure: Departure, now: datetime
 ) -> Changed:
-    """Sets what is given; the role follows. Raises Conflict for the last administrator or a taken address,
-    NotFound for an unknown tenant."""
+    """Sets what is given; the role follows, and who no longer administers the tenant shares nothing with it.
+
+    Raises Conflict for the last administrator or a taken address, NotFound for an unknown tenant.
+    """
     before = view_of(user)
     level = before.permission_level if change.permission_level is UNSET else change.permission_level
     is_active = before.is_active if change.is_active is UNSET else change.is_active
     tenant_id = before.tenant_id if change.tenant_id is UNSET else change.tenant_id
-    if tenant_id != before.tenant_id or not is_active or level < CommandPermission.ADMIN:
-        check_admin_remains(session, user, actor)
+    stays_admin = is_active and level >= CommandPermission.ADMIN
+    heir = None
+    if tenant_id != before.tenant_id or not stays_admin:
+        heir = _next_admin(session, user, actor)
     if change.email is not UNSET:
         _set_email(session, user, change.email)
     user.permission_level, user.role, user.is_active = int(level), role_of(level), is_active
     if tenant_id != before.tenant_id:
         _move(session, user, tenant_id)
     session.flush()
+    if not stays_admin:
+        departure.hand_over(session, user.id, heir, actor)
     changed = Changed(user=view_of(user), before=before)
     told = changed.told
     if told is not None and told.because is not Because.DEMOTED:
@@ -98,21 +104,32 @@ def delete_user(session: Session, user: User, *, actor: Actor, departure: Depart
 
     Raises Conflict for the last administrator.
     """
-    check_admin_remains(session, user, actor)
+    heir = _next_admin(session, user, actor)
     gone = view_of(user)
-    heir = session.scalar(
-        select(User.id)
-        .where(User.tenant_id == user.tenant_id, User.permission_level == 4, User.is_active)
-        .where(User.id != user.id)
-        .order_by(User.id)
-        .limit(1)
-    )
-    if heir is not None:
-        departure.hand_over(session, user.id, heir)
+    departure.hand_over(session, user.id, heir, actor)
     session.delete(user)
     session.flush()
     record(session, _about(gone, Action.USER_DELETE, actor, Detail(name=gone.username)))
     return gone
+
+
+def is_admin_now(session: Session, caller: Caller) -> bool:
+    """By the row, not by what was read when the request came; it cannot change before the write ends."""
+    return caller.is_admin and _is_as_read(session, caller, is_locked=True)
+
+
+def check_still_admin(session: Session, caller: Caller) -> None:
+    """For what waited since the caller's level was read. Raises NotAllowed for who lost it meanwhile."""
+    if not caller.is_admin or not _is_as_read(session, caller, is_locked=False):
+        raise NotAllowed("you are not an administrator any more")
+
+
+def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
+    query = select(User.permission_level, User.is_active, User.tenant_id).where(User.id == caller.user_id)
+    if is_locked:
+        query = query.with_for_update(read=True)
+    found = session.execute(query).one_or_none()
+    return found is not None and tuple(found) == (int(caller.permission_level), True, caller.tenant_id)
 
 
 def record_new(session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE) -> None:
@@ -133,13 +150,12 @@ def check_tenant(session: Session, tenant_id: int) -> None:
         raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
 
 
-def check_admin_remains(session: Session, user: User, actor: Actor) -> None:
-    """Raises Conflict if `user` is the last active administrator of the default tenant.
+def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
+    """The oldest other active administrator of the user's tenant, who takes what `user` can no longer keep.
 
-    Other tenants may be left without one by an operator, who can give them another, not by their own.
+    Raises Conflict if `user` is the last one of the default tenant. Other tenants may be left without one
+    by an operator, who can give them another, not by their own.
     """
-    if user.tenant_id != DEFAULT_TENANT_ID and user.tenant_id != actor.tenant_id:
-        return
     # Locked in the order of ids, so that two who demote each other at once cannot both succeed.
     admins = session.scalars(
         select(User.id)
@@ -147,11 +163,13 @@ def check_admin_remains(session: Session, user: User, actor: Actor) -> None:
         .order_by(User.id)
         .with_for_update()
     ).all()
-    if list(admins) == [user.id]:
+    is_kept = user.tenant_id in (DEFAULT_TENANT_ID, actor.tenant_id)
+    if is_kept and list(admins) == [user.id]:
         raise Conflict(
             "this is the last active administrator; make another user an administrator first",
             kind="last_admin",
         )
+    return next((admin for admin in admins if admin != user.id), None)
 
 
 def _set_email(session: Session, user: User, email: str | None) -> None:

@@ -64,7 +64,9 @@ class ProvidersController(Controller):
         provider_id: FromPath[int],
         data: JSONBody[ProviderChanges],
     ) -> Success[ProviderView]:
-        """Change a provider. A new base_url drops the stored key unless a new key comes with it."""
+        """Change a provider. A new base_url drops the stored key unless a new key comes with it.
+
+        Of what another ADMIN shares, an ADMIN may set `enabled` and `is_shared` alone."""
         return success(await providers.update(caller, provider_id, data), "provider saved")
 
     @delete("/{provider_id:int}", status_code=200)
@@ -74,7 +76,7 @@ class ProvidersController(Controller):
         caller: NamedDependency[Caller],
         provider_id: FromPath[int],
     ) -> Success[None]:
-        """Delete a provider; conversations that used it stay."""
+        """Delete a provider, as an ADMIN also what another shares; conversations that used it stay."""
         await providers.delete(caller, provider_id)
         return success(None, "provider deleted")
 

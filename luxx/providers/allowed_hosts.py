@@ -6,6 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.rights import check_still_admin
 from luxx.errors import InvalidInput
 from luxx.providers.addresses import (
     AddressGuard,
@@ -45,6 +46,7 @@ async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[
         wanted.add(join_host_port(host, port))
 
     def work(session: Session) -> None:
+        check_still_admin(session, caller)
         known = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
         for host_port in known.keys() - wanted:
             session.delete(known[host_port])

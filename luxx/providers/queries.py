@@ -1,4 +1,7 @@
-"""What the database is asked about providers: who sees a row, who may change it, which is the default."""
+"""What the database is asked about providers: who sees a row, which is the default, which hosts are allowed.
+
+Who may change a shared row is `sharing.py`'s.
+"""
 
 from collections.abc import Set
 from typing import Any
@@ -9,9 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.rights import check_still_admin
 from luxx.audit.entries import MOST_NAMES, Action, Detail, Entry, record
 from luxx.clock import utc_now
-from luxx.errors import Conflict, NotAllowed, NotFound
+from luxx.errors import Conflict, NotFound
 from luxx.providers.models import AllowedHostRow, ProviderRow
 from luxx.providers.views import ProviderChanges
 
@@ -23,6 +27,7 @@ _visible = and_(
     or_(ProviderRow.user_id == bindparam("b_user"), ProviderRow.is_shared),
 )
 _one = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible)
+_one_to_write = _one.with_for_update()
 _enabled = select(ProviderRow).where(_visible, ProviderRow.enabled).order_by(ProviderRow.id)
 """Made once: every message that is sent asks them."""
 
@@ -34,10 +39,13 @@ def visible_to(caller: Caller) -> ColumnElement[bool]:
     )
 
 
-def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+def visible_row(
+    session: Session, caller: Caller, provider_id: int, *, is_locked: bool = False
+) -> ProviderRow:
+    """Locked for a write: two administrators may change it at once. Raises NotFound."""
     row = None
     if 0 < provider_id <= LARGEST_ID:
-        row = session.scalar(_one, {"b_id": provider_id, **_who(caller)})
+        row = session.scalar(_one_to_write if is_locked else _one, {"b_id": provider_id, **_who(caller)})
     if row is None:
         raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
     return row
@@ -50,13 +58,6 @@ def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
 
 def _who(caller: Caller) -> dict[str, int]:
     return {"b_tenant": caller.tenant_id, "b_user": caller.user_id}
-
-
-def own_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
-    row = visible_row(session, caller, provider_id)
-    if row.user_id != caller.user_id:
-        raise NotAllowed(f"provider '{row.name}' is shared with you; only its owner may change it")
-    return row
 
 
 def is_first(session: Session, caller: Caller) -> bool:
@@ -91,8 +92,12 @@ def change_plain(row: ProviderRow, changes: ProviderChanges) -> None:
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
-    """Allows the private address that a provider was just given, if it was not allowed before."""
+    """Allows the private address that a provider was just given, if it was not allowed before.
+
+    Raises NotAllowed if the operator lost that right while the address was looked up.
+    """
     if host_port is not None and session.get(AllowedHostRow, host_port) is None:
+        check_still_admin(session, caller)
         add_allowed(session, caller, host_port)
         record_hosts(session, caller, added={host_port})
 
@@ -128,15 +133,3 @@ def record_provider(
             detail=Detail(name=row.name, fields=given),
         ),
     )
-
-
-def hand_over_shared(session: Session, user_id: int, heir_id: int) -> None:
-    """Gives the providers that a user shared to another of the tenant, who keeps the default they have."""
-    has_default = session.scalar(
-        select(ProviderRow.id).where(ProviderRow.user_id == heir_id, ProviderRow.is_default)
-    )
-    shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
-    for row in session.scalars(shared).all():
-        row.is_default = row.is_default and has_default is None
-        row.user_id = heir_id
-    session.flush()

@@ -1,7 +1,7 @@
 """Providers as people manage them, and as a run gets one: `resolve` gives a target with its key unsealed.
 
-Keys go in and never come out. A shared provider is used by the whole tenant and changed by its owner
-alone. Addresses are judged in `addresses.py`, adapters are `registry.py`'s.
+Keys go in and never come out. Who may change a shared one is `sharing.py`'s. Addresses are judged
+in `addresses.py`, adapters are `registry.py`'s.
 """
 
 from collections.abc import Callable, Collection
@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.rights import is_admin_now
 from luxx.accounts.tenants import check_may_connect
 from luxx.audit.entries import Action
 from luxx.clock import utc_now
@@ -31,13 +32,13 @@ from luxx.providers.queries import (
     allow_host,
     change_plain,
     is_first,
-    own_row,
     record_provider,
     set_default,
     visible_row,
     visible_to,
 )
 from luxx.providers.registry import adapter_for, default_base_url
+from luxx.providers.sharing import check_sharing, row_to_change, row_to_delete
 from luxx.providers.views import (
     AllowedHostView,
     NewProvider,
@@ -131,13 +132,14 @@ class ProviderService:
     async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
         """A user's first provider becomes the default unless the request says otherwise."""
         _check_type(caller, new.provider_type)
-        _check_sharing(caller, new.is_shared)
+        check_sharing(new.is_shared, is_admin=caller.is_admin)
         api_key = checked_key(new.api_key)
         url, allowed = await self._vetted(caller, new.provider_type, new.base_url)
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
             check_may_connect(session, caller)
+            check_sharing(new.is_shared, is_admin=is_admin_now(session, caller))
             row = ProviderRow(
                 user_id=caller.user_id,
                 tenant_id=caller.tenant_id,
@@ -171,9 +173,9 @@ class ProviderService:
 
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
         """A new base_url (or type) drops the stored key unless a new key comes with it."""
-        current = await self._store.read(lambda session: own_row(session, caller, provider_id))
-        if changes.is_shared is not UNSET and changes.is_shared != current.is_shared:
-            _check_sharing(caller, changes.is_shared)
+        current = await self._store.read(
+            lambda session: row_to_change(session, caller, provider_id, changes, is_written=False)
+        )
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
             _check_type(caller, provider_type)
@@ -183,7 +185,7 @@ class ProviderService:
             url, allowed = await self._vetted(caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
-            row = own_row(session, caller, provider_id)
+            row = row_to_change(session, caller, provider_id, changes, is_written=True)
             check_may_connect(session, caller)
             self._change_key(row, changes, has_moved=url != row.base_url)
             row.provider_type, row.base_url = provider_type, url
@@ -202,7 +204,7 @@ class ProviderService:
         """Conversations that used it stay, without a provider."""
 
         def work(session: Session) -> None:
-            row = own_row(session, caller, provider_id)
+            row = row_to_delete(session, caller, provider_id)
             record_provider(session, caller, Action.PROVIDER_DELETE, row)
             session.delete(row)
 
@@ -378,8 +380,3 @@ def _check_type(caller: Caller, provider_type: str) -> None:
     adapter_for(provider_type)
     if provider_type == LOCAL and not caller.is_admin:
         raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")
-
-
-def _check_sharing(caller: Caller, is_shared: bool) -> None:
-    if is_shared and not caller.is_admin:
-        raise NotAllowed("only an administrator may share a provider with the tenant")

@@ -35,7 +35,7 @@ from luxx.audit.refusals import Refusals
 from luxx.clock import utc_now
 from luxx.config import AuthConfig, LimitsConfig
 from luxx.errors import NotFound
-from luxx.providers.queries import hand_over_shared
+from luxx.providers.sharing import hand_over_shared
 from luxx.runs.stopping import cancel_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base
@@ -102,7 +102,7 @@ class House:
             stop_runs=self.stop_runs,
             clock=self.clock,
         )
-        administration = Administration(
+        self.administration = Administration(
             self.store,
             passwords=self.passwords,
             workspaces=self.workspaces,
@@ -118,7 +118,7 @@ class House:
             guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
             dependencies={
                 "accounts": Provide(lambda: self.accounts, sync_to_thread=False),
-                "administration": Provide(lambda: administration, sync_to_thread=False),
+                "administration": Provide(lambda: self.administration, sync_to_thread=False),
                 "user_settings": Provide(lambda: settings, sync_to_thread=False),
                 "caller": Provide(provide_caller),
                 "peer": Provide(provide_peer),

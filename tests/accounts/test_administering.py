@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
+from luxx.accounts.administering import NewAccount
+from luxx.accounts.caller import Caller
 from luxx.accounts.changes import Because
+from luxx.errors import NotAllowed
 from luxx.wire.tool import CommandPermission
 
 
@@ -92,6 +95,32 @@ def test_the_last_active_administrator_stays(house, run, body):
         assert (last.status_code, last.json()["detail"]["kind"]) == (409, "last_admin")
         me = (await house.ask("GET", "/auth/me", token=token)).json()["data"]
         assert (me["permission_level"], me["role"], me["is_active"]) == (4, "admin", True)
+
+    run(scenario())
+
+
+def test_who_lost_the_level_while_a_password_was_hashed_makes_and_takes_no_account(house, run):
+    async def scenario():
+        victim, lost = await house.join("victim"), await house.join("lost", level=4)
+        began = Caller(
+            user_id=lost["user"]["id"],
+            tenant_id=lost["user"]["tenant_id"],
+            username="lost",
+            permission_level=CommandPermission.ADMIN,
+            sign_in_id="s",
+        )
+        boss = await house.join("boss", level=4)
+        path = f"/auth/users/{began.user_id}"
+        await house.ask("PUT", path, {"permission_level": 1}, token=boss["access_token"])
+        new = NewAccount(
+            username="backdoor", password="correct horse", permission_level=CommandPermission.ADMIN
+        )
+        with pytest.raises(NotAllowed):
+            await house.administration.create_user(began, new)
+        with pytest.raises(NotAllowed):
+            await house.administration.reset_password(began, victim["user"]["id"], "another horse")
+        await house.enter("victim", "correct horse")
+        assert "backdoor" not in {each.username for each in await house.operator.all_users()}
 
     run(scenario())
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from luxx.accounts.models import User
 from luxx.errors import InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import ProviderService
@@ -29,6 +30,13 @@ from providers_service.house import (
 )
 
 ELSEWHERE = "https://other.example/v1"
+CHANGES_OF_A_SHARED_ONE = (
+    ProviderChanges(base_url=ELSEWHERE, api_key=KEY),
+    ProviderChanges(name="mine"),
+    ProviderChanges(enabled=False),
+    ProviderChanges(is_shared=False),
+)
+DEMOTE = update(User).where(User.id == 1).values(permission_level=3, role="user")
 
 
 async def key_of(service: ProviderService, view: ProviderView) -> str:
@@ -139,9 +147,33 @@ def test_only_an_administrator_shares(house: House) -> None:
             mine = await service.create(ANN, new())
             with pytest.raises(NotAllowed):
                 await service.update(ANN, mine.id, ProviderChanges(is_shared=True))
-            demoted = caller(1, 1, CommandPermission.EXECUTE)
+
+    run(work)
+
+
+def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service:
             shared = await service.create(ADMIN, new(is_shared=True))
-            assert not (await service.update(demoted, shared.id, ProviderChanges(is_shared=False))).is_shared
+            private = await service.create(ADMIN, new("private"))
+            house.store.write_now(lambda session: session.execute(DEMOTE))
+            # Both the caller of a new request, and one whose request began before the demotion.
+            for demoted in (caller(1, 1, CommandPermission.EXECUTE), ADMIN):
+                for changes in CHANGES_OF_A_SHARED_ONE:
+                    with pytest.raises(NotAllowed):
+                        await service.update(demoted, shared.id, changes)
+                with pytest.raises(NotAllowed):
+                    await service.delete(demoted, shared.id)
+                with pytest.raises(NotAllowed):
+                    await service.create(demoted, new(is_shared=True))
+                with pytest.raises(NotAllowed):
+                    await service.update(demoted, private.id, ProviderChanges(is_shared=True))
+            with pytest.raises(NotAllowed):
+                await service.create(ADMIN, new(base_url="http://127.0.0.1:9/v1"))
+            with pytest.raises(NotAllowed):
+                await service.set_allowed_hosts(ADMIN, ["127.0.0.1:9"])
+            assert (await service.get(BOB, shared.id)).base_url == shared.base_url
+            assert (await service.resolve(BOB)).target.api_key == KEY
 
     run(work)
 

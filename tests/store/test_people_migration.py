@@ -15,7 +15,7 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.clock import new_id, utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
-from luxx.providers.queries import hand_over_shared
+from luxx.providers.sharing import hand_over_shared
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import _settings, migrate

@@ -1,0 +1,88 @@
+"""A provider that is shared, changed and deleted while its owner is demoted: no order leaves it with them."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from providers_service.house import House, caller, new
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from luxx.accounts.models import Tenant, User
+from luxx.accounts.rights import Departure, UserChange, change_user
+from luxx.clock import utc_now
+from luxx.errors import NotAllowed, NotFound
+from luxx.providers.models import ProviderRow
+from luxx.providers.sharing import hand_over_shared
+from luxx.providers.views import ProviderChanges
+from luxx.runs.stopping import cancel_runs_of
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+from luxx.vault import Vault
+from luxx.wire.tool import CommandPermission
+
+ROUNDS = 12
+FIRST, OWNER, OTHER = (caller(number, 1, CommandPermission.ADMIN) for number in (1, 2, 3))
+EVERYBODY_ADMINISTERS = update(User).values(permission_level=4, role="admin")
+KEPT_BY_THE_DEMOTED = (
+    select(ProviderRow.id)
+    .join(User, User.id == ProviderRow.user_id)
+    .where(ProviderRow.is_shared, User.permission_level < CommandPermission.ADMIN)
+)
+
+
+def fill(session: Session) -> None:
+    now = utc_now()
+    session.add(Tenant(id=1, name="default", is_default=True, created_at=now))
+    session.flush()
+    for who in (FIRST, OWNER, OTHER):
+        name = who.username
+        user = User(
+            id=who.user_id, tenant_id=1, username=name, username_key=name, password_hash="x", role="admin",
+            permission_level=4, created_at=now,
+        )  # fmt: skip
+        session.add(user)
+
+
+def demote_owner(session: Session) -> None:
+    owner = session.get_one(User, OWNER.user_id)
+    departure = Departure(cancel_runs_of, hand_over_shared)
+    change = UserChange(permission_level=CommandPermission.READ_ONLY)
+    change_user(session, owner, change, actor=FIRST.actor, departure=departure, now=utc_now())
+
+
+async def done_or_refused(work: Awaitable[Any]) -> None:
+    with suppress(NotAllowed, NotFound):
+        await work
+
+
+def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
+    database_url: str, tmp_path: Path
+) -> None:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    Base.metadata.create_all(engine)
+    store = Store(engine)
+    store.write_now(fill)
+    house = House(store, Vault("a secret that is long enough for tests"))
+
+    async def work() -> None:
+        async with house.open() as service:
+            for number in range(ROUNDS):
+                await store.write(lambda session: session.execute(EVERYBODY_ADMINISTERS))
+                made = await service.create(OWNER, new(is_shared=number % 2 == 0))
+                redirected = ProviderChanges(is_shared=True, base_url="https://other.example/v1")
+                await asyncio.gather(
+                    done_or_refused(service.update(OWNER, made.id, redirected)),
+                    store.write(demote_owner),
+                    done_or_refused(service.update(OTHER, made.id, ProviderChanges(enabled=False))),
+                    done_or_refused(service.delete(OTHER, made.id)),
+                    done_or_refused(service.create(OWNER, new(is_shared=True))),
+                )
+                assert await store.read(lambda session: session.scalars(KEPT_BY_THE_DEMOTED).all()) == []
+
+    try:
+        asyncio.run(work())
+    finally:
+        store.close()

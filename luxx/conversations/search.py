@@ -16,10 +16,11 @@ from luxx.conversations.models import ConversationRow, MessageRow, SearchTextRow
 from luxx.conversations.service import own_conversation
 from luxx.store.engine import Store
 from luxx.store.search_words import (
+    Places,
     SearchKind,
     Term,
     composed,
-    marks,
+    fold,
     owner,
     place,
     searched_text,
@@ -34,8 +35,11 @@ SNIPPET = 200
 BEFORE = 60
 """Characters of a snippet, and of them before its first mark."""
 
-READ = 100_000
+READ = 40_000
 """Characters of a message in which marks are looked for."""
+
+ROWS_AT_ONCE = 10
+"""Messages that are in memory together: each may be some megabytes."""
 
 _texts = table_of(SearchTextRow)
 _messages = table_of(MessageRow)
@@ -174,8 +178,12 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
         has_more |= len(ids) > MOST_HITS
         found += ids[:MOST_HITS]
     start = (page - 1) * page_size
-    rows = _rows(connection, caller, found[start : start + page_size])
-    hits = [_hit(row, rank, terms) for rank, row in enumerate(rows, start + 1)]
+    shown = found[start : start + page_size]
+    places = Places(terms)
+    hits: list[SearchHit] = []
+    for first in range(0, len(shown), ROWS_AT_ONCE):
+        for row in _rows(connection, caller, shown[first : first + ROWS_AT_ONCE]):
+            hits.append(_hit(row, start + len(hits) + 1, places))
     return Found(hits=hits, total=len(found), has_more=has_more)
 
 
@@ -215,7 +223,7 @@ def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*t
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 
-def _hit(row: Row[*tuple[Any, ...]], rank: int, terms: list[Term]) -> SearchHit:
+def _hit(row: Row[*tuple[Any, ...]], rank: int, places: Places) -> SearchHit:
     is_title = row.message_id is None
     return SearchHit(
         rank=rank,
@@ -224,21 +232,22 @@ def _hit(row: Row[*tuple[Any, ...]], rank: int, terms: list[Term]) -> SearchHit:
         conversation_title=row.title,
         message_id=row.message_id,
         role=row.role,
-        snippet=snippet(row.title if is_title else searched_text(row.content), terms),
+        snippet=snippet(row.title if is_title else searched_text(row.content), places),
         created_at=row.begun_at if is_title else row.said_at,
     )
 
 
-def snippet(whole: str, terms: list[Term]) -> Snippet:
+def snippet(whole: str, places: Places) -> Snippet:
     """The part of a text around the first place that is asked for, with all places in it."""
     whole = composed(whole[:READ])
-    places = marks(whole, terms)
-    first = next(places, None)
-    start = 0 if first is None else max(0, min(first[0] - BEFORE, len(whole) - SNIPPET))
+    folded = fold(whole)
+    first = places.first(folded)
+    if first is None:
+        return Snippet(text=whole[:SNIPPET], marks=[])
+    start = max(0, min(first - BEFORE, len(whole) - SNIPPET))
     end = start + SNIPPET
-    shown: list[Mark] = []
-    found = first
-    while found is not None and found[0] < end:
-        shown.append(Mark(start=found[0] - start, end=min(found[1], end) - start))
-        found = next(places, None)
-    return Snippet(text=whole[start:end], marks=shown)
+    marks = [
+        Mark(start=begins - start, end=min(ends, end) - start)
+        for begins, ends in places.between(folded, first, end)
+    ]
+    return Snippet(text=whole[start:end], marks=marks)

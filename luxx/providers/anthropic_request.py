@@ -51,7 +51,8 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
             body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         else:
             asked = msgspec.json.encode(request.response_schema).decode()
-            system = f"{system}\n\nAnswer with JSON alone, of this schema: {asked}".lstrip()
+            wish = f"Answer with JSON alone, of this schema: {asked}"
+            system = f"{system}\n\n{wish}" if system else wish
     if system:
         body["system"] = system
     accept = "text/event-stream" if stream else "application/json"

@@ -22,6 +22,16 @@ WORD_LENGTH = 64
 BYTES = 500_000
 """PostgreSQL takes a megabyte, with what it adds to each word."""
 
+MOST_PIECES = 16
+"""Words (or characters, where no spaces are) that must follow one another; more of them are two terms."""
+
+MOST_TERMS = 40
+MOST_TRIES = 500
+"""Times that a term's beginning is looked at in one text."""
+
+LONGEST_PLACE = 400
+"""Characters past a part's end that are looked at, so that what begins in it is seen whole."""
+
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -180,20 +190,37 @@ def _pattern(piece: str, *, is_prefix: bool = False) -> str:
 def terms_of(query: str) -> list[Term]:
     """What is asked for, all of which must be there: words, "phrases" in quotes, beginnings with a star*.
 
-    Anything else in the query is no more than a blank; a query of nothing but signs has no terms.
+    Anything else in the query is no more than a blank; a query of nothing but signs has no terms. A phrase
+    of more than `MOST_PIECES` is several, and past `MOST_TERMS` nothing more is asked for.
     """
     terms: dict[Term, None] = {}
     for quoted, star, bare in _TERM.findall(composed(query)):
-        term = _term(bare or quoted, is_prefix=bool(star) or bare.endswith("*"))
-        if term is not None:
-            terms[term] = None
-    return list(terms)
+        groups = list(_groups(_PIECE.findall(fold(bare or quoted))))
+        for place, group in enumerate(groups, 1):
+            is_last = place == len(groups)
+            terms[_term(group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
+    return list(terms)[:MOST_TERMS]
 
 
-def _term(text: str, *, is_prefix: bool) -> Term | None:
-    pieces = tuple(_PIECE.findall(fold(text)))
-    if not pieces:
-        return None
+def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
+    """The pieces of a phrase, so many together as a term may have; a long unspaced run is cut as well."""
+    group: list[str] = []
+    weight = 0
+    for piece in pieces:
+        is_run = _UNSPACED.match(piece) is not None
+        for start in range(0, len(piece) if is_run else 1, MOST_PIECES):
+            part = piece[start : start + MOST_PIECES] if is_run else piece
+            more = len(part) if is_run else 1
+            if weight + more > MOST_PIECES:
+                yield tuple(group)
+                group, weight = [], 0
+            group.append(part)
+            weight += more
+    if group:
+        yield tuple(group)
+
+
+def _term(pieces: tuple[str, ...], *, is_prefix: bool) -> Term:
     last = pieces[-1]
     words = [word for piece in pieces[:-1] for word in _words_of_piece(piece)]
     ending = _words_of_piece(last)
@@ -204,7 +231,30 @@ def _term(text: str, *, is_prefix: bool) -> Term | None:
     return Term(words=(*words, *ending), pieces=pieces, is_prefix=is_prefix)
 
 
-def marks(text: str, terms: list[Term]) -> Iterator[tuple[int, int]]:
-    """Where the terms stand in a composed text: start and end of each place, in order, apart."""
-    pattern = "|".join(f"(?:{term.pattern()})" for term in terms)
-    return (found.span() for found in re.finditer(pattern, fold(text)))
+class Places:
+    """Finds where terms stand in folded texts, at a price that no text and no term makes grow."""
+
+    def __init__(self, terms: list[Term]) -> None:
+        self._terms = [(term.pieces[0], re.compile(term.pattern())) for term in terms]
+        self._any = re.compile("|".join(f"(?:{term.pattern()})" for term in terms))
+
+    def first(self, folded: str) -> int | None:
+        """Where the first of the terms begins; None also where each begins like too many other words."""
+        end = len(folded)
+        for piece, pattern in self._terms:
+            at = folded.find(piece, 0, end)
+            for _ in range(MOST_TRIES):
+                if at < 0:
+                    break
+                if pattern.match(folded, at):
+                    end = at
+                    break
+                at = folded.find(piece, at + 1, end)
+        return end if end < len(folded) else None
+
+    def between(self, folded: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where terms begin in a part of it: start and end of each place, in order, apart."""
+        for found in self._any.finditer(folded, start, end + LONGEST_PLACE):
+            if found.start() >= end:
+                return
+            yield found.span()

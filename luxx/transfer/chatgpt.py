@@ -8,6 +8,7 @@ from typing import Any
 
 from luxx.transfer.chatgpt_content import NOTHING, Kind, Said, said_by
 from luxx.transfer.draft import (
+    PROMPT_LENGTH,
     Draft,
     DraftMessage,
     Json,
@@ -62,7 +63,8 @@ class _Tree:
         self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
         self._home: dict[str, str] = {}
         self.messages: list[DraftMessage] = []
-        self.instructions: list[str] = []
+        self.instructions: dict[str, None] = {}
+        self._instructed = 0
 
     def read(self) -> None:
         """Makes the messages. A node comes after its parent, whatever order the file has."""
@@ -76,8 +78,8 @@ class _Tree:
         made: dict[str, DraftMessage] = {}
         for key in order:
             said = self._said[key]
-            if said.kind == Kind.INSTRUCTIONS and said.text.strip() and said.text not in self.instructions:
-                self.instructions.append(said.text)
+            if said.kind == Kind.INSTRUCTIONS:
+                self._instruct(said.text)
             if not self._is_kept(key):
                 continue
             parent = self._kept_parent(key)
@@ -94,6 +96,12 @@ class _Tree:
             if key in writers:
                 message.steps = writers[key].steps
         self.messages = list(made.values())
+
+    def _instruct(self, text: str) -> None:
+        """Takes each text once, and none after what a prompt cannot hold."""
+        if text.strip() and self._instructed <= PROMPT_LENGTH and text not in self.instructions:
+            self.instructions[text] = None
+            self._instructed += len(text)
 
     def kept(self, key: Any) -> str | None:
         """The message that a node became part of, or the nearest above it that was kept."""

@@ -23,7 +23,7 @@ from luxx.transfer.ready import Outcome, Read, ReadyRow, Refused
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the heaviest conversation that is still read takes."""
 
-CPU_SECONDS = 300
+CPU_SECONDS = 60
 MOST_CONVERSATIONS = 200_000
 MOST_MESSAGES = 1_000_000
 MOST_MESSAGES_OF_ONE = 100_000

@@ -4,7 +4,9 @@ Nothing is believed: depth, size and unpacked size are bounded, and a value past
 without being built. What the values mean is not known here; see `child.py`.
 """
 
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -28,9 +30,14 @@ MOST_RATIO = 200
 SMALL = 10_000_000
 """Bytes that an archive may unpack to whatever its ratio."""
 
+NOT_A_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, OSError,
+    RuntimeError, ValueError,
+)  # fmt: skip
+"""What the unpackers make of broken archives: bzip2 says OSError, a name that is no UTF-8 ValueError."""
+
 CHUNK = 256 * 1024
 """The parser begins a text anew with every piece of it: small ones make an image in base64 slow."""
-
 ZIP_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
 BOM = b"\xef\xbb\xbf"
 LISTED = re.compile(r"(?:.*/)?conversations(?:[-_]\d+)?\.json", re.IGNORECASE)
@@ -69,7 +76,7 @@ def read_file(file: IO[bytes], limit: int) -> Iterator[Element]:
     try:
         with zipfile.ZipFile(file) as archive:
             yield from _members(archive, limit)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except NOT_A_ZIP as error:
         raise Unreadable(f"the ZIP file cannot be unpacked: {error}") from error
 
 

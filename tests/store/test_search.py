@@ -22,7 +22,7 @@ from luxx.errors import NotFound
 from luxx.house import House
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import SCRIPTS, migrate
-from luxx.store.search_words import WORDS, SearchKind
+from luxx.store.search_words import MOST_PIECES, WORDS, Places, SearchKind, fold, terms_of
 from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import CommandPermission
@@ -405,3 +405,34 @@ def test_of_an_endless_message_the_beginning_is_found(house: Store) -> None:
     wide = say(house, chat, " ".join(f"{chr(0x10330 + n % 20) * 70}{n}" for n in range(WORDS)))
     assert wide is not None
     assert is_sound(house)
+
+
+class Counted(str):
+    """A text that counts how often it is looked through."""
+
+    __slots__ = ("looks",)
+
+    def find(self, *given: Any) -> int:
+        self.looks = getattr(self, "looks", 0) + 1
+        return super().find(*given)
+
+
+def test_a_long_phrase_that_almost_stands_everywhere_is_not_tried_everywhere() -> None:
+    phrase = '"' + "a " * 97 + 'b"'
+    terms = terms_of(phrase)
+    assert max(len(term.pieces) for term in terms) == MOST_PIECES
+    assert [len(term.words) for term in terms_of("\u554a" * 200)] == [15, 7]
+    text = Counted(fold("a " * 15 + "c " + "a " * 14 + "c "))
+    text = Counted(str(text) * 1000)
+    assert Places(terms).first(text) is None
+    assert text.looks <= 600 * len(terms)
+
+
+def test_a_phrase_of_many_words_is_found_by_all_of_them(house: Store) -> None:
+    chat = conversation(house)
+    words = [f"word{number}" for number in range(30)]
+    message = say(house, chat, " ".join(words))
+    say(house, chat, " ".join(words[:20]))
+    assert ids(house, f'"{" ".join(words[:28])}"'[:199]) == [message]
+    chinese = say(house, chat, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5)
+    assert ids(house, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5) == [chinese]

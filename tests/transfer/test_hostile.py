@@ -3,6 +3,7 @@
 import io
 import json
 import struct
+import time
 import zipfile
 from typing import Any
 
@@ -11,6 +12,8 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 
+from luxx.transfer import chatgpt
+from luxx.transfer.draft import Losses
 from transfer.files import IMPORT, bring, everything, lost, path_of, refused, sample, tree, zipped
 
 CLAUDE = json.loads(sample("claude.json"))
@@ -109,6 +112,19 @@ def test_a_zip_with_a_password_or_broken_content_is_refused(ann: Person) -> None
     data = bytearray(zipped(conversations__json=sample("claude.json")))
     data[200] ^= 0xFF
     refused(ann, bytes(data), 400, UNREADABLE)
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED])
+def test_a_zip_that_an_unpacker_chokes_on_is_refused(ann: Person, packing: int) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", packing) as archive:
+        archive.writestr("conversätions.json", b"[" + b'"word", ' * 1000 + b"1]")
+    data = packed.getvalue()
+    if packing == zipfile.ZIP_STORED:
+        data = data.replace("ä".encode(), b"\xff\xfe")
+    else:
+        data = data[:64] + b"\xff" * 20 + data[84:]
+    refused(ann, data, 400, UNREADABLE)
 
 
 def test_names_in_a_zip_are_names_and_no_places(ann: Person, server: Server) -> None:
@@ -251,6 +267,25 @@ def test_many_losses_and_many_skipped_are_counted_and_the_first_are_told(ann: Pe
     report = bring(ann, [*loud, *({"mapping": None, "title": str(n)} for n in range(300))])
     assert (report["conversations"], report["lost_total"], report["skipped_total"]) == (300, 300, 300)
     assert (len(report["lost"]), len(report["skipped"]), len(report["conversation_ids"])) == (200, 200, 200)
+
+
+def instructed(count: int) -> float:
+    """Seconds of the processor that a chat of so many instructions takes to read."""
+    said = nodes(*((str(place), None) for place in range(count)), ("end", None))
+    for place in range(count):
+        message = said["mapping"][str(place)]["message"]
+        message["metadata"] = {"is_user_system_message": True}
+        message["content"]["parts"] = [f"{place:06}"]
+    begun = time.process_time()
+    prompt = chatgpt.draft_of(said, Losses()).system_prompt
+    assert prompt is not None
+    assert len(prompt) <= 100_000
+    return time.process_time() - begun
+
+
+def test_instructions_without_end_are_read_in_a_time_that_grows_as_they_do() -> None:
+    few = min(instructed(2_000) for _ in range(3))
+    assert instructed(16_000) < 24 * few
 
 
 # Limits

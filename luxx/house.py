@@ -112,7 +112,7 @@ class House:
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
-        self.transfer = TransferService(self.store, self.data_dir, config.files)
+        self.transfer = TransferService(self.store, self.data_dir, config.files, forget_runs=forget_runs)
         self.usage = UsageService(self.store)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
@@ -237,7 +237,7 @@ class House:
             config.limits,
             self.attachments,
         )
-        self.branches = BranchService(self.store)
+        self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,

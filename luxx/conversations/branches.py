@@ -3,22 +3,26 @@
 Answering again is `runs/service.py`'s; selecting a leaf is a change of the conversation (`service.py`).
 """
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import Connection, String, bindparam, insert, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
-from luxx.conversations.access import check_idle, locked_message, message_in, own_conversation
-from luxx.conversations.images import Images, copied, store_images, with_images
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.search_index import index_message, index_messages, index_title
-from luxx.conversations.stored import assistant_steps, read_path_ids, user_content, user_text_of
-from luxx.conversations.views import ConversationView, MessageView, conversation_view, message_view
+from luxx.conversations.access import check_idle, locked_message, own_conversation, own_message
+from luxx.conversations.forking import Fork
+from luxx.conversations.hidden import ForgetRuns
+from luxx.conversations.images import Images, copied, store_images
+from luxx.conversations.models import MessageRow
+from luxx.conversations.room import check_room, sizes_of
+from luxx.conversations.search_index import index_message
+from luxx.conversations.stored import assistant_steps, user_content, user_text_of
+from luxx.conversations.views import ConversationView, MessageView, message_view
 from luxx.errors import InvalidInput
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
@@ -31,30 +35,6 @@ READ_AT_ONCE = 200
 
 _encode = msgspec.json.Encoder().encode
 _messages = table_of(MessageRow)
-_given = {
-    "id": bindparam("b_id", type_=String),
-    "conversation_id": bindparam("b_conversation", type_=String),
-    "parent_id": bindparam("b_parent", type_=String),
-    "run_id": bindparam("b_run", type_=String),
-}
-_copy_message = insert(_messages).from_select(
-    [column.name for column in _messages.c],
-    select(*(_given.get(column.name, column) for column in _messages.c)).where(
-        _messages.c.id == bindparam("b_source")
-    ),
-)
-"""Inside the database: a path may carry more files than memory should hold."""
-
-
-_content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
-_stored = (
-    select(_messages.c.id, _messages.c.user_id, _messages.c.conversation_id, _messages.c.content)
-    .where(_messages.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(_messages.c.id)
-)
-_set_content = (
-    update(_messages).where(_messages.c.id == bindparam("b_id")).values(content=bindparam("b_content"))
-)
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +60,10 @@ class ConversationTree(msgspec.Struct, frozen=True, kw_only=True):
 class BranchService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, quota_mb: float, forget_runs: ForgetRuns) -> None:
         self._store = store
+        self._quota_mb = quota_mb
+        self._forget_runs = forget_runs
 
     async def edit(
         self,
@@ -94,8 +76,11 @@ class BranchService:
         """A user's message said anew: a sibling of the old one, which stays, and the selected leaf.
 
         Its attachments are the old one's unless given, with the images that they name.
-        Raises Conflict while an answer is being written.
+        Raises Conflict while an answer is being written, TooLarge where the user's quota has no room for it.
         """
+        await self._store.read(
+            lambda session: self._check_room(session, caller, message_id, text, attachments)
+        )
 
         def work(session: Session) -> MessageView:
             conversation, old = locked_message(session, caller, message_id)
@@ -129,6 +114,24 @@ class BranchService:
 
         return await self._store.write(work)
 
+    def _check_room(
+        self,
+        session: Session,
+        caller: Caller,
+        message_id: str,
+        text: str,
+        attachments: list[Attachment] | UnsetType,
+    ) -> None:
+        size = len(text)
+        if attachments is UNSET:
+            own_message(session, caller, message_id)
+            size += sum(sizes_of(session, [message_id]).values())
+        else:
+            size += sum(
+                file.size if isinstance(file.size, int) else len(file.content) for file in attachments
+            )
+        check_room(session, caller.user_id, size, self._quota_mb, what="this message")
+
     async def tree(self, caller: Caller, conversation_id: str) -> ConversationTree:
         """All branches of a conversation."""
 
@@ -143,23 +146,18 @@ class BranchService:
         return await self._store.read(work)
 
     async def fork(self, caller: Caller, conversation_id: str, message_id: str | None) -> ConversationView:
-        """A new conversation with a copy of the path to a message, the selected leaf where none is named."""
+        """A new conversation with a copy of the path to a message, the selected leaf where none is named.
 
-        def work(session: Session) -> ConversationView:
-            source = own_conversation(session, caller, conversation_id, is_locked=True)
-            if message_id is not None:
-                message_in(session, source, message_id)
-            copy = _copy_of(source)
-            session.add(copy)
-            session.flush()
-            index_title(session.connection(), user_id=copy.user_id, conversation_id=copy.id, title=copy.title)
-            leaf_id = message_id or source.selected_leaf_id
-            if leaf_id is not None:
-                copy.selected_leaf_id = _copy_path(session, leaf_id, copy.id)
-                session.flush()
-            return conversation_view(copy)
+        Raises TooLarge where the user's quota has no room for it, Conflict where some of it is deleted
+        meanwhile.
+        """
 
-        return await self._store.write(work)
+        fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._forget_runs)
+        path = await self._store.read(lambda session: fork.read_path(session, message_id))
+        if len(path) == 1:
+            return await self._store.write(lambda session: fork.copy_at_once(session, path[0]))
+        # Ends in order where the client does not wait for it; where the server ends, at the next start.
+        return await asyncio.shield(asyncio.to_thread(fork.copy, path))
 
 
 def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:
@@ -210,59 +208,5 @@ def _path_to(leaf_id: str | None, nodes: list[TreeNode]) -> list[str]:
     return path[::-1]
 
 
-def _copy_of(source: ConversationRow) -> ConversationRow:
-    now = utc_now()
-    return ConversationRow(
-        id=new_id(), user_id=source.user_id, provider_id=source.provider_id, project_id=source.project_id,
-        agent_id=source.agent_id, title=source.title, model=source.model,
-        system_prompt=source.system_prompt, temperature=source.temperature, max_tokens=source.max_tokens,
-        thinking_enabled=source.thinking_enabled, pinned=False, archived=False, tags=source.tags,
-        created_at=now, updated_at=now,
-    )  # fmt: skip
-
-
-def _copy_path(session: Session, leaf_id: str, conversation_id: str) -> str:
-    """Copies what leads to `leaf_id`; the new leaf's id. The runs stay with the original."""
-    connection = session.connection()
-    sources = read_path_ids(connection, leaf_id)
-    ids = [new_id() for _ in sources]
-    connection.execute(
-        _copy_message,
-        [
-            {
-                "b_source": source,
-                "b_id": id_,
-                "b_parent": parent,
-                "b_conversation": conversation_id,
-                "b_run": None,
-            }
-            for source, id_, parent in zip(sources, ids, [None, *ids], strict=False)
-        ],
-    )
-    _index(connection, ids)
-    _copy_images(connection, dict(zip(sources, ids, strict=True)))
-    return ids[-1]
-
-
-def _index(connection: Connection, ids: list[str]) -> None:
-    """A few at a time: a path may carry more files than memory should hold."""
-    for at in range(0, len(ids), READ_AT_ONCE):
-        rows = connection.execute(_stored, {"ids": ids[at : at + READ_AT_ONCE]})
-        index_messages(connection, [dict(row) for row in rows.mappings()])
-
-
 def _as_indexed(row: MessageRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ("id", "user_id", "conversation_id", "content")}
-
-
-def _copy_images(connection: Connection, copies: dict[str, str]) -> None:
-    """Gives the copies of messages that carry images images of their own."""
-    for source in with_images(connection, copies):
-        content, images = copied(connection, source, user_content(_content_of(connection, source)))
-        copy = copies[source]
-        connection.execute(_set_content, {"b_id": copy, "b_content": _encode(content).decode()})
-        store_images(connection, copy, images)
-
-
-def _content_of(connection: Connection, message_id: str) -> str:
-    return connection.execute(_content, {"b_id": message_id}).scalar_one()

@@ -23,7 +23,7 @@ class ProjectRow(Base):
 class ConversationRow(Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
 
-    A row with an `import_id` is being written by an import and is not there yet for anybody: queries of
+    A row with an `import_id` is being written or deleted and is there for nobody (`hidden.py`): queries of
     somebody's conversations ask for `import_id IS NULL`.
     """
 

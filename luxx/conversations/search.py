@@ -98,6 +98,13 @@ _shown = (
         _conversations.c.import_id.is_(None),
     )
 )
+_there = _shown.with_only_columns(_texts.c.id, maintain_column_froms=True)
+_hidden = (
+    select(_conversations.c.id)
+    .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_not(None))
+    .limit(1)
+)
+"""Whether something of the user's is being written or deleted just now: only then hits are sifted."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,11 +178,15 @@ def find(session: Session, caller: Caller, search: Search, *, page: int, page_si
     is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
     statements = _find_shown if is_some_hidden else _find_any
     found: list[int] = []
+    hidden = list(connection.scalars(_hidden, {"user_id": caller.user_id}))
     has_more = False
     for kind in SearchKind if search.kind is None else (search.kind,):
         wanted = _wanted(connection.dialect.name, terms, caller, kind, search.conversation_id)
         ids = _ids(connection, statements[connection.dialect.name], wanted)
         has_more |= len(ids) > MOST_HITS
+        if hidden:
+            there = set(connection.scalars(_there, {"ids": ids, "user_id": caller.user_id}))
+            ids = [id_ for id_ in ids if id_ in there]
         found += ids[:MOST_HITS]
     start = (page - 1) * page_size
     shown = found[start : start + page_size]

@@ -3,6 +3,7 @@
 Deleting stops what runs in it first: `stop_run` is given by whoever drives runs.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.clock import new_id, utc_now
 from luxx.conversations.access import check_idle, message_in, own_conversation, own_message
+from luxx.conversations.hidden import DELETE_ROWS, ForgetRuns, forget
 from luxx.conversations.images import AttachedBytes, read_attachment
 from luxx.conversations.listing import ConversationFilter, page_of_conversations
 from luxx.conversations.lists import message_page
@@ -47,7 +49,7 @@ class ConversationService:
         *,
         check_provider: ProviderCheck,
         stop_run: StopRun,
-        forget_runs: Callable[[Session, str], None],
+        forget_runs: ForgetRuns,
         forget_runs_of: Callable[[Session, Select[str]], None],
     ) -> None:
         self._store = store
@@ -112,18 +114,27 @@ class ConversationService:
         return await self._store.write(work)
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
-        """Stops what runs in it, then deletes it with its messages and runs."""
+        """Stops what runs in it, then deletes it with its messages and runs.
+
+        Where that is much, it is gone for everybody at once and deleted a little at a time.
+        """
         conversation = await self.get(caller, conversation_id)
         if conversation.run_id is not None:
             await self._stop_run(caller, conversation.run_id)
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> bool:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
-            self._forget_runs(session, row.id)
+            is_left = self._forget_runs(session, row.id)
+            if is_left or _is_long(session, row.id):
+                row.import_id = new_id()
+                return True
             session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
             session.delete(row)
+            return False
 
-        await self._store.write(work)
+        if await self._store.write(work):
+            # Goes on where the client does not wait for it; where the server ends, at the next start.
+            await asyncio.shield(asyncio.to_thread(forget, self._store, self._forget_runs, [conversation_id]))
 
     async def list_messages(
         self, caller: Caller, conversation_id: str, *, page: int, page_size: int, before: str | None = None
@@ -146,6 +157,8 @@ class ConversationService:
 
         def work(session: Session) -> AttachedBytes:
             row = own_message(session, caller, message_id)
+            if row.conversation_id is not None:
+                own_conversation(session, caller, row.conversation_id)
             attachments = user_content(row.content).attachments if row.role == "user" else []
             if index < len(attachments):
                 found = read_attachment(session.connection(), message_id, attachments[index])
@@ -211,6 +224,12 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
                 row.selected_leaf_id = _leaf_for(session, row, value)
             case _:
                 setattr(row, name, value)
+
+
+def _is_long(session: Session, conversation_id: str) -> bool:
+    """More than one transaction should delete."""
+    inside = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
+    return session.scalar(inside.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
 
 
 def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:

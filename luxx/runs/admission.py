@@ -30,6 +30,9 @@ SECONDS_OF_A_DAY = 86_400
 ADMISSION_LOCK = 7_402_118
 """The PostgreSQL advisory lock that admissions take in turn."""
 
+RUNS_AT_ONCE = 20
+"""Deleted in one transaction; each has a log of hundreds of events."""
+
 RETRY_SECONDS = 5
 """When to try again after a full house: some run will have ended."""
 
@@ -45,6 +48,10 @@ _active = (
     .where(_runs.c.status.in_(ACTIVE))
     .group_by(_runs.c.user_id)
 )
+_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
+_one_active = _of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
+_some_runs = _of_subject.order_by(_runs.c.id).limit(bindparam("most"))
+_delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _begin = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id.is_(None))
@@ -175,13 +182,18 @@ def forget_runs_of(session: Session, messages: Select[str]) -> None:
         session.execute(delete(RunRow).where(which).execution_options(synchronize_session=False))
 
 
-def forget_runs(session: Session, subject_id: str) -> None:
-    """Deletes the runs of a subject that is being deleted. Raises Conflict if one has not ended."""
-    rows = session.scalars(select(RunRow).where(RunRow.subject_id == subject_id)).all()
-    if any(RunStatus(row.status) not in ENDED for row in rows):
+def forget_runs(session: Session, subject_id: str) -> bool:
+    """Deletes some runs of a subject that is being deleted; True where there may be more.
+
+    Raises Conflict if one has not ended.
+    """
+    connection = session.connection()
+    if connection.scalar(_one_active, {"subject": subject_id}) is not None:
         raise Conflict("something was started here a moment ago; try again", kind="run_active")
-    for row in rows:
-        session.delete(row)
+    ids = list(connection.scalars(_some_runs, {"subject": subject_id, "most": RUNS_AT_ONCE}))
+    if ids:
+        connection.execute(_delete_runs, {"ids": ids})
+    return len(ids) == RUNS_AT_ONCE
 
 
 def _run_row(run: Run, caller: Caller, request: ChatRequest, driver: Driver) -> dict[str, object]:

@@ -20,12 +20,14 @@ import structlog
 from luxx.accounts.caller import Caller
 from luxx.clock import id_at, new_id
 from luxx.config import FilesConfig
+from luxx.conversations.hidden import ForgetRuns, all_hidden, forget, hidden_of, reveal
+from luxx.conversations.room import MIB, check_room
 from luxx.errors import InvalidInput, TooLarge, TooMany, Unavailable
 from luxx.store.engine import Store
 from luxx.transfer.document import ImportReport
 from luxx.transfer.export import Export, write_json, write_markdown
 from luxx.transfer.ready import Outcome, Read, Refused
-from luxx.transfer.writing import forget, reveal, stored_size, write_hidden
+from luxx.transfer.writing import write_hidden
 
 READ_SECONDS = 600.0
 MOST_AT_ONCE = 2
@@ -36,9 +38,8 @@ RETRY_SECONDS = 10
 UNPACKED = 10
 """How many times `files.max_upload_mb` a ZIP file may unpack to."""
 
-MIB = 1024 * 1024
 STALE_SECONDS = 3600
-"""Past the longest import: where servers share a database, what is hidden for longer is nobody's."""
+"""Past the longest import, fork or deletion: what is hidden for longer in a shared database is nobody's."""
 
 logger = structlog.get_logger()
 _outcome = msgspec.json.Decoder(Outcome)
@@ -55,24 +56,28 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
 class TransferService:
     """One per process. Its temporary files are in the data directory and have no name."""
 
-    def __init__(self, store: Store, data_dir: Path, config: FilesConfig) -> None:
+    def __init__(self, store: Store, data_dir: Path, config: FilesConfig, *, forget_runs: ForgetRuns) -> None:
         self._store = store
         self._data_dir = data_dir
         self._config = config
+        self._forget_runs = forget_runs
         self._importing: set[int] = set()
         self._reading = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def open(self) -> None:
-        """Deletes what imports left behind that never came to their end."""
+        """Deletes what imports, forks and deletions left behind that never came to their end."""
         if self._store.is_sqlite:
-            await asyncio.to_thread(forget, self._store)
+            await self._forget_hidden(None)
         else:
             await self.sweep()
 
     async def sweep(self) -> None:
         """Deletes what has been hidden for longer than an import takes, whichever server began it."""
-        before = id_at(int((time.time() - STALE_SECONDS) * 1000), 0)
-        await asyncio.to_thread(forget, self._store, before=before)
+        await self._forget_hidden(id_at(int((time.time() - STALE_SECONDS) * 1000), 0))
+
+    async def _forget_hidden(self, before: str | None) -> None:
+        left = await self._store.read(lambda session: all_hidden(session, before))
+        await asyncio.to_thread(forget, self._store, self._forget_runs, left)
 
     async def export_json(self, caller: Caller, conversation_id: str) -> Download:
         """The conversation with all its branches, as a document that an import reads."""
@@ -140,25 +145,22 @@ class TransferService:
         return outcome
 
     async def _check_quota(self, caller: Caller, size: int) -> None:
-        quota = self._config.quota_mb * MIB
-        used = await self._store.read(lambda session: stored_size(session, caller.user_id))
-        if used + size > quota:
-            raise TooLarge(
-                f"with this import your conversations would take up more than {self._config.quota_mb:g} MiB, "
-                "which is what this server gives a user (files.quota_mb)",
-                kind="quota_exceeded",
-            )
+        quota_mb = self._config.quota_mb
+        await self._store.read(
+            lambda session: check_room(session, caller.user_id, size, quota_mb, what="this import")
+        )
 
     def _write(self, caller: Caller, rows: IO[bytes]) -> None:
         import_id = new_id()
         rows.seek(0)
         try:
             write_hidden(self._store, caller.user_id, import_id, rows)
-            self._store.write_now(lambda session: reveal(session, import_id))
+            self._store.write_now(lambda session: reveal(session, caller.user_id, import_id))
         except BaseException:
             # Where even this fails (the store is closed, the disk is full), the next start does it.
             with contextlib.suppress(Exception):
-                forget(self._store, import_id=import_id)
+                hidden = self._store.read_now(lambda session: hidden_of(session, caller.user_id, import_id))
+                forget(self._store, self._forget_runs, hidden)
             raise
 
 

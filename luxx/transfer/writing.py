@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, null, select, update
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from luxx.conversations.images import MessageBlobRow, store_images
+from luxx.conversations.images import store_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_messages, index_title
 from luxx.store.engine import Store
@@ -23,17 +23,12 @@ from luxx.wire.message import PromptImage
 
 BATCH_BYTES = 256 * 1024
 BATCH_ROWS = 200
-DELETE_ROWS = 2000
 """A transaction stays under some ten milliseconds, which is how long another writer may wait."""
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
-_blobs = table_of(MessageBlobRow)
 _insert_conversation = insert(_conversations)
 _insert_message = insert(_messages)
-_reveal = (
-    update(_conversations).where(_conversations.c.import_id == bindparam("b_import")).values(import_id=null())
-)
 _decoder = msgspec.json.Decoder(ReadyRow)
 
 
@@ -63,58 +58,12 @@ def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) ->
         store.write_now(_Insert(user_id, import_id, batch))
 
 
-def reveal(session: Session, import_id: str) -> None:
-    """Makes the conversations of an import be there, all at once."""
-    session.connection().execute(_reveal, {"b_import": import_id})
-
-
-def forget(store: Store, *, import_id: str | None = None, before: str | None = None) -> None:
-    """Deletes what is still hidden of one import, of those with ids before one, or of all. Blocks."""
-    hidden = select(_conversations.c.id).where(_conversations.c.import_id.is_not(None))
-    if import_id is not None:
-        hidden = hidden.where(_conversations.c.import_id == import_id)
-    if before is not None:
-        hidden = hidden.where(_conversations.c.import_id < before)
-    # A message's id is past its parent's, so those from the end take nobody's parent away.
-    some = (
-        select(_messages.c.id)
-        .where(_messages.c.conversation_id.in_(hidden))
-        .order_by(_messages.c.id.desc())
-        .limit(DELETE_ROWS)
-    )
-    while store.write_now(lambda session: _deleted(session, some)):
-        pass
-    store.write_now(
-        lambda session: session.connection().execute(
-            delete(_conversations).where(_conversations.c.id.in_(hidden))
-        )
-    )
-
-
-def stored_size(session: Session, user_id: int) -> int:
-    """Characters of all that the user's messages hold, and bytes of their images."""
-    texts = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0))
-    images = select(func.coalesce(func.sum(func.length(_blobs.c.data)), 0)).join(
-        _messages, _messages.c.id == _blobs.c.message_id
-    )
-    return sum(
-        int(session.scalar(each.where(_messages.c.user_id == user_id)) or 0) for each in (texts, images)
-    )
-
-
 class _Insert:
     def __init__(self, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
         self._given = (user_id, import_id, batch)
 
     def __call__(self, session: Session) -> None:
         insert_imported(session, *self._given)
-
-
-def _deleted(session: Session, ids: Any) -> int:
-    found = list(session.scalars(ids))
-    if found:
-        session.connection().execute(delete(_messages).where(_messages.c.id.in_(found)))
-    return len(found)
 
 
 def _columns(row: ReadyRow) -> dict[str, Any]:

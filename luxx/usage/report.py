@@ -242,7 +242,9 @@ def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any])
             )
         case GroupBy.CONVERSATION:
             wanted = select(ConversationRow.id, ConversationRow.title).where(
-                ConversationRow.id.in_(keys), ConversationRow.user_id == caller.user_id
+                ConversationRow.id.in_(keys),
+                ConversationRow.user_id == caller.user_id,
+                ConversationRow.import_id.is_(None),
             )
         case GroupBy.USER:
             is_seen = true() if is_operator(caller) else User.tenant_id == caller.tenant_id

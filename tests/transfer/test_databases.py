@@ -20,6 +20,7 @@ from luxx.config import FilesConfig
 from luxx.conversations.images import MessageBlobRow
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import InvalidInput
+from luxx.runs.admission import forget_runs
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.transfer.service import STALE_SECONDS, TransferService
@@ -40,7 +41,7 @@ def house(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferSe
     migrate(engine)
     store = Store(engine)
     store.write_now(add_user)
-    yield store, TransferService(store, tmp_path, FilesConfig())
+    yield store, TransferService(store, tmp_path, FilesConfig(), forget_runs=forget_runs)
     store.close()
 
 

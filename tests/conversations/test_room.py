@@ -1,0 +1,55 @@
+"""What a user's messages take up: text, what models want back, and images, nobody else's."""
+
+from pathlib import Path
+
+from rows import add_user
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from luxx.accounts.models import User
+from luxx.clock import new_id, utc_now
+from luxx.conversations.images import MessageBlobRow
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.room import sizes_of, stored_size
+from luxx.providers.models import ProviderRow
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
+assert User.__tablename__ == "users"
+
+
+def test_replay_and_images_count(tmp_path: Path) -> None:
+    engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
+    migrate(engine)
+    store = Store(engine)
+    store.write_now(add_user)
+    conversation, first, second = new_id(), new_id(), new_id()
+    now = utc_now()
+
+    def work(session: Session) -> None:
+        session.execute(
+            insert(ConversationRow).values(
+                id=conversation, user_id=1, title="t", created_at=now, updated_at=now
+            )
+        )
+        for id_, role, replay in ((first, "user", None), (second, "assistant", "[" + " " * 998 + "]")):
+            session.execute(
+                insert(MessageRow).values(
+                    id=id_, user_id=1, conversation_id=conversation, role=role, content="x" * 100,
+                    replay=replay, created_at=now,
+                )
+            )  # fmt: skip
+        for _ in range(2):
+            session.execute(
+                insert(MessageBlobRow).values(
+                    id=new_id(), message_id=first, media_type="image/png", data=b"\0" * 5000
+                )
+            )
+
+    store.write_now(work)
+    assert store.read_now(lambda session: stored_size(session, 1)) == 200 + 1000 + 10_000
+    assert store.read_now(lambda session: stored_size(session, 2)) == 0
+    sizes = store.read_now(lambda session: sizes_of(session, [first, second]))
+    assert sizes == {first: 10_100, second: 1_100}
+    store.close()

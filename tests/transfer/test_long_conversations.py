@@ -1,0 +1,161 @@
+"""A long conversation forked and deleted: others write meanwhile, a dying server leaves all or nothing."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from api.person import PASSWORD, Person
+from api.server import Server
+
+from transfer.files import bring, everything, path_of
+from transfer.test_killing import TEXT, WAIT_SECONDS, Database
+
+LONG = 6_000
+SHORT = 30
+
+
+def one_conversation(messages: int, text: str = TEXT) -> bytes:
+    said = [{"sender": ("human", "assistant")[n % 2], "text": f"{n} {text}"} for n in range(messages)]
+    return json.dumps([{"name": "the long one", "chat_messages": said}]).encode()
+
+
+class Asking(threading.Thread):
+    """One request on a line of its own; `status` stays 0 if the line breaks."""
+
+    def __init__(self, person: Person, method: str, path: str) -> None:
+        super().__init__(daemon=True)
+        self._asked = (person, method, path)
+        self.status = 0
+        self.data: Any = None
+        self.start()
+
+    def run(self) -> None:
+        person, method, path = self._asked
+        try:
+            answer = person.http.request(method, path, timeout=WAIT_SECONDS)
+            self.status, self.data = answer.status_code, answer.json().get("data")
+        except httpx.TransportError:
+            pass
+
+    def end(self) -> int:
+        self.join(WAIT_SECONDS)
+        return self.status
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def ann(server: Server) -> Iterator[Person]:
+    with Person(server, None).register("ann") as ann:
+        yield ann
+
+
+def brought(person: Person, messages: int) -> str:
+    (made,) = bring(person, one_conversation(messages))["conversation_ids"]
+    return str(made)
+
+
+def test_a_long_fork_is_whole_and_nobody_sees_it_before(server: Server, ann: Person) -> None:
+    source, database = brought(ann, LONG), Database(server)
+    with Person(server, None, ann.token) as twin:
+        asked = Asking(ann, "POST", f"/conversations/{source}/fork")
+        database.wait_for_messages(LONG + 1)
+        written = 0
+        while database.count("conversations", "import_id IS NOT NULL"):
+            seen = everything(twin)
+            found = twin.good("GET", "/search?q=word3&kind=message")
+            if not database.count("conversations", "import_id IS NOT NULL"):
+                break
+            assert seen == [source]
+            assert {hit["conversation_id"] for hit in found["items"]} <= {source}
+            twin.good("POST", "/projects", json={"name": "others write"})
+            written += 1
+        assert asked.end() == 201
+        assert written > 1, "one transaction would have let nobody write before its end"
+    fork = asked.data["id"]
+    assert set(everything(ann)) == {source, fork}
+    assert [said["text"] for said in path_of(ann, fork)] == [said["text"] for said in path_of(ann, source)]
+
+
+def test_a_kill_in_the_middle_of_a_fork_leaves_nothing_of_it(server: Server, ann: Person) -> None:
+    source, database = brought(ann, LONG), Database(server)
+    asked = Asking(ann, "POST", f"/conversations/{source}/fork")
+    found = database.wait_for_messages(LONG + 1)
+    server.kill()
+    assert (asked.end(), found < 2 * LONG) == (0, True)
+    with Server(server.folder) as again, Person(again, None).sign_in("ann", PASSWORD) as ann:
+        assert everything(ann) == [source]
+        assert (database.count("messages"), database.count("search_texts")) == (LONG, LONG + 1)
+        assert database.problems() == []
+
+
+def test_what_is_deleted_while_it_is_forked_is_not_forked(server: Server, ann: Person) -> None:
+    source, database = brought(ann, LONG), Database(server)
+    leaf = ann.good("GET", f"/conversations/{source}")["selected_leaf_id"]
+    with Person(server, None, ann.token) as twin:
+        asked = Asking(ann, "POST", f"/conversations/{source}/fork")
+        database.wait_for_messages(LONG + 1)
+        twin.good("DELETE", f"/messages/{leaf}")
+    assert asked.end() == 409
+    assert everything(ann) == [source]
+    assert database.count("messages") == LONG - 1
+
+
+def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(server: Server, ann: Person) -> None:
+    source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
+    with Person(server, None, ann.token) as twin:
+        asked = Asking(ann, "DELETE", f"/conversations/{source}")
+        while not database.count("conversations", "import_id IS NOT NULL"):
+            assert asked.is_alive(), "it was deleted in one transaction"
+        found = twin.good("GET", "/search?q=word3&kind=message")
+        assert found["total"] == SHORT
+        assert {hit["conversation_id"] for hit in found["items"]} == {kept}
+        assert everything(twin) == [kept]
+        twin.bad("GET", f"/conversations/{source}", 404)
+        twin.bad("GET", f"/messages?conversation_id={source}", 404)
+        twin.bad("DELETE", f"/conversations/{source}", 404)
+        twin.bad("POST", f"/conversations/{source}/fork", 404)
+        assert asked.end() == 200
+    assert (database.count("conversations"), database.count("messages")) == (1, SHORT)
+    assert database.problems() == []
+
+
+def test_a_kill_in_the_middle_of_deleting_is_finished_at_the_next_start(server: Server, ann: Person) -> None:
+    source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
+    asked = Asking(ann, "DELETE", f"/conversations/{source}")
+    while not database.count("conversations", "import_id IS NOT NULL"):
+        assert asked.is_alive(), "it was deleted in one transaction"
+    server.kill()
+    assert asked.end() == 0
+    with Server(server.folder) as again, Person(again, None).sign_in("ann", PASSWORD) as ann:
+        assert everything(ann) == [kept]
+        assert (database.count("messages"), database.count("search_texts")) == (SHORT, SHORT + 1)
+
+
+def test_forks_and_edits_past_the_quota_are_refused(tmp_path: Path) -> None:
+    with (
+        Server(tmp_path, LUXX_FILES__QUOTA_MB="1") as server,
+        Person(server, None).register("cat") as cat,
+    ):
+        report = bring(cat, one_conversation(30, "word " * 4_000))
+        (source,) = report["conversation_ids"]
+        asked = path_of(cat, source)[0]["id"]
+        for method, path, body in (
+            ("POST", f"/conversations/{source}/fork", {}),
+            ("PUT", f"/messages/{asked}", {"content": "word " * 100_000}),
+        ):
+            failure = cat.bad(method, path, 413, json=body)
+            assert failure["detail"]["kind"] == "quota_exceeded"
+            assert "files.quota_mb" in failure["error"]
+        assert everything(cat) == [source]
+        assert Database(server).count("messages") == 30
+        cat.good("PUT", f"/messages/{asked}", json={"content": "a short one"})
+        cat.good("POST", f"/conversations/{source}/fork", json={})

@@ -11,20 +11,26 @@ from typing import IO, Any
 
 import pytest
 from rows import add_user
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from store.conftest import database_url, postgresql
 
 from luxx.accounts.caller import Caller
-from luxx.clock import id_at, new_id
+from luxx.clock import id_at, new_id, utc_now
 from luxx.config import FilesConfig
+from luxx.conversations.branches import BranchService
+from luxx.conversations.hidden import DELETE_ROWS
 from luxx.conversations.images import MessageBlobRow
 from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.errors import InvalidInput
-from luxx.runs.admission import forget_runs
+from luxx.conversations.room import stored_size
+from luxx.conversations.service import ConversationService
+from luxx.conversations.stored import read_path_ids
+from luxx.errors import Conflict, InvalidInput
+from luxx.runs.admission import RUNS_AT_ONCE, forget_runs, forget_runs_of
+from luxx.runs.models import RunRow
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.transfer.service import STALE_SECONDS, TransferService
-from luxx.transfer.writing import stored_size, write_hidden
+from luxx.transfer.writing import write_hidden
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
 
@@ -164,3 +170,102 @@ def test_an_import_that_fails_while_it_is_written_is_taken_back(
     with pytest.raises(Exception, match="required field"):
         house[1]._write(ANN, io.BytesIO(content))
     assert counted(house[0]) == (2, 0, 8)
+
+
+def conversation_with_runs(store: Store, runs: int, *, import_id: str | None = None, **last: Any) -> str:
+    """A conversation in which so many runs have ended; `last` is what the last one has instead."""
+    id_, now = new_id(), utc_now()
+
+    def work(session: Any) -> None:
+        session.add(
+            ConversationRow(id=id_, user_id=1, title="t", import_id=import_id, created_at=now, updated_at=now)
+        )
+        for number in range(runs):
+            given = {"status": "completed"} | (last if number == runs - 1 else {})
+            session.add(
+                RunRow(
+                    id=new_id(), user_id=1, tenant_id=1, kind="chat", subject_id=id_, request="{}",
+                    created_at=now, **given,
+                )
+            )  # fmt: skip
+
+    store.write_now(work)
+    return id_
+
+
+def runs_of(store: Store, conversation_id: str) -> int:
+    runs = select(func.count()).select_from(RunRow).where(RunRow.subject_id == conversation_id)
+    return int(store.read_now(lambda session: session.scalar(runs)) or 0)
+
+
+def test_runs_are_forgotten_a_few_at_a_time(house: tuple[Store, TransferService]) -> None:
+    store = house[0]
+    id_ = conversation_with_runs(store, 2 * RUNS_AT_ONCE + 1)
+    left: list[tuple[bool, int]] = []
+    for _ in range(3):
+        may_be_more = store.write_now(lambda session: forget_runs(session, id_))
+        left.append((may_be_more, runs_of(store, id_)))
+    assert left == [(True, RUNS_AT_ONCE + 1), (True, 1), (False, 0)]
+
+
+def test_no_run_is_forgotten_while_one_has_not_ended(house: tuple[Store, TransferService]) -> None:
+    store = house[0]
+    for status in ("queued", "running", "waiting", "paused"):
+        id_ = conversation_with_runs(store, RUNS_AT_ONCE + 5, status=status)
+        with pytest.raises(Conflict):
+            store.write_now(lambda session, id_=id_: forget_runs(session, id_))
+        assert runs_of(store, id_) == RUNS_AT_ONCE + 5
+
+
+def test_a_deletion_that_was_cut_off_forgets_the_runs_at_the_start(
+    house: tuple[Store, TransferService],
+) -> None:
+    store, service = house
+    long_ago = id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
+    kept = conversation_with_runs(store, 3)
+    doomed = conversation_with_runs(store, RUNS_AT_ONCE + 5, import_id=long_ago)
+    asyncio.run(service.open())
+    assert (runs_of(store, kept), runs_of(store, doomed)) == (3, 0)
+    assert counted(store) == (1, 0, 0)
+
+
+def said(store: Store, conversation_id: str, ids: list[str]) -> None:
+    """A chain of messages under these ids, in this order."""
+    rows = [
+        {
+            "id": id_, "user_id": 1, "conversation_id": conversation_id, "parent_id": parent, "role": "user",
+            "content": '{"text":"x"}', "created_at": utc_now(),
+        }
+        for id_, parent in zip(ids, [None, *ids], strict=False)
+    ]  # fmt: skip
+    store.write_now(lambda session: session.execute(insert(MessageRow), rows) and None)
+
+
+def long_service(store: Store) -> ConversationService:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    return ConversationService(
+        store,
+        check_provider=nothing,
+        stop_run=nothing,
+        forget_runs=forget_runs,
+        forget_runs_of=forget_runs_of,
+    )
+
+
+def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferService]) -> None:
+    store = house[0]
+    # The clock was set back once: the second half has lower ids than what it follows.
+    ids = [id_at(2_000_000 + number, 0) for number in range(DELETE_ROWS)]
+    ids += [id_at(1_000_000 + number, 0) for number in range(DELETE_ROWS)]
+    source = conversation_with_runs(store, RUNS_AT_ONCE + 1)
+    said(store, source, ids)
+    branches = BranchService(store, quota_mb=1, forget_runs=forget_runs)
+    forked = asyncio.run(branches.fork(ANN, source, ids[-1]))
+    assert counted(store) == (2, 0, 4 * DELETE_ROWS)
+    path = store.read_now(lambda session: read_path_ids(session.connection(), forked.selected_leaf_id or ""))
+    assert len(path) == 2 * DELETE_ROWS
+    asyncio.run(long_service(store).delete(ANN, source))
+    assert counted(store) == (1, 0, 2 * DELETE_ROWS)
+    assert runs_of(store, source) == 0

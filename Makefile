@@ -23,7 +23,7 @@ run: $(RUN_STAMP) ## Install if needed and start the server (ARGS="--port 9000")
 	@exec $(PYTHON) run.py $(ARGS)
 
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k rooms")
-	$(PYTHON) -m pytest -n $(WORKERS) -m "not long" --timeout=120 -rs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long" --timeout=120 -rs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only those)
 	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)

@@ -124,7 +124,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
     run(work)
     out, err = capfd.readouterr()
     said = out + err
-    assert said.count("provider_found ") == 4
+    assert said.count("provider_found ") == 5
     assert said.count("provider_found_not_usable_yet") == 1
     assert KEY not in said
 

@@ -73,8 +73,10 @@ def rules_with(ids: dict[str, str | int], user_id: int) -> str:
     """The committed rules, the ids that this server happens to have, and the only user to be changed."""
     lines = [
         RULES.read_text("utf-8"),
-        # Else it would switch off the asker, once it has made somebody else an administrator.
-        '[[operations]]\ninclude-name = "PUT /auth/users/{user_id}"',
+        # Else it would switch off the asker or end its sign-in, once somebody else is an administrator.
+        "[[operations]]",
+        'include-name = ["PUT /auth/users/{user_id}", "DELETE /auth/users/{user_id}",',
+        '  "POST /auth/users/{user_id}/password"]',
         f'parameters = {{ "path.user_id" = {user_id} }}\n',
     ]
     for name, value in ids.items():

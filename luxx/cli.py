@@ -27,7 +27,7 @@ from luxx.house import House
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
 from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.store.upgrade import bring_up
 from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ def reloaded_app() -> Litestar:
 def _migrate(options: argparse.Namespace) -> int:
     config = load(options)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
-    print(f"the database is at step {migrate(engine)}")
+    print(f"the database is at step {bring_up(engine)}")
     engine.dispose()
     return 0
 
@@ -303,7 +303,7 @@ def _with_house(options: argparse.Namespace, work: Callable[[House], Awaitable[T
     house = House(load(options))
 
     async def run() -> T:
-        await asyncio.to_thread(migrate, house.engine)
+        await asyncio.to_thread(bring_up, house.engine)
         await house.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
         return await work(house)
 

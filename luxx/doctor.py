@@ -13,7 +13,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
-from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -31,7 +30,7 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import SCRIPTS, current_step, newest_step
+from luxx.store.upgrade import current_step, known_steps
 from luxx.vault import SECRET_FILE, SHORTEST_SECRET, Vault
 from luxx.wire.tool import CommandPermission
 
@@ -188,21 +187,20 @@ def _is_new(url: URL) -> bool:
 
 
 def _database(engine: Engine) -> Finding:
-    part, newest = "database", newest_step()
+    part, known = "database", known_steps()
     try:
         current = current_step(engine)
     except SQLAlchemyError as error:
         said = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
         mend = "start the database, or mend database.url"
         return Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)
-    if current == newest:
+    if current == known[-1]:
         return Finding(part=part, text=f"{engine.dialect.name} answers, at step {current}")
-    known = {script.revision for script in ScriptDirectory(str(SCRIPTS)).walk_revisions()}
     if current is not None and current not in known:
         text = f"is at step '{current}', which this version does not know"
         mend = "start the newer version it was used with, or restore a backup"
         return Finding(part=part, is_bad=True, text=text, mend=mend)
-    text = f"is at step {current or 'none'}, this version's is {newest}"
+    text = f"is at step {current or 'none'}, this version's is {known[-1]}"
     return Finding(part=part, text=text, mend="the next start brings it there, or `luxx migrate` now")
 
 

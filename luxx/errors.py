@@ -3,6 +3,7 @@
 LuxxError
 ├── ConfigError            the start is refused; names file, line and key
 ├── DatabaseFromFuture     the start is refused; the database belongs to a newer Luxx
+├── UpgradeFailed          the start is refused; the database could not be brought to this version
 ├── InvalidInput           a request a person must correct
 │   └── TooLarge           … because it is too big
 ├── NotSignedIn            no, expired or revoked token
@@ -46,6 +47,10 @@ class ConfigError(LuxxError):
 
 class DatabaseFromFuture(LuxxError):
     kind = "database_from_future"
+
+
+class UpgradeFailed(LuxxError):
+    kind = "upgrade_failed"
 
 
 class InvalidInput(LuxxError):

@@ -61,7 +61,7 @@ from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.lock import DataDirLock
-from luxx.store.migrate import migrate
+from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -153,7 +153,7 @@ class House:
         config = self.config
         if self.store.is_sqlite:
             self.lock.take()
-        await asyncio.to_thread(migrate, self.engine)
+        await asyncio.to_thread(bring_up, self.engine)
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()

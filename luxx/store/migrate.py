@@ -1,33 +1,35 @@
-"""Bringing a database to this version: at every start, and by `luxx migrate`.
+"""Changing a database, step by step, to this version's: the process that `store/upgrade.py` starts.
 
 The steps are in `migrations/versions/`. A SQLite file is copied before it is changed.
 """
 
 import sqlite3
+import sys
 from pathlib import Path
 
-import structlog
+import msgspec
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from luxx.errors import DatabaseFromFuture
+from luxx.store.engine import open_engine
+from luxx.store.upgrade import SCRIPTS, Upgraded, from_future
 
-SCRIPTS = Path(__file__).parent / "migrations"
 LOCK = 7_402_117
 """The PostgreSQL advisory lock that lets one of several starting processes migrate."""
 
-logger = structlog.get_logger()
 
-
-def migrate(engine: Engine) -> str:
-    """Upgrades the database to the newest step and returns its name.
+def migrate(engine: Engine) -> Upgraded:
+    """Upgrades the database to the newest step.
 
     Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
     does not.
     """
+    copy: Path | None = None
     settings = _settings()
     scripts = ScriptDirectory.from_config(settings)
     newest = scripts.get_current_head() or ""
@@ -36,24 +38,13 @@ def migrate(engine: Engine) -> str:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         current = MigrationContext.configure(connection).get_current_revision()
         if current == newest:
-            return newest
+            return Upgraded(before=current, after=newest)
         _check_known(scripts, current)
         if current is not None and engine.dialect.name == "sqlite":
-            _copy(Path(str(engine.url.database)), current)
-        _upgrade(settings, connection)
-    logger.info("database_migrated", before=current, after=newest)
-    return newest
-
-
-def current_step(engine: Engine) -> str | None:
-    """The step that the database is at; None for an empty one."""
-    with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision()
-
-
-def newest_step() -> str:
-    """The newest step that this version knows."""
-    return ScriptDirectory.from_config(_settings()).get_current_head() or ""
+            copy = _copy(Path(str(engine.url.database)), current)
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "head")
+    return Upgraded(before=current, after=newest, copy=str(copy) if copy else None)
 
 
 def _settings() -> AlembicConfig:
@@ -66,13 +57,10 @@ def _settings() -> AlembicConfig:
 def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     if current is not None and current not in known:
-        raise DatabaseFromFuture(
-            f"the database is at step '{current}', which this version of Luxx does not know: it was used "
-            "with a newer version; start that version, or restore a backup made with this one"
-        )
+        raise from_future(current)
 
 
-def _copy(path: Path, step: str) -> None:
+def _copy(path: Path, step: str) -> Path:
     """A whole copy beside the file, taken through SQLite so that what is in its WAL is in it."""
     target = path.with_name(f"{path.name}.before-upgrade-from-{step}")
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as source, sqlite3.connect(target) as copy:
@@ -80,9 +68,22 @@ def _copy(path: Path, step: str) -> None:
     source.close()
     copy.close()
     target.chmod(0o600)
-    logger.info("database_copied", to=str(target))
+    return target
 
 
-def _upgrade(settings: AlembicConfig, connection: Connection) -> None:
-    settings.attributes["connection"] = connection
-    command.upgrade(settings, "head")
+def main() -> None:
+    """`python -m luxx.store.migrate`: the database's URL on stdin, an Upgraded as JSON on stdout."""
+    engine = open_engine(make_url(sys.stdin.read()))
+    try:
+        upgraded = migrate(engine)
+    except DatabaseFromFuture as error:
+        upgraded = Upgraded(refused=error.message)
+    except DBAPIError as error:
+        upgraded = Upgraded(failed=" ".join(str(error.orig).split()))
+    finally:
+        engine.dispose()
+    sys.stdout.buffer.write(msgspec.json.encode(upgraded))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,8 @@
 """Migrations: from nothing to the models, by one of many processes, never backwards, never without a copy."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
+from structlog.testing import capture_logs
 
-from luxx.errors import DatabaseFromFuture
+from luxx.errors import DatabaseFromFuture, UpgradeFailed
 from luxx.house import House
 from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import SCRIPTS, current_step, migrate, newest_step
+from luxx.store.migrate import SCRIPTS, migrate
 from luxx.store.tables import Base
+from luxx.store.upgrade import bring_up, current_step, known_steps, newest_step
 
 assert House  # Importing the roof imports every table there is.
 
@@ -45,12 +52,59 @@ def differences(engine: Engine) -> list[Any]:
 
 def test_an_empty_database_comes_to_the_newest_step_and_stays_there(engine: Engine) -> None:
     assert current_step(engine) is None
-    assert migrate(engine) == newest_step()
+    assert migrate(engine).after == newest_step()
     assert current_step(engine) == newest_step()
     tables = set(inspect(engine).get_table_names())
-    assert migrate(engine) == newest_step()
+    assert migrate(engine).after == newest_step()
     assert set(inspect(engine).get_table_names()) == tables
     assert {"users", "conversations", "messages", "runs", "run_events"} <= tables
+
+
+def test_the_names_of_the_files_are_the_steps_in_order() -> None:
+    """What a start reads them from, without loading what runs them."""
+    walked = ScriptDirectory(str(SCRIPTS)).walk_revisions()
+    assert known_steps() == [step.revision for step in walked][::-1]
+
+
+def test_a_start_loads_nothing_that_changes_databases() -> None:
+    """Alembic keeps 11 MB for good once it is loaded, in a server that needs it for a second."""
+    told = "import sys, luxx.cli; print([name for name in ('alembic', 'mako') if name in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"
+
+
+def test_a_process_of_its_own_brings_a_database_up_and_keeps_a_copy(engine: Engine) -> None:
+    with capture_logs() as logs:
+        assert bring_up(engine) == newest_step() == bring_up(engine)
+    assert [(each["event"], each["before"], each["after"]) for each in logs] == [
+        ("database_migrated", None, newest_step())
+    ]
+
+
+def test_a_database_of_the_version_before_is_copied_by_the_process(engine: Engine) -> None:
+    up_to_the_step_before(engine)
+    with capture_logs() as logs:
+        assert bring_up(engine) == current_step(engine) == newest_step()
+    copied = [each["to"] for each in logs if each["event"] == "database_copied"]
+    assert [Path(each).exists() for each in copied] == [True] * (engine.dialect.name == "sqlite")
+
+
+def test_a_process_that_fails_says_why_in_a_sentence_and_leaves_the_database(engine: Engine) -> None:
+    up_to_the_step_before(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE runs RENAME TO walks"))
+    with pytest.raises(UpgradeFailed, match=f"'{known_steps()[-2]}' to '{newest_step()}'.*runs") as refused:
+        bring_up(engine)
+    assert "\n" not in refused.value.message
+    assert current_step(engine) == known_steps()[-2]
+
+
+def up_to_the_step_before(engine: Engine) -> None:
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(SCRIPTS))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, known_steps()[-2])
 
 
 def test_the_migrations_make_what_the_models_say(engine: Engine) -> None:
@@ -93,7 +147,7 @@ def test_processes_that_start_together_migrate_once(database_url: str, tmp_path:
         engine = open_engine(resolve_url(database_url, tmp_path))
         barrier.wait(20)
         try:
-            return migrate(engine)
+            return migrate(engine).after
         finally:
             engine.dispose()
 
@@ -112,13 +166,13 @@ def test_a_sqlite_file_is_copied_before_it_is_changed(
     """A step that is older than ours is made by a script directory that has one step more."""
     path = tmp_path / "t.db"
     engine = open_engine(resolve_url(f"sqlite:///{path}", tmp_path))
-    before = migrate(engine)
+    before = migrate(engine).after
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE mark (word TEXT)"))
         connection.execute(text("INSERT INTO mark VALUES ('before')"))
     scripts = a_newer_version(tmp_path, before)
     monkeypatch.setattr("luxx.store.migrate.SCRIPTS", scripts)
-    assert migrate(engine) == "next"
+    assert migrate(engine).after == "next"
     copies = [each for each in tmp_path.iterdir() if each.name.startswith("t.db.before")]
     assert len(copies) == 1
     assert copies[0].stat().st_mode & 0o077 == 0
@@ -128,14 +182,14 @@ def test_a_sqlite_file_is_copied_before_it_is_changed(
         assert not copy.execute("SELECT name FROM sqlite_master WHERE name = 'added'").fetchall()
     copy.close()
     assert inspect(engine).has_table("added")
-    assert migrate(engine) == "next"
+    assert migrate(engine).after == "next"
     assert len(list(tmp_path.glob("t.db.before*"))) == 1
     engine.dispose()
 
 
 def test_a_step_that_fails_changes_nothing(database_url: str, tmp_path: Path, monkeypatch: Any) -> None:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    before = migrate(engine)
+    before = migrate(engine).after
     broken = 'op.create_table("added", sa.Column("id", sa.Integer)); op.execute("NONSENSE")'
     monkeypatch.setattr("luxx.store.migrate.SCRIPTS", a_newer_version(tmp_path, before, broken))
     with pytest.raises(Exception, match="NONSENSE"):

@@ -339,7 +339,7 @@ def test_what_was_there_before_the_index_is_put_into_it(
             target.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch:
         patch.setattr("luxx.store.migrate.SCRIPTS", scripts)
-        assert migrate(engine) == "0004"
+        assert migrate(engine).after == "0004"
     store = Store(engine)
     store.write_now(add_people)
     now = utc_now()

@@ -68,9 +68,12 @@ class Company:
     def end(self) -> None:
         self._is_over = True
 
-    async def talk(self) -> None:
-        conversation = await self._ann.conversation(self._model.url)
-        self.conversations.append(conversation)
+    async def meet(self) -> None:
+        """Makes the conversations, before anything is killed."""
+        for _ in range(PEOPLE):
+            self.conversations.append(await self._ann.conversation(self._model.url))
+
+    async def talk(self, conversation: str) -> None:
         while not self._is_over:
             number, before = next(self._numbers, None), self._ann.deaths
             assert number is not None, "the script is too short for so fast a server"
@@ -125,7 +128,8 @@ async def chapter(ann: Survivor, desk: Desk, model: ScriptedProvider, chance: ra
     """People talk, the server dies some twenty times, and when they are done everything is there once."""
     before = ann.deaths
     company = Company(ann, model)
-    talking = [asyncio.create_task(company.talk()) for _ in range(PEOPLE)]
+    await company.meet()
+    talking = [asyncio.create_task(company.talk(each)) for each in company.conversations]
     await kill_at_random(ann, KILLS, chance)
     company.end()
     await asyncio.gather(*talking)

@@ -31,6 +31,7 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
+from luxx.bus.core import Bus, LocalBus
 from luxx.clock import new_id, utc_now
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
@@ -96,6 +97,8 @@ class House:
         self.config = config
         self.environ = environ
         self.data_dir = Path(config.data_dir)
+        self.process = new_id()
+        self.bus: Bus = LocalBus(self.process)
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
         self.lock = DataDirLock(self.data_dir)
@@ -154,6 +157,7 @@ class House:
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.to_thread(bring_up, self.engine)
+        await self.bus.open()
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
@@ -185,6 +189,7 @@ class House:
         await self.durable.close(GRACE_SECONDS)
         await self.transport.aclose()
         await self.local.stop()
+        await self.bus.close()
         await asyncio.to_thread(self.release)
 
     def release(self) -> None:
@@ -224,7 +229,7 @@ class House:
         self.durable = Durable(
             self.store,
             self.loop.drive,
-            slot=new_id(),
+            slot=self.process,
             lease_seconds=config.runs.lease_seconds,
             is_alone=self.store.is_sqlite,
         )

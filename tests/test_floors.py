@@ -40,7 +40,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             }
         ),
     ),
-    ("GROUND", frozenset({"store", "config", "config_file", "errors", "observe", "vault", "clock"})),
+    ("GROUND", frozenset({"store", "bus", "config", "config_file", "errors", "observe", "vault", "clock"})),
     ("WORDS", frozenset({"wire"})),
 ]
 """From top to bottom; an import goes down or stays in its band."""

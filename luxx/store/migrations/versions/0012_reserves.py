@@ -1,0 +1,18 @@
+"""What runs may spend, set aside before each call."""
+
+# pyright: basic
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "0012"
+down_revision: str | None = "0011"
+branch_labels: Sequence[str] | None = None
+depends_on: Sequence[str] | None = None
+
+assert op, sa
+
+
+def upgrade() -> None:
+    """Filled by its feature."""

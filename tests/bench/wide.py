@@ -54,7 +54,8 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         await asyncio.to_thread(api.connect_upstream, upstream.port)
         target = luxx_target(luxx.port, api.token, tools=False)
         warm = await asyncio.to_thread(api.new_conversations, WARM_STREAMS)
-        await asyncio.gather(*(_one(await Client.connect(target), each, 0.0, 20) for each in warm))
+        first = [await Client.connect(target) for _ in warm]
+        await asyncio.gather(*map(_one, first, warm, [0.0] * WARM_STREAMS, [20] * WARM_STREAMS))
         await asyncio.sleep(AFTER_SECONDS)
         idle = luxx.memory()
         for _ in range(rounds):

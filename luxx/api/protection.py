@@ -146,6 +146,8 @@ class _Protection:
                 raise
             await _refuse(answer.send, STOPPING)
         finally:
+            # It leads back to the scope: a circle that would stay until the collector comes by.
+            del scope[STRAIGHT]
             if refusal is None:
                 # Litestar leaves the template in the scope once it has found the route.
                 route = scope.get("path_template", "unknown") or "mounted"

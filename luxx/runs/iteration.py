@@ -107,7 +107,7 @@ class Iteration:
         steps = self._log.state.steps
         taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
         reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
-        self._deltas, self._answer = 0, None
+        self._deltas = 0
         request = self._request(self._crew.tools if with_tools else [])
         try:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
@@ -120,6 +120,9 @@ class Iteration:
             # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
             is_billed = self._answer is not None and self._answer.was_sent
             raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
+        finally:
+            # It knows this iteration: a circle that would stay until the collector comes by.
+            self._answer = None
         self._metrics.model_called("ok", self._deltas)
         return self._completed(reader, request)
 

@@ -64,12 +64,16 @@ class SendingFile(ASGIResponse):
             await self._send(send, b"", more=False)
         except TimeoutError:
             # Closing would wait for what is still to be sent, and that is just what is not taken.
-            cast("dict[str, Any]", scope).get(CUT, _nothing)()
+            cut = cast("dict[str, Any]", scope).get(CUT)
+            if cut is not None:
+                cut()
+                await leaving  # Else the server would call it a mistake that the answer is not whole.
         except OSError:
             pass  # The client went away.
         finally:
             leaving.cancel()
             self._close()
+            await asyncio.gather(leaving, return_exceptions=True)
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._stalled_seconds):
@@ -79,7 +83,3 @@ class SendingFile(ASGIResponse):
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _nothing() -> None:
-    """For a server that does not tell; what it keeps of the answer ends with its connection."""

@@ -38,6 +38,7 @@ HEAD_TOO_LARGE = "head_too_large"
 MOST_HEADERS = 200
 MOST_HEADER_BYTES = 64 * 1024
 MOST_ADDRESS_BYTES = 16 * 1024
+MOST_HOST = 300
 """What other servers take, or more. Each header and each query parameter costs time and memory below."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -252,7 +253,7 @@ class _Hosts:
         self._judged = lru_cache(maxsize=1024)(self._judge)
 
     def refuse(self, asked: _Asked, server: tuple[str, int | None] | None) -> _Refusal | None:
-        if asked.hosts != 1:
+        if asked.hosts != 1 or len(asked.host) > MOST_HOST:
             return BAD_HOST
         return self._judged(asked.host, server[0] if server else "")
 

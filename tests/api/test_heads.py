@@ -63,13 +63,19 @@ def test_a_head_without_end_is_refused_while_it_is_sent(server: Server) -> None:
 
 def test_what_follows_a_body_without_end_ends_the_connection(server: Server) -> None:
     """Headers may follow a chunked body, and are kept as those before it are."""
-    begin = b"POST /auth/login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: "
     address = urlsplit(server.url)
-    with closing(socket.create_connection((address.hostname, address.port), timeout=SECONDS)) as connection:
-        with pytest.raises(OSError, match=r"(?i)reset|broken pipe"):
-            connection.sendall(begin)
-            for _ in range(1024):
-                connection.sendall(b"x" * 65536)
+    begin = b"POST /auth/login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    endless = [begin, b"2\r\n{}\r\n0\r\nx: ", *[b"x" * 65536] * 1024]
+    with (
+        closing(socket.create_connection((address.hostname, address.port), timeout=SECONDS)) as connection,
+        pytest.raises(OSError, match=r"(?i)reset|broken pipe"),
+    ):
+        send_all(connection, endless)
+
+
+def send_all(connection: socket.socket, parts: list[bytes]) -> None:
+    for part in parts:
+        connection.sendall(part)
 
 
 def test_a_head_within_the_bounds_is_answered(server: Server) -> None:

@@ -60,7 +60,9 @@ class House:
             self.doomed = seed(connection, talk, [EACH] * DOOMED)
             seed(connection, talk, [0] * LISTED)
         self.leaf = self.store.read_now(
-            lambda session: message_page(session.connection(), ANN, self.long, page=1, page_size=1).items[0].id
+            lambda session: (
+                message_page(session.connection(), ANN, self.long, page=1, page_size=1).items[0].id
+            )
         )
 
     def looks(self) -> dict[str, Look]:
@@ -74,9 +76,9 @@ class House:
             return lambda session: message_page(session.connection(), ANN, long, page=1, page_size=size).items
 
         def before(size: int) -> Look:
-            return lambda session: messages_before(
-                session.connection(), ANN, long, limit=size, before=leaf
-            ).items
+            return lambda session: (
+                messages_before(session.connection(), ANN, long, limit=size, before=leaf).items
+            )
 
         return {
             "conversations": lambda session: conversation_page(

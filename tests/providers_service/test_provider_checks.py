@@ -84,23 +84,33 @@ def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(house:
     run(work)
 
 
-async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Counts tokens for ever and says nothing; models it does not list."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    kind = "404 X" if head.startswith("GET") else "200 X\r\ncontent-type: text/event-stream"
-    writer.write(f"HTTP/1.1 {kind}\r\nconnection: close\r\n\r\n".encode())
-    with contextlib.suppress(OSError):
-        while not head.startswith("GET"):
-            writer.write(b'data: {"id": "1", "choices": [], "usage": {"completion_tokens": 1}}\n\n')
-            await writer.drain()
-            await asyncio.sleep(0.02)
+class Trickling:
+    """A server that counts tokens for ever and says nothing; models it does not list."""
+
+    def __init__(self) -> None:
+        self.talks: list[asyncio.Task[Any]] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.talks.append(task)
+        lists = (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET")
+        status = b"404 X" if lists else b"200 X\r\ncontent-type: text/event-stream"
+        writer.write(b"HTTP/1.1 %b\r\nconnection: close\r\n\r\n" % status)
+        with contextlib.suppress(OSError):
+            while not lists:
+                writer.write(b'data: {"id": "1", "choices": [], "usage": {"completion_tokens": 1}}\n\n')
+                await writer.drain()
+                await asyncio.sleep(0.02)
         writer.close()
-        await writer.wait_closed()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def test_a_server_that_only_counts_tokens_is_given_up_in_time(house: House) -> None:
     async def work() -> None:
-        server = await asyncio.start_server(trickling, "127.0.0.1", 0)
+        upstream = Trickling()
+        server = await asyncio.start_server(upstream.answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         config = ProvidersConfig(idle_timeout_seconds=5)
         transport = Transport(config, house.guard(f"127.0.0.1:{port}"))
@@ -110,6 +120,8 @@ def test_a_server_that_only_counts_tokens_is_given_up_in_time(house: House) -> N
         async with server:
             check = await check_provider(ModelClient(transport, config), target, "one", seconds=0.5)
             await transport.aclose()
+            await asyncio.gather(*upstream.talks)
+        assert len(upstream.talks) == 2
         assert (check.ok, check.kind) == (False, "unreachable")
         assert isinstance(check.error, str)
         assert "no whole answer" in check.error

@@ -17,6 +17,7 @@ from litestar import Litestar
 from luxx import __version__
 from luxx.accounts.rights import UserChange
 from luxx.accounts.users import UserView
+from luxx.api.heads import BoundedProtocol
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
@@ -160,6 +161,7 @@ def _serve(options: argparse.Namespace) -> int:
             create_app(house),
             host=config.app.host,
             port=config.app.port,
+            http=BoundedProtocol,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -188,6 +190,7 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
         reload=True,
         host=config.app.host,
         port=config.app.port,
+        http=BoundedProtocol,
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )

@@ -57,7 +57,7 @@ def failed(error: LuxxError) -> Ending:
 
 
 def ended_by(error: LuxxError) -> Ending:
-    """The ending of a run that an error ended: it failed, or it completed with what a limit let it produce."""
+    """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
     if not isinstance(error, LimitReached):
         return failed(error)
     reason = StopReason(error.stop_reason)

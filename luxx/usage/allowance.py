@@ -12,7 +12,7 @@ from luxx.usage.reserve import day_of, midnight_of
 
 
 class DayOfTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """`reserved` is set aside for model calls under way. `limit` and `left` are null where there is no limit."""
+    """`reserved` is set aside for model calls under way. Where there is no limit, it and `left` are null."""
 
     limit: int | None
     spent: int

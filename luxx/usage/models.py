@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy import Float, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
@@ -55,5 +55,5 @@ class ReserveRow(Base):
     model: Mapped[str] = mapped_column(String(200))
     prompt_tokens: Mapped[int] = mapped_column()
     completion_tokens: Mapped[int] = mapped_column()
-    cost: Mapped[float | None] = mapped_column()
+    cost: Mapped[float | None] = mapped_column(Float)
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -34,6 +34,7 @@ from luxx.usage.reserve import (
     day_of,
     has_amounts,
     has_daily,
+    is_priced,
     judged,
     release,
     seconds_to_midnight,
@@ -121,7 +122,7 @@ class Spending:
                 row: dict[str, object] = {
                     "run_id": brief.run_id, "user_id": brief.user_id, "provider_id": target.provider_id,
                     "model": brief.request.model, "prompt_tokens": call.prompt,
-                    "completion_tokens": answer.tokens, "cost": call.cost(answer.tokens),
+                    "completion_tokens": answer.tokens, "cost": call.cost(answer.tokens) if call.is_priced else None,
                     "made_at": utc_now(),
                 }  # fmt: skip
                 set_aside(session, row)
@@ -195,6 +196,7 @@ def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
         answer=request.max_tokens or min(card.max_output, roomy),
         prompt_price=max(prices) / TOKENS_OF_PRICE,
         answer_price=(card.output_price or 0.0) / TOKENS_OF_PRICE,
+        is_priced=is_priced(card),
     )
 
 

@@ -94,12 +94,16 @@ class Day(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A model call to come: tokens of its prompt and of its longest answer, prices in dollars per token."""
+    """A model call to come: tokens of its prompt and of its longest answer, prices in dollars per token.
+
+    Both prices are 0 where they are not known.
+    """
 
     prompt: int
     answer: int
     prompt_price: float = 0.0
     answer_price: float = 0.0
+    is_priced: bool = True
 
     def cost(self, answer: int) -> float:
         """The most that the call costs with so long an answer."""
@@ -164,10 +168,14 @@ def has_daily(limits: LimitsConfig) -> bool:
     return any(getattr(limits, limit.value) for limit in Limit if limit.is_daily)
 
 
+def is_priced(card: ModelCard) -> bool:
+    """Whether it is known what the model costs."""
+    return card.input_price is not None and card.output_price is not None
+
+
 def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
     """Raises InvalidInput where money is limited and nobody knows what the model costs."""
-    is_known = card.input_price is not None and card.output_price is not None
-    if (limits.cost_per_day or limits.cost_per_run) and not is_known:
+    if (limits.cost_per_day or limits.cost_per_run) and not is_priced(card):
         raise InvalidInput(
             f"this server limits what may be spent, and the price of {model} is not known; choose another "
             "model, or have its price added to `models` in the configuration (0 where it is free)",
@@ -214,7 +222,7 @@ def settle_left(session: Session, run_id: str) -> bool:
         *(value(0).label(name) for name in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")),
         true().label("is_estimated"),
         value(utc_now(), _ledger.c.created_at.type).label("created_at"),
-    ).where(_reserves.c.run_id == run_id, _runs.c.id == run_id)
+    ).where(_reserves.c.run_id == run_id, _runs.c.id == _reserves.c.run_id)
     names = [column.name for column in left.selected_columns]
     moved = session.connection().execute(insert(_ledger).from_select(names, left))
     if moved.rowcount:

@@ -122,8 +122,8 @@ class Spending:
                 row: dict[str, object] = {
                     "run_id": brief.run_id, "user_id": brief.user_id, "provider_id": target.provider_id,
                     "model": brief.request.model, "prompt_tokens": call.prompt,
-                    "completion_tokens": answer.tokens, "cost": call.cost(answer.tokens) if call.is_priced else None,
-                    "made_at": utc_now(),
+                    "completion_tokens": answer.tokens,
+                    "cost": call.cost(answer.tokens) if call.is_priced else None, "made_at": utc_now(),
                 }  # fmt: skip
                 set_aside(session, row)
 

@@ -59,6 +59,9 @@ class WallTime:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
+        if isinstance(error, asyncio.CancelledError):
+            # The server stops; another goes on with the run.
+            await self.keep()
 
     async def keep(self) -> None:
         """Writes the time down, at the end of a drive that is not its run's last."""

@@ -1,11 +1,12 @@
 """A run's time, and what was set aside for a call that ended with its process: both hold over a restart."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import User
@@ -23,8 +24,8 @@ from luxx.conversations.views import ConversationChange
 from luxx.house import House
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.providers.views import NewProvider
-from luxx.runs.models import RunRow
 from luxx.runs.service import Sending
+from luxx.runs.wall_time import BEAT_SECONDS
 from luxx.usage.models import ReserveRow, UsageRow
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
@@ -139,9 +140,12 @@ def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> Non
             async with opened(tmp_path, upstream, limits) as (house, caller):
                 run = await begun(house, caller)
                 await upstream.reached("g")
-                # As if it had been driven for so long before its process died.
-                late = update(RunRow).where(RunRow.id == run.id).values(driven_seconds=99.9)
-                await house.store.write(lambda session: session.execute(late) and None)
+            database = sqlite3.connect(tmp_path / "data" / "luxx.db")
+            (kept,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
+            assert BEAT_SECONDS <= kept < 60, "it was driven until its server's patience was over"
+            database.execute("UPDATE runs SET driven_seconds = 99.9")
+            database.commit()
+            database.close()
             async with opened(tmp_path, upstream, limits) as (house, caller):
                 assert (await ended(house, caller, run.id)).stop_reason == "time"
             upstream.release("g")

@@ -116,7 +116,7 @@ class House:
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
         self.transfer = TransferService(self.store, self.data_dir, config.files, forget_runs=forget_runs)
-        self.usage = UsageService(self.store)
+        self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
@@ -224,6 +224,7 @@ class House:
             executor=self.executor,
             crew=CrewFinder(self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
+            limits=config.limits,
             metrics=self.metrics,
         )
         self.durable = Durable(

@@ -21,12 +21,11 @@ from luxx.errors import Conflict, TooMany
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.store.tables import table_of
-from luxx.usage.ledger import spent_since
+from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
 
 ACTIVE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
-SECONDS_OF_A_DAY = 86_400
 ADMISSION_LOCK = 7_402_118
 """The PostgreSQL advisory lock that admissions take in turn."""
 
@@ -153,26 +152,7 @@ def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: da
             retry_after=RETRY_SECONDS,
             kind="server_busy",
         )
-    if limits.tokens_per_day or limits.cost_per_day:
-        _check_day(session, caller, limits, now)
-
-
-def _check_day(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = spent_since(session, caller.user_id, midnight)
-    wait = SECONDS_OF_A_DAY - int((now - midnight).total_seconds())
-    if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
-        raise TooMany(
-            f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
-            retry_after=wait,
-            kind="tokens_per_day",
-        )
-    if limits.cost_per_day and spent.cost >= limits.cost_per_day:
-        raise TooMany(
-            f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
-            retry_after=wait,
-            kind="cost_per_day",
-        )
+    check_day(session, caller.user_id, limits, now)
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:

@@ -13,6 +13,7 @@ from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.store.tables import table_of
+from luxx.usage.reserve import settle_left
 from luxx.wire.event import Done, DoneStatus, ErrorEvent
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.usage import Usage
@@ -66,3 +67,4 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
     if ended.rowcount != 1:
         raise LostRun(run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
+    settle_left(session, run_id)

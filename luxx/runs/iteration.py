@@ -23,13 +23,14 @@ from luxx.runs.completion import CompletionReader
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
+from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
-from luxx.usage.ledger import UsageEntry, record
-from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
+from luxx.usage.ledger import UsageEntry
+from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall, ToolResult, ToolSpec
@@ -40,6 +41,10 @@ _encode = msgspec.json.Encoder().encode
 INTERRUPTED = ToolResult.fail(
     "The server stopped while this tool was running, so it is not known whether it took effect. "
     "It was not run again."
+)
+
+NOT_RUN = ToolResult.fail(
+    "This call was not run: the run has made all the calls of tools that it may. Answer with what is known."
 )
 
 Tasks = dict["asyncio.Task[Executed]", Step]
@@ -84,8 +89,10 @@ class Iteration:
         client: ModelClient,
         executor: ToolExecutor,
         crew: Crew,
+        spending: Spending,
         metrics: Metrics,
     ) -> None:
+        self._spending = spending
         self._metrics = metrics
         self._deltas = 0
         self._answer: Answer | None = None
@@ -102,13 +109,20 @@ class Iteration:
     async def complete(self, *, with_tools: bool) -> Completed:
         """Calls the model and publishes what it says. Steps that close on the way are logged.
 
-        Raises Cut when the provider fails for good or a person cancels.
+        Raises Cut when the provider fails for good or a person cancels, LimitReached where the call does
+        not fit what the run may spend.
         """
         steps = self._log.state.steps
         taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
         reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
         self._deltas = 0
-        request = self._request(self._crew.tools if with_tools else [])
+        request = await self._spending.admitted(
+            self._request(self._crew.tools if with_tools else []),
+            self._crew.target,
+            self._crew.card,
+            self._log,
+            self._signal,
+        )
         try:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
         except ProviderError as error:
@@ -131,17 +145,22 @@ class Iteration:
 
         Where there are none, because a turn paused or a crash ended them, the model is asked next.
         """
-        running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
+        refused = self._spending.calls_too_many(state)
+        running = [marked(call, StepStatus.RUNNING) for call in open_calls(state) if call not in refused]
+        entries: list[Entry] = [*before, *running]
+        for index, call in enumerate(refused, len(state.steps)):
+            entries += [marked(call, StepStatus.ERROR), _answer(call, index, NOT_RUN)]
+        if self._spending.uses_up_calls(state):
+            entries.append(Warning(message=self._spending.out_of_calls()))
 
         def also(session: Session) -> None:
             connection = session.connection()
             self._context = self._crew.context_in(connection)
-            if usage is not None:
-                record(session, usage)
+            self._spending.close(session, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
         phase = RunPhase.ACTING if running else RunPhase.THINKING
-        await self._log.append([*before, *running], phase=phase, changes=spent, also=also)
+        await self._log.append(entries, phase=phase, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
@@ -234,7 +253,7 @@ class Iteration:
     ) -> UsageEntry:
         """The line of a completion whose provider did not tell all that it will bill."""
         said = [*unsettled(self._log.state), *closed]
-        usage = estimated_usage(reader.usage, request.messages, request.tools, said)
+        usage = estimated_usage(reader.usage, request.messages, request.tools, said, most=request.max_tokens)
         return self._line(usage, is_estimated=True)
 
     def lost_line(self) -> UsageEntry:

@@ -20,12 +20,14 @@ from luxx.runs.admission import Driver, NewChat, admit
 from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
+from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.run import ENDED, Run, RunStatus, StopReason
 
 T = TypeVar("T")
 
@@ -154,8 +156,9 @@ class RunService:
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.
 
-        Raises ProviderFailed with the failure's own kind, Unavailable where the run is not over: then it
-        goes on, here or elsewhere, and can be followed. Both name the run and the message.
+        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput where a limit left no
+        room for a first word, Unavailable where the run is not over: then it goes on, here or elsewhere,
+        and can be followed. All name the run and the message.
         """
         await self._ended_or_closing(run.id)
         where = {"run_id": run.id, "message_id": run.message_id}
@@ -170,7 +173,10 @@ class RunService:
                 said = read_last_error(session.connection(), run.id)
                 kind = said.code if said is not None else None
                 raise ProviderFailed(ended.error or "the run failed", kind=kind, detail=where)
-            return message_view(own_message(session, caller, ended.message_id))
+            message = message_view(own_message(session, caller, ended.message_id))
+            if ended.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
+                raise nothing_fits(read_last_error(session.connection(), run.id), where)
+            return message
 
         return await self._store.read(work)
 
@@ -272,6 +278,7 @@ class RunService:
                 kind="images_not_taken",
                 detail={"fields": {"$.attachments": "images"}},
             )
+        check_price(choice.card, self._limits, choice.model)
         thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
         if sending.response_schema is not None and not choice.card.structured:
             raise InvalidInput(

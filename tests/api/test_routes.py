@@ -28,7 +28,8 @@ ROUTES = {
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
     ("PUT", "/admin/allowed-hosts"), ("GET", "/health"), ("GET", "/"), ("GET", "/ready"), ("GET", "/metrics"),
-    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/conversations/{}/usage"),
+    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/usage/limits"),
+    ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
 }  # fmt: skip

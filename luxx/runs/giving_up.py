@@ -12,6 +12,7 @@ from luxx.clock import timestamp, utc_now
 from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.questions_rows import close_questions
 from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent
 from luxx.wire.run import RunStatus, StopReason
@@ -65,4 +66,5 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
     )
     if ended.rowcount != 1:
         raise LostRun(run_id)
+    close_questions(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))

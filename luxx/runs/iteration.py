@@ -23,13 +23,15 @@ from luxx.runs.completion import CompletionReader
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
 from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
+from luxx.runs.questions_asking import Asker
 from luxx.runs.state import ChatState, open_calls, unsettled
-from luxx.tools.core import ToolContext
+from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
 from luxx.usage.ledger import UsageEntry, record
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
+from luxx.wire.question import Question
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall, ToolResult, ToolSpec
@@ -84,8 +86,10 @@ class Iteration:
         client: ModelClient,
         executor: ToolExecutor,
         crew: Crew,
+        asker: Asker,
         metrics: Metrics,
     ) -> None:
+        self._asker = asker
         self._metrics = metrics
         self._deltas = 0
         self._answer: Answer | None = None
@@ -126,9 +130,11 @@ class Iteration:
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
         """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
 
-        Where there are none, because a turn paused or a crash ended them, the model is asked next.
+        Those that ask a person first do not begin before there is an answer. Where there are no calls,
+        because a turn paused or a crash ended them, the model is asked next.
         """
-        running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
+        calls = open_calls(state)
+        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call)]
 
         def also(session: Session) -> None:
             connection = session.connection()
@@ -137,12 +143,13 @@ class Iteration:
                 record(session, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
-        phase = RunPhase.ACTING if running else RunPhase.THINKING
+        phase = RunPhase.ACTING if calls else RunPhase.THINKING
         await self._log.append([*before, *running], phase=phase, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
 
+        What some of them have to ask a person is asked once the others have ended; then the run waits.
         On cancel the tools are stopped, results that were ready are logged, and RunCancelled passes on.
         Raises NotAllowed where the user was disabled meanwhile.
         """
@@ -156,13 +163,21 @@ class Iteration:
             asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
         }
         try:
-            await self._gather(tasks)
+            wanted = await self._gather(tasks)
         except RunCancelled:
             await self._log_ready(tasks)
             raise
         finally:
             for task in tasks:
                 task.cancel()
+        if wanted:
+            await self._asker.put(wanted)
+            if self._signal.is_fired:
+                raise RunCancelled
+
+    async def wait_on(self) -> None:
+        """Lets a run that was taken up while it waits for a person wait on."""
+        await self._asker.wait_on()
 
     async def mend(self) -> None:
         """Marks the steps of a completion that a crash cut: it is made again."""
@@ -272,15 +287,22 @@ class Iteration:
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         asked = ToolCall(call_id=str(call.id_ref), name=str(call.name), arguments=str(call.arguments or "{}"))
-        return await self._executor.execute(asked, context)
+        return await self._executor.execute(asked, self._asker.told(call, context))
 
-    async def _gather(self, tasks: Tasks) -> None:
+    def _asks_first(self, call: Step) -> bool:
+        return self._executor.asks_first(str(call.name)) and not self._asker.is_free(call)
+
+    async def _gather(self, tasks: Tasks) -> list[tuple[Step, Question]]:
+        """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
             done, waiting = await self._signal.wait(
                 asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             )
-            await self._log_results([(tasks[task], task.result()) for task in tasks if task in done])
+            ended = [(tasks[task], task.result()) for task in tasks if task in done and not _wanted(task)]
+            if ended:
+                await self._log_results(ended)
+        return [(call, question) for task, call in tasks.items() if (question := _wanted(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
@@ -309,7 +331,7 @@ class Iteration:
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.index in waiting
+            if task.done() and not task.cancelled() and call.index in waiting and _wanted(task) is None
         ]
         if ready:
             await self._log_results(ready)
@@ -323,6 +345,12 @@ async def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
     finally:
         if task.done() and not task.cancelled():
             task.exception()  # Seen, also where a cancellation came at the same moment.
+
+
+def _wanted(task: "asyncio.Task[Executed]") -> Question | None:
+    """What the tool of an ended task has to ask before it can go on."""
+    raised = task.exception()
+    return raised.question if isinstance(raised, NeedsAnswer) else None
 
 
 def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:

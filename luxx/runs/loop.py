@@ -32,6 +32,8 @@ from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
 from luxx.runs.iteration import Completed, Cut, Iteration, added, closing, marked
+from luxx.runs.questions_asking import Asker, Notify, tell_nobody
+from luxx.runs.questions_rows import close_questions
 from luxx.runs.state import Next, decide, fold, open_calls
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
@@ -63,6 +65,8 @@ class ChatLoop:
         crew: CrewFinder,
         max_iterations: int,
         metrics: Metrics,
+        decision_seconds: int = 0,
+        notify: Notify = tell_nobody,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -71,9 +75,13 @@ class ChatLoop:
         self._crew = crew
         self._max_iterations = max_iterations
         self._metrics = metrics
+        self._decision_seconds = decision_seconds
+        self._notify = notify
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
-        """Takes the run from where its log ends to its end. Returns at once if it is not ours any more.
+        """Takes the run from where its log ends to its end, or to where it waits for a person.
+
+        Returns at once if it is not ours any more.
 
         Raises LostRun if another process takes it on the way.
         """
@@ -95,7 +103,8 @@ class ChatLoop:
             except Exception:
                 logger.exception("run_broke", run_id=run_id)
                 await self._end_broken(turn, fence)
-            ended(turn.status, turn.usage or turn.log.state.usage)
+            if turn.status:
+                ended(turn.status, turn.usage or turn.log.state.usage)
 
     async def _work_to_the_end(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         """The work, and the ending that a person or a known error gives it."""
@@ -141,6 +150,7 @@ class ChatLoop:
             client=self._client,
             executor=self._executor,
             crew=await signal.wait(self._crew.make(brief, seen, signal)),
+            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds, notify=self._notify),
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):
@@ -160,7 +170,7 @@ class Turn:
         self._is_resumed = brief.fence > 1
 
     async def go_on(self, iteration: Iteration) -> bool:
-        """Does what the state asks for; False once the run has ended. Raises RunCancelled."""
+        """Does what the state asks for; False once the run has ended or waits. Raises RunCancelled."""
         todo = decide(self.log.state)
         match todo:
             case Next.NOTHING:
@@ -170,6 +180,10 @@ class Turn:
             case Next.RUN_TOOLS:
                 await iteration.act()
                 self._is_resumed = False
+                return decide(self.log.state) != Next.WAIT
+            case Next.WAIT:
+                await iteration.wait_on()
+                return False
             case Next.CALL_MODEL if self.log.state.iterations > self._max_iterations:
                 # Even the completion that was offered no tools was not the last: it paused, or called one.
                 await self.end([], OUT_OF_ITERATIONS)
@@ -195,6 +209,8 @@ class Turn:
 
         def also(session: Session) -> None:
             keep(session)
+            if last.asked:
+                close_questions(session.connection(), self.brief.run_id)
             if usage is not None:
                 record(session, usage)
 

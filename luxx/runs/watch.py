@@ -84,8 +84,11 @@ class Watch:
                 continue
             if frames:
                 self._index += len(frames)
+                data = self._join(frames)
+                if not data:
+                    continue  # All of it was read from the log before it came here.
                 self._last_sent = time.monotonic()
-                return self._join(frames)
+                return data
             if frames is None:
                 # Fell off the ring.
                 self._is_live = self._is_placed = False

@@ -1,5 +1,6 @@
 """A model that asks its person: scripts for it, and what a test says of questions."""
 
+import json
 from typing import Any
 
 from journeys.person import Json, Person
@@ -26,10 +27,17 @@ def asks(*calls: Call, then: str = THEN) -> Script:
     """These calls at once, and a text when their results are there."""
     return Script(
         rules=[
-            Rule(name="asks", when=When(has_tool_result=False), reply=[*calls, Counts(prompt=5, completion=3)]),
+            Rule(
+                name="asks", when=When(has_tool_result=False), reply=[*calls, Counts(prompt=5, completion=3)]
+            ),
             Rule(name="goes on", when=When(has_tool_result=True), reply=[Text(text=then)]),
         ]
     )
+
+
+def only_asks(*calls: Call) -> Script:
+    """These calls at once, whatever was said before."""
+    return Script(rules=[Rule(name="asks", reply=[*calls, Counts(prompt=5, completion=3)])])
 
 
 async def open_questions(person: Person, run_id: str) -> list[Json]:
@@ -41,3 +49,7 @@ async def open_questions(person: Person, run_id: str) -> list[Json]:
 async def answer(person: Person, question: Json, answer: Any, **more: Any) -> Json:
     path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
     return await person.post(path, {"answer": answer, **more})
+
+
+def results(message: Json) -> list[Json]:
+    return [json.loads(step["content"]) for step in message["steps"] if step["type"] == "tool_result"]

@@ -24,26 +24,29 @@ async def asked(ann: Person, run: Json) -> list[Json]:
 
 def test_a_tool_of_high_risk_runs_once_it_is_allowed(server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model:
-                conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
-                (question,) = await asked(ann, run)
-                assert desk.visits == []
-                assert (question["kind"], question["tool"], question["risk"]) == (
-                    "permission",
-                    "visit_risky",
-                    "high",
-                )
-                assert json.loads(question["arguments"]) == {"port": desk.port, "key": "a"}
-                assert [option["label"] for option in question["options"]] == ["once", "always", "reject"]
-                assert (question["required"], question["due_at"]) == (True, None)
-                (execution,) = (await ann.get("/tool-calls", run_id=run["id"]))["items"]
-                assert execution["status"] == "waiting"
-                await answer(ann, question, "once")
-                await ann.see(run["id"])
-                assert desk.keys_seen() == ["a"]
-                assert results((await ann.messages(conversation))[-1])[0]["data"] == "done a"
+        async with (
+            Desk(answers=True) as desk,
+            Person(server.url) as ann,
+            ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model,
+        ):
+            conversation = await ann.conversation(model.url)
+            run = await ann.begin(conversation)
+            (question,) = await asked(ann, run)
+            assert desk.visits == []
+            assert (question["kind"], question["tool"], question["risk"]) == (
+                "permission",
+                "visit_risky",
+                "high",
+            )
+            assert json.loads(question["arguments"]) == {"port": desk.port, "key": "a"}
+            assert [option["label"] for option in question["options"]] == ["once", "always", "reject"]
+            assert (question["required"], question["due_at"]) == (True, None)
+            (execution,) = (await ann.get("/tool-calls", run_id=run["id"]))["items"]
+            assert execution["status"] == "waiting"
+            await answer(ann, question, "once")
+            await ann.see(run["id"])
+            assert desk.keys_seen() == ["a"]
+            assert results((await ann.messages(conversation))[-1])[0]["data"] == "done a"
 
     travel(journey())
 
@@ -52,17 +55,20 @@ def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(
     server: LuxxServer, travel: Traveller
 ) -> None:
     async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model:
-                conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
-                (question,) = await asked(ann, run)
-                await answer(ann, question, "reject", note="not on a Sunday")
-                await ann.see(run["id"])
-                (result,) = results((await ann.messages(conversation))[-1])
-                assert result["success"] is False
-                assert "not on a Sunday" in result["error"]
-                assert desk.visits == []
+        async with (
+            Desk(answers=True) as desk,
+            Person(server.url) as ann,
+            ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model,
+        ):
+            conversation = await ann.conversation(model.url)
+            run = await ann.begin(conversation)
+            (question,) = await asked(ann, run)
+            await answer(ann, question, "reject", note="not on a Sunday")
+            await ann.see(run["id"])
+            (result,) = results((await ann.messages(conversation))[-1])
+            assert result["success"] is False
+            assert "not on a Sunday" in result["error"]
+            assert desk.visits == []
 
     travel(journey())
 
@@ -71,20 +77,23 @@ def test_a_person_may_change_the_arguments_within_what_the_tool_takes(
     server: LuxxServer, travel: Traveller
 ) -> None:
     async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model:
-                run = await ann.begin(await ann.conversation(model.url))
-                (question,) = await asked(ann, run)
-                path = f"/runs/{run['id']}/questions/{question['id']}/answer"
-                for arguments in ({"port": "x", "key": "b"}, {"port": 1}, {"port": 1, "key": "b", "c": 1}):
-                    wrong = await ann.ask("POST", path, {"answer": "once", "arguments": arguments})
-                    assert (wrong.status_code, wrong.json()["detail"]["kind"]) == (400, "arguments_invalid")
-                assert (await ann.ask("POST", path, {"answer": "perhaps"})).status_code == 400
-                await answer(ann, question, "once", arguments={"port": desk.port, "key": "b"})
-                screen = await ann.see(run["id"])
-                assert desk.keys_seen() == ["b"]
-                (event,) = [frame.data for frame in screen.frames if frame.event == "question_answered"]
-                assert json.loads(event["arguments"]) == {"port": desk.port, "key": "b"}
+        async with (
+            Desk(answers=True) as desk,
+            Person(server.url) as ann,
+            ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model,
+        ):
+            run = await ann.begin(await ann.conversation(model.url))
+            (question,) = await asked(ann, run)
+            path = f"/runs/{run['id']}/questions/{question['id']}/answer"
+            for arguments in ({"port": "x", "key": "b"}, {"port": 1}, {"port": 1, "key": "b", "c": 1}):
+                wrong = await ann.ask("POST", path, {"answer": "once", "arguments": arguments})
+                assert (wrong.status_code, wrong.json()["detail"]["kind"]) == (400, "arguments_invalid")
+            assert (await ann.ask("POST", path, {"answer": "perhaps"})).status_code == 400
+            await answer(ann, question, "once", arguments={"port": desk.port, "key": "b"})
+            screen = await ann.see(run["id"])
+            assert desk.keys_seen() == ["b"]
+            (event,) = [frame.data for frame in screen.frames if frame.event == "question_answered"]
+            assert json.loads(event["arguments"]) == {"port": desk.port, "key": "b"}
 
     travel(journey())
 
@@ -132,14 +141,17 @@ def test_a_tool_run_by_hand_is_allowed_by_whoever_runs_it(server: LuxxServer, tr
 
 def test_a_tool_of_ones_own_gets_the_answer_to_what_it_asks(server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(*calls("visit_named", desk.port, "nobody"))) as model:
-                run = await ann.begin(await ann.conversation(model.url))
-                (question,) = await asked(ann, run)
-                assert (question["prompt"], question["required"]) == ("Whom shall I name?", True)
-                await answer(ann, question, "ann")
-                await ann.see(run["id"])
-                assert desk.keys_seen() == ["ann"]
+        async with (
+            Desk(answers=True) as desk,
+            Person(server.url) as ann,
+            ScriptedProvider(asks(*calls("visit_named", desk.port, "nobody"))) as model,
+        ):
+            run = await ann.begin(await ann.conversation(model.url))
+            (question,) = await asked(ann, run)
+            assert (question["prompt"], question["required"]) == ("Whom shall I name?", True)
+            await answer(ann, question, "ann")
+            await ann.see(run["id"])
+            assert desk.keys_seen() == ["ann"]
 
     travel(journey())
 
@@ -148,21 +160,24 @@ def test_what_was_allowed_runs_once_even_if_the_server_dies_then(
     own_server: LuxxServer, travel: Traveller
 ) -> None:
     async def journey() -> None:
-        async with Desk() as desk, Survivor(own_server) as ann:
-            async with ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model:
-                conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
-                (question,) = await asked(ann, run)
-                await ann.kill_and_start()
-                assert await open_questions(ann, run["id"]) == [question]
-                await answer(ann, question, "once")
-                await desk.visited()
-                await ann.kill_and_start()
-                await ann.see_through(run["id"])
-                (result,) = results((await ann.messages(conversation))[-1])
-                assert result["success"] is False
-                assert "not known whether it took effect" in result["error"]
-                assert desk.keys_seen() == ["a"]
+        async with (
+            Desk() as desk,
+            Survivor(own_server) as ann,
+            ScriptedProvider(asks(*calls("visit_risky", desk.port, "a"))) as model,
+        ):
+            conversation = await ann.conversation(model.url)
+            run = await ann.begin(conversation)
+            (question,) = await asked(ann, run)
+            await ann.kill_and_start()
+            assert await open_questions(ann, run["id"]) == [question]
+            await answer(ann, question, "once")
+            await desk.visited()
+            await ann.kill_and_start()
+            await ann.see_through(run["id"])
+            (result,) = results((await ann.messages(conversation))[-1])
+            assert result["success"] is False
+            assert "not known whether it took effect" in result["error"]
+            assert desk.keys_seen() == ["a"]
 
     travel(journey())
 

@@ -21,6 +21,7 @@ from luxx.api.parameters import GivenCaller
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.questions import QuestionController
 from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.search import SearchController
@@ -46,6 +47,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     MessageController,
     ProjectController,
     ProvidersController,
+    QuestionController,
     ReplayController,
     RunController,
     SearchController,
@@ -98,6 +100,7 @@ def _parts(house: House) -> dict[str, Provide]:
         "conversations": _given_after_caller(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
+        "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
         "runs": _given(lambda: house.runs),

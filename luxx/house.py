@@ -56,6 +56,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.questions import QuestionService
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
@@ -226,6 +227,7 @@ class House:
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
+            decision_seconds=config.limits.question_timeout_seconds,
         )
         self.durable = Durable(
             self.store,
@@ -233,7 +235,9 @@ class House:
             slot=self.process,
             lease_seconds=config.runs.lease_seconds,
             is_alone=self.store.is_sqlite,
+            at_beat=self._answer_due_questions,
         )
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -266,6 +270,9 @@ class House:
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
+
+    async def _answer_due_questions(self) -> None:
+        await self.questions.answer_due()
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""

@@ -35,6 +35,7 @@ TAGS = {
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
     "search": "Full text over your own conversations.",
+    "questions": "What runs ask you, and your answers.",
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",

@@ -40,11 +40,22 @@ class Driven(msgspec.Struct):
 
 
 class Durable:
-    """One per process. `slot` names it; `is_alone` where no other process may serve the database."""
+    """One per process. `slot` names it; `is_alone` where no other process may serve the database.
+
+    `at_beat` is what else has to be looked at as often as leases are.
+    """
 
     def __init__(
-        self, store: Store, drive: Drive, *, slot: str, lease_seconds: float, is_alone: bool
+        self,
+        store: Store,
+        drive: Drive,
+        *,
+        slot: str,
+        lease_seconds: float,
+        is_alone: bool,
+        at_beat: Callable[[], Awaitable[None]],
     ) -> None:
+        self._at_beat = at_beat
         self._store = store
         self._drive = drive
         self._slot = slot
@@ -58,6 +69,7 @@ class Durable:
         """Takes up what a dead process left, then keeps leases alive until `close`."""
         self.is_open = True
         await self._take_lost()
+        await self._at_beat()
         self._beat = asyncio.create_task(self._keep_beating())
 
     async def close(self, grace_seconds: float) -> None:
@@ -128,6 +140,7 @@ class Durable:
             try:
                 await self._renew()
                 await self._take_lost()
+                await self._at_beat()
             except Exception:
                 # Whatever it was, the next beat may succeed; without beats every run here would be lost.
                 logger.exception("beat_failed")

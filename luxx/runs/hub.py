@@ -107,6 +107,12 @@ class Hub:
             channel.wake()
             self._forget(channel)
 
+    def tell(self, run_id: str, *frames: Frame) -> None:
+        """To those who watch a run here: what was logged while nobody drives it."""
+        channel = self._channels.get(run_id)
+        if channel is not None:
+            channel.publish(*frames)
+
     @property
     def watchers(self) -> int:
         """How many clients follow runs here."""

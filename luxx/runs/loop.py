@@ -30,10 +30,13 @@ from luxx.runs.ending import (
     failed,
     store_message,
 )
+from luxx.runs.entries import added, closing, marked
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Cut, Iteration, added, closing, marked
+from luxx.runs.iteration import Completed, Cut, Iteration
+from luxx.runs.questions_asking import Asker, Notify, tell_nobody
+from luxx.runs.questions_rows import close_questions
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, Next, decide, fold, open_calls
 from luxx.runs.wall_time import WallTime
@@ -72,6 +75,8 @@ class ChatLoop:
         max_iterations: int,
         limits: LimitsConfig,
         metrics: Metrics,
+        decision_seconds: int = 0,
+        notify: Notify = tell_nobody,
     ) -> None:
         self._limits = limits
         self._store = store
@@ -81,9 +86,13 @@ class ChatLoop:
         self._crew = crew
         self._max_iterations = max_iterations
         self._metrics = metrics
+        self._decision_seconds = decision_seconds
+        self._notify = notify
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
-        """Takes the run from where its log ends to its end. Returns at once if it is not ours any more.
+        """Takes the run from where its log ends to its end, or to where it waits for a person.
+
+        Returns at once if it is not ours any more.
 
         Raises LostRun if another process takes it on the way.
         """
@@ -111,7 +120,8 @@ class ChatLoop:
                     await self._end_broken(turn, fence)
                 if not turn.status:
                     await wall_time.keep()
-            ended(turn.status, turn.usage or turn.log.state.usage)
+            if turn.status:
+                ended(turn.status, turn.usage or turn.log.state.usage)
 
     def _wall_time(self, brief: ChatBrief, signal: CancelSignal) -> WallTime:
         return WallTime(
@@ -168,6 +178,7 @@ class ChatLoop:
             executor=self._executor,
             crew=await signal.wait(self._crew.make(brief, seen, signal)),
             spending=turn.spending,
+            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds, notify=self._notify),
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):
@@ -197,7 +208,7 @@ class Turn:
         self._is_resumed = brief.fence > 1
 
     async def go_on(self, iteration: Iteration) -> bool:
-        """Does what the state asks for; False once the run has ended. Raises RunCancelled."""
+        """Does what the state asks for; False once the run has ended or waits. Raises RunCancelled."""
         todo = decide(self.log.state)
         match todo:
             case Next.NOTHING:
@@ -207,6 +218,10 @@ class Turn:
             case Next.RUN_TOOLS:
                 await iteration.act()
                 self._is_resumed = False
+                return decide(self.log.state) != Next.WAIT
+            case Next.WAIT:
+                await iteration.wait_on()
+                return False
             case Next.CALL_MODEL if self.log.state.iterations > self._max_iterations:
                 # Even the completion that was offered no tools was not the last: it paused, or called one.
                 await self.end([], OUT_OF_ITERATIONS)
@@ -232,6 +247,8 @@ class Turn:
 
         def also(session: Session) -> None:
             keep(session)
+            if last.asked:
+                close_questions(session.connection(), self.brief.run_id)
             self.spending.close(session, usage)
 
         events = [*entries, *ending_events(self.brief, last, ending)]

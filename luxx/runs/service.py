@@ -20,6 +20,8 @@ from luxx.runs.admission import Driver, NewChat, admit
 from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.models import RunRow
+from luxx.runs.questions_rows import wake
 from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
@@ -157,14 +159,20 @@ class RunService:
         """The stored answer, once the run has ended.
 
         Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput where a limit left no
-        room for a first word, Unavailable where the run is not over: then it goes on, here or elsewhere,
-        and can be followed. All name the run and the message.
+        room for a first word, Conflict where the run waits for a person's answer, Unavailable where it is
+        not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
         """
         await self._ended_or_closing(run.id)
         where = {"run_id": run.id, "message_id": run.message_id}
 
         def work(session: Session) -> MessageView:
             ended = run_view(own_run(session, caller, run.id))
+            if ended.status == RunStatus.WAITING:
+                raise Conflict(
+                    f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
+                    kind="run_waiting",
+                    detail=where,
+                )
             if ended.status not in ENDED or ended.message_id is None:
                 raise Unavailable(
                     "the answer is not finished; follow its run", kind="run_active", detail=where
@@ -340,3 +348,6 @@ def _first(*values: T | None) -> T | None:
 
 def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
     own_run(session, caller, run_id).is_cancelled = True
+    session.flush()
+    # One that waits is driven once more, to its end.
+    wake(session.connection(), RunRow.id == run_id)

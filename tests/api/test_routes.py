@@ -26,6 +26,7 @@ ROUTES = {
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),
     ("GET", "/tools"), ("GET", "/tools/{}"), ("POST", "/tools/{}/execute"), ("DELETE", "/tools/cache"),
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
+    ("GET", "/questions"), ("GET", "/runs/{}/questions"), ("POST", "/runs/{}/questions/{}/answer"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
     ("PUT", "/admin/allowed-hosts"), ("GET", "/health"), ("GET", "/"), ("GET", "/ready"), ("GET", "/metrics"),
     ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/usage/limits"),

@@ -4,6 +4,7 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -32,6 +33,7 @@ from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
 from luxx.runs.iteration import Completed, Cut, Iteration, added, closing, marked
+from luxx.runs.notices import Told
 from luxx.runs.state import Next, decide, fold, open_calls
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
@@ -63,7 +65,9 @@ class ChatLoop:
         crew: CrewFinder,
         max_iterations: int,
         metrics: Metrics,
+        told: Told,
     ) -> None:
+        self._told = told
         self._store = store
         self._hub = hub
         self._client = client
@@ -84,8 +88,13 @@ class ChatLoop:
         if brief.is_cancelled:
             signal.fire()
         state = fold(brief.events)
+        # It may have been queued, or lost.
+        self._told(run_id, brief.user_id)
         with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
-            run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
+            on_status = partial(self._told, run_id, brief.user_id)
+            run_log = RunLog(
+                self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=on_status
+            )
             turn = Turn(brief, ChatLog(run_log, state), channel, self._max_iterations)
             try:
                 await self._work_to_the_end(turn, seen, signal)
@@ -119,6 +128,7 @@ class ChatLoop:
             await self._store.write(
                 lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
             )
+            self._told(run_id, turn.brief.user_id)
 
     def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatBrief, Seen | LuxxError] | None:
         brief = read_brief(session.connection(), run_id, fence)

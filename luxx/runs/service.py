@@ -20,6 +20,7 @@ from luxx.runs.admission import Driver, NewChat, admit
 from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.notices import Told
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
@@ -100,7 +101,9 @@ class RunService:
         registry: ToolRegistry,
         limits: LimitsConfig,
         attachments: AttachmentReader,
+        told: Told,
     ) -> None:
+        self._told = told
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -149,7 +152,9 @@ class RunService:
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
-        return await self._store.write(work)
+        run = await self._store.write(work)
+        self._told(run.id, caller.user_id)
+        return run
 
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.

@@ -17,6 +17,7 @@ from litestar import Litestar
 from luxx import __version__
 from luxx.accounts.rights import UserChange
 from luxx.accounts.users import UserView
+from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
@@ -167,6 +168,7 @@ def _serve(options: argparse.Namespace) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             server_header=False,
+            **socket_options(),
         ),
     )
     # Before anything is opened: a port that is taken must not cost a run its place.
@@ -190,6 +192,7 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
         port=config.app.port,
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        **socket_options(),
     )
     return 0
 

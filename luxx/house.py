@@ -26,9 +26,11 @@ from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
 from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
+from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.core import Bus, LocalBus
@@ -56,6 +58,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.notices import Notices
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
@@ -120,13 +123,17 @@ class House:
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        self.tickets = TicketService(self.store, self.accounts)
+        self.sockets = Sockets(self.accounts, self.notices)
+        self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
         config = self.config
-        self.account_changes = AccountChanges()
+        self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
         self.accounts = AccountService(
@@ -172,6 +179,8 @@ class House:
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
             asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(self.notices.keep_telling()),
+            asyncio.create_task(self.sockets.keep_checking()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -225,6 +234,7 @@ class House:
             crew=CrewFinder(self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
             metrics=self.metrics,
+            told=self.notices.told,
         )
         self.durable = Durable(
             self.store,
@@ -241,6 +251,7 @@ class House:
             self.registry,
             config.limits,
             self.attachments,
+            self.notices.told,
         )
         self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)

@@ -7,6 +7,7 @@ and a sweep finds what no hint told. How a listener shows it is `api/sockets.py`
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -117,17 +118,13 @@ class Notices:
 
     async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
         """Those of the sessions that are the user's, as they are now."""
-        return await self._store.read(
-            lambda session: read_states(session.connection(), user_id, session_ids)
-        )
+        return await self._store.read(lambda session: read_states(session.connection(), user_id, session_ids))
 
     async def keep_telling(self) -> None:
         """Passes on what is told, and sweeps, until cancelled."""
         while True:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), SWEEP_SECONDS)
-            except TimeoutError:
-                pass
             self._news.clear()
             try:
                 await self._pass_on_pending()
@@ -178,9 +175,9 @@ class Notices:
     async def _meet_new_users(self) -> None:
         """What happened before somebody listened is no news to them."""
         users = list(self._new_users)
-        self._new_users.clear()
         for news in await self._read_of(users):
             self._seen.setdefault(news.run_id, news.status)
+        self._new_users.difference_update(users)
 
     async def _sweep(self) -> None:
         found = await self._read_of(list(self._ears))

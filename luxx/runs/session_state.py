@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, or_, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from luxx.conversations.models import ConversationRow
 from luxx.runs.models import RunRow
@@ -19,7 +19,9 @@ AT_ONCE = 100
 """Most ids in one statement."""
 
 ERROR_CHARACTERS = 500
-UNENDED = [status.value for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED)]
+UNENDED = [
+    status.value for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED)
+]
 
 _runs = table_of(RunRow)
 _newer = _runs.alias("newer")
@@ -47,9 +49,9 @@ _news = select(
     _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.status, _runs.c.error, _sessions.c.title
 ).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))
 _news_by_id = _news.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
-_news_of_users = _news.where(
-    _runs.c.user_id.in_(bindparam("users", expanding=True)),
-    or_(_runs.c.status.in_(UNENDED), _runs.c.id > bindparam("after")),
+_news_unended = _news.where(_runs.c.status.in_(UNENDED))
+_news_after = _news.where(
+    _runs.c.user_id.in_(bindparam("users", expanding=True)), _runs.c.id > bindparam("after")
 )
 
 
@@ -80,16 +82,19 @@ def read_news(connection: Connection, run_ids: Sequence[str]) -> list[RunNews]:
 
 
 def read_news_of(connection: Connection, user_ids: Sequence[int], after: str) -> list[RunNews]:
-    """The users' runs that have not ended or that were made after an id."""
-    found: list[RunNews] = []
+    """The users' runs that have not ended, and those that were made after an id."""
+    # Of all users, for those that have not ended are few; of each user there may be very many.
+    unended = [_run_news(row) for row in connection.execute(_news_unended)]
+    wanted = set(user_ids)
+    found = {news.run_id: news for news in unended if news.user_id in wanted}
     for first in range(0, len(user_ids), AT_ONCE):
         users = list(user_ids[first : first + AT_ONCE])
-        rows = connection.execute(_news_of_users, {"users": users, "after": after})
-        found += [_run_news(row) for row in rows]
-    return found
+        rows = connection.execute(_news_after, {"users": users, "after": after})
+        found |= {row.id: _run_news(row) for row in rows}
+    return list(found.values())
 
 
-def _state(row: Row[Any]) -> SessionState:
+def _state(row: Row[*tuple[Any, ...]]) -> SessionState:
     if row.run_id is None:
         return SessionState(status=SessionStatus.IDLE, title=row.title)
     return SessionState(
@@ -104,7 +109,7 @@ def _state(row: Row[Any]) -> SessionState:
     )
 
 
-def _run_news(row: Row[Any]) -> RunNews:
+def _run_news(row: Row[*tuple[Any, ...]]) -> RunNews:
     return RunNews(
         run_id=row.id,
         user_id=row.user_id,

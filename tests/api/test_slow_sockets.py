@@ -253,6 +253,7 @@ def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: P
         assert process.memory_info().rss - before < 20 * MIB
         with opened(person) as line:
             assert line.quiet() == [], "others are served"
+        assert '"level":"error"' not in server.output
 
 
 def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:

@@ -32,6 +32,7 @@ from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
 from luxx.api.usage import UsageController
 from luxx.api.users import UserController
+from luxx.api.websocket import SocketController
 from luxx.house import House
 
 CONTROLLERS: list[ControllerRouterHandler] = [
@@ -53,6 +54,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SocketController,
     TenantController,
     TenantsController,
     ToolController,
@@ -105,6 +107,8 @@ def _parts(house: House) -> dict[str, Provide]:
         "replay": _given(lambda: house.replay),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
+        "sockets": _given(lambda: house.sockets),
+        "tickets": _given(lambda: house.tickets),
         "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),
         "usage": _given(lambda: house.usage),

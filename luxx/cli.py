@@ -18,6 +18,7 @@ from luxx import __version__
 from luxx.accounts.rights import UserChange
 from luxx.accounts.users import UserView
 from luxx.api.heads import BoundedProtocol
+from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
@@ -169,6 +170,7 @@ def _serve(options: argparse.Namespace) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             server_header=False,
+            **socket_options(),
         ),
     )
     # Before anything is opened: a port that is taken must not cost a run its place.
@@ -193,6 +195,7 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
         http=BoundedProtocol,
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        **socket_options(),
     )
     return 0
 

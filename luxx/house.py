@@ -26,9 +26,11 @@ from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
 from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
+from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.core import Bus, LocalBus
@@ -56,6 +58,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.notices import Notices
 from luxx.runs.questions import QuestionService
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
@@ -121,13 +124,17 @@ class House:
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        self.tickets = TicketService(self.store, self.accounts)
+        self.sockets = Sockets(self.accounts, self.notices)
+        self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
         config = self.config
-        self.account_changes = AccountChanges()
+        self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
         self.accounts = AccountService(
@@ -173,6 +180,8 @@ class House:
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
             asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(self.notices.keep_telling()),
+            asyncio.create_task(self.sockets.keep_checking()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -228,6 +237,7 @@ class House:
             limits=config.limits,
             metrics=self.metrics,
             decision_seconds=config.limits.question_timeout_seconds,
+            told=self.notices.told,
         )
         self.durable = Durable(
             self.store,
@@ -237,7 +247,7 @@ class House:
             is_alone=self.store.is_sqlite,
             at_beat=self._answer_due_questions,
         )
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry)
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -246,6 +256,7 @@ class House:
             self.registry,
             config.limits,
             self.attachments,
+            self.notices.told,
         )
         self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)

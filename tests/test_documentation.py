@@ -79,6 +79,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             "https://generativelanguage.googleapis.com/v1beta": f"{model.url}/v1beta",
             "$OPENAI_API_KEY": "sk-a-key-for-the-documentation",
             ".venv/bin/luxx ": "luxx ",
+            ".venv/bin/python ": "python ",
             "luxx chat": f"luxx chat --url {server.url}",
             "8099": str(free_port()),
         }.items():

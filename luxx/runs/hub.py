@@ -118,6 +118,11 @@ class Hub:
         """How many clients follow runs here."""
         return sum(channel.watchers for channel in self._channels.values())
 
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody follows the run here."""
+        channel = self._channels.get(run_id)
+        return channel is not None and channel.watchers > 0
+
     def close(self) -> None:
         """Ends every watch: the server stops, and clients attach again where they were."""
         self.closed.set()

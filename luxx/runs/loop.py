@@ -4,6 +4,7 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -35,7 +36,8 @@ from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
 from luxx.runs.iteration import Completed, Cut, Iteration
-from luxx.runs.questions_asking import Asker, Notify, tell_nobody
+from luxx.runs.notices import Told
+from luxx.runs.questions_asking import Asker
 from luxx.runs.questions_rows import close_questions
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, Next, decide, fold, open_calls
@@ -75,9 +77,10 @@ class ChatLoop:
         max_iterations: int,
         limits: LimitsConfig,
         metrics: Metrics,
+        told: Told,
         decision_seconds: int = 0,
-        notify: Notify = tell_nobody,
     ) -> None:
+        self._told = told
         self._limits = limits
         self._store = store
         self._hub = hub
@@ -87,7 +90,6 @@ class ChatLoop:
         self._max_iterations = max_iterations
         self._metrics = metrics
         self._decision_seconds = decision_seconds
-        self._notify = notify
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
         """Takes the run from where its log ends to its end, or to where it waits for a person.
@@ -103,8 +105,13 @@ class ChatLoop:
         if brief.is_cancelled:
             signal.fire()
         state = fold(brief.events)
+        # It may have been queued, or lost.
+        self._told(run_id, brief.user_id)
         with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
-            run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
+            on_status = partial(self._told, run_id, brief.user_id)
+            run_log = RunLog(
+                self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=on_status
+            )
             async with self._wall_time(brief, signal) as wall_time:
                 spending = Spending(self._limits, brief)
                 log = ChatLog(run_log, state)
@@ -155,6 +162,7 @@ class ChatLoop:
             await self._store.write(
                 lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
             )
+            self._told(run_id, turn.brief.user_id)
 
     def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatBrief, Seen | LuxxError] | None:
         brief = read_brief(session.connection(), run_id, fence)
@@ -178,7 +186,7 @@ class ChatLoop:
             executor=self._executor,
             crew=await signal.wait(self._crew.make(brief, seen, signal)),
             spending=turn.spending,
-            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds, notify=self._notify),
+            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds),
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):

@@ -12,7 +12,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.runs.frames import logged_frame
 from luxx.runs.hub import Frame, Hub
 from luxx.runs.models import RunRow
-from luxx.runs.questions_asking import Notify, tell_nobody
+from luxx.runs.notices import Told
 from luxx.runs.questions_rows import (
     DUE_AT_ONCE,
     QuestionRow,
@@ -66,16 +66,14 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuestionService:
-    """One per process. `notify` is told of a run that goes on."""
+    """One per process."""
 
-    def __init__(
-        self, store: Store, hub: Hub, engine: Engine, registry: ToolRegistry, notify: Notify = tell_nobody
-    ) -> None:
+    def __init__(self, store: Store, hub: Hub, engine: Engine, registry: ToolRegistry, told: Told) -> None:
         self._store = store
         self._hub = hub
         self._engine = engine
         self._registry = registry
-        self._notify = notify
+        self._told = told
 
     async def list_page(
         self, caller: Caller, wanted: QuestionFilter, *, page: int, page_size: int
@@ -136,7 +134,7 @@ class QuestionService:
     async def _go_on(self, user_id: int, settled: Settled, run: Run) -> None:
         frame = logged_frame(settled.seq, str(QuestionAnswered.__struct_config__.tag), settled.data)
         self._hub.tell(settled.run_id, Frame(frame, settled.seq))
-        self._notify(user_id, run)
+        self._told(settled.run_id, user_id)
         if settled.is_last:
             await self._engine.adopt(settled.run_id)
 

@@ -3,7 +3,6 @@
 Putting questions is the last that a drive does; what comes after is in `questions.py`.
 """
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -20,18 +19,14 @@ from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH, RunRow
 from luxx.runs.questions_rows import database_now, insert_questions
 from luxx.runs.state import Asked
-from luxx.runs.views import run_view
 from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition
 from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.question import Option, Permission, Question, QuestionKind, QuestionStatus
-from luxx.wire.run import Run, RunPhase, RunStatus
+from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.step import Step, StepStatus
 
 CLARIFICATION_SECONDS = 60
 """How long a clarification waits unless the call says so; decisions have a setting."""
-
-Notify = Callable[[int, Run], None]
-"""Tells a user's other windows that something about a run changed; on the event loop's thread."""
 
 PERMISSIONS = [
     Option(label=Permission.ONCE.value, description="This call may run"),
@@ -44,18 +39,13 @@ WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None, "le
 _encode = msgspec.json.Encoder().encode
 
 
-def tell_nobody(user_id: int, run: Run) -> None:
-    """Where nobody listens."""
-
-
 class Asker:
     """For one drive. `decision_seconds` is how long a decision waits unless the call says so, 0 for ever."""
 
-    def __init__(self, brief: ChatBrief, log: ChatLog, *, decision_seconds: int, notify: Notify) -> None:
+    def __init__(self, brief: ChatBrief, log: ChatLog, *, decision_seconds: int) -> None:
         self._brief = brief
         self._log = log
         self._decision_seconds = decision_seconds
-        self._notify = notify
 
     def is_free(self, call: Step) -> bool:
         """Whether this call has what it asks for before it begins: an answer, or its tool's permission."""
@@ -104,7 +94,6 @@ class Asker:
         row = await self._wait(entries, put)
         if row.is_cancelled:
             raise RunCancelled
-        self._notify(self._brief.user_id, run_view(row))
 
     async def wait_on(self) -> None:
         """Lets a run that was taken up with its questions open wait on."""

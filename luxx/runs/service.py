@@ -21,6 +21,7 @@ from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
+from luxx.runs.notices import Told
 from luxx.runs.questions_rows import wake
 from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
@@ -104,7 +105,9 @@ class RunService:
         registry: ToolRegistry,
         limits: LimitsConfig,
         attachments: AttachmentReader,
+        told: Told,
     ) -> None:
+        self._told = told
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -153,7 +156,9 @@ class RunService:
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
             return admit(session, caller, conversation, chat, driver, self._limits)
 
-        return await self._store.write(work)
+        run = await self._store.write(work)
+        self._told(run.id, caller.user_id)
+        return run
 
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.

@@ -258,7 +258,11 @@ class House:
             self.attachments,
             self.notices.told,
         )
-        self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
+        self._wire_conversations()
+
+    def _wire_conversations(self) -> None:
+        quota_mb = self.config.files.quota_mb
+        self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,

@@ -56,6 +56,7 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
@@ -81,9 +82,6 @@ PRUNE_SECONDS = 3600.0
 SWEEP_SECONDS = 3600.0
 """How often what killed servers left of imports is deleted, where servers share a database."""
 
-GRACE_SECONDS = 5.0
-"""How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
-
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
 
@@ -93,7 +91,13 @@ logger = structlog.get_logger()
 class House:
     """All parts of one server process. Made cheaply; `open` does the work."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str] = os.environ,
+        kind: ProcessKind = ProcessKind.SERVE,
+    ) -> None:
+        self.kind = kind
         self.config = config
         self.environ = environ
         self.data_dir = Path(config.data_dir)
@@ -180,13 +184,27 @@ class House:
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
         gc.set_threshold(*GC_THRESHOLDS)
 
+    def leave(self) -> None:
+        """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""
+        self.durable.leave()
+        self.hub.close()
+
+    async def drain(self) -> None:
+        """Lets runs end for a while; the rest is handed over by `close`."""
+        await self.durable.drain(self.config.runs.grace_seconds)
+
+    def hurry(self) -> None:
+        """Ends `drain` at once."""
+        self.durable.hurry()
+
     async def close(self) -> None:
-        """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""
+        """Ends it; what is driven here goes on elsewhere, or after the next start."""
+        self.leave()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.refusals.flush()
-        await self.durable.close(GRACE_SECONDS)
+        await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()
         await self.bus.close()
@@ -229,8 +247,10 @@ class House:
         self.durable = Durable(
             self.store,
             self.loop.drive,
-            slot=self.process,
+            self.bus,
+            process=this_process(self.process, self.kind),
             lease_seconds=config.runs.lease_seconds,
+            limits=config.limits,
             is_alone=self.store.is_sqlite,
         )
         self.runs = RunService(
@@ -242,6 +262,7 @@ class House:
             config.limits,
             self.attachments,
         )
+        self.processes = ProcessService(self.store)
         self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(

@@ -186,6 +186,8 @@ class House:
 
     def leave(self) -> None:
         """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""
+        if self.durable.is_open:
+            logger.info("stopping", driven=len(self.durable.drives()))
         self.durable.leave()
         self.hub.close()
 

@@ -1,6 +1,7 @@
-"""Processes of one database: who is alive, whose runs are taken up, and that nobody drives what is another's."""
+"""Processes of one database: who is alive, whose runs are taken up, and who may not write any more."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from luxx.house import House
 from luxx.providers.scripted import Gate
 from luxx.runs.models import ProcessRow, RunRow
 from luxx.runs.places import find_place
-from luxx.runs.processes import ProcessKind, read_processes
+from luxx.runs.processes import ProcessKind, read_processes, renew, this_process
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.upgrade import bring_up
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission
 
@@ -33,16 +36,6 @@ def operator() -> Caller:
     return Caller(
         user_id=1, tenant_id=1, username="admin", permission_level=CommandPermission.ADMIN, sign_in_id=""
     )
-
-
-async def told_to_the_end(house: House, caller: Caller, run: Run) -> bytes:
-    watch = await house.runs.watch(caller, run.id)
-    told = b""
-    with watch.attached():
-        async with asyncio.timeout(20):
-            while data := await watch.next():
-                told += data
-    return told
 
 
 def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and_two_seconds(
@@ -85,26 +78,30 @@ def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_once(
     run(story())
 
 
-def test_a_living_process_keeps_its_runs_though_its_own_clock_jumps(
-    shared_url: str, tmp_path: Path, run: Runs, monkeypatch: pytest.MonkeyPatch
+def test_leases_are_counted_by_the_clock_of_the_database_that_processes_share(
+    shared_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leases are compared by the database's clock alone."""
+    """A process whose own clock is an hour off, either way, lives as long as any other."""
+    store = Store(open_engine(resolve_url(shared_url, tmp_path)))
+    bring_up(store.engine)
+    real = time.time
+    me = this_process("me", ProcessKind.SERVE)
 
-    async def story() -> None:
-        async with Town(tmp_path, shared_url, says(*GATED)) as town:
-            first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
-            for jump in (3600.0, -3600.0):
-                monkeypatch.setattr("luxx.store.clock.time.time", lambda jump=jump: 1e9 + jump)
-                await lived_through(second, beats=6)
-                assert await owner_of(second, sent) == first.process
-            town.model.release("gate")
-            await ended(second, ann, sent)
-            assert len(town.model.requests) == 1
+    def is_alive() -> bool:
+        (known,) = store.read_now(read_processes)
+        return known.is_alive
 
-    run(story())
+    try:
+        for hour in (-3600.0, 3600.0):
+            monkeypatch.setattr(time, "time", lambda hour=hour: real() + hour)
+            assert store.write_now(lambda session: renew(session.connection(), me, 1.0)) == (hour > 0)
+            monkeypatch.setattr(time, "time", real)
+            assert is_alive()
+        until = time.monotonic() + 20
+        while is_alive():
+            assert time.monotonic() < until
+    finally:
+        store.close()
 
 
 async def lived_through(house: House, beats: int) -> None:
@@ -379,6 +376,7 @@ def test_operators_see_the_processes_and_what_they_drive(shared_url: str, tmp_pa
             worker = await town.house(ProcessKind.WORKER)
             ann = await town.person(house, "ann")
             await town.send(house, ann)
+            await town.model.reached("gate")
             items, total = await house.processes.list_page(operator(), page=1, page_size=20)
             assert total == 2
             assert [(each.id, each.kind, each.runs, each.is_alive) for each in items] == [

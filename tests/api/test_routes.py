@@ -31,6 +31,7 @@ ROUTES = {
     ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
+    ("GET", "/admin/processes"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",

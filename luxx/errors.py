@@ -99,7 +99,20 @@ class LimitReached(LuxxError):
 
 
 class Unavailable(LuxxError):
+    """`retry_after` in seconds, where it is known."""
+
     kind = "unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        detail: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, detail=detail)
+        self.retry_after = retry_after
 
 
 class ToolFailed(LuxxError):

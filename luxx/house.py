@@ -59,6 +59,7 @@ from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
 from luxx.runs.notices import Notices
+from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
@@ -85,9 +86,6 @@ PRUNE_SECONDS = 3600.0
 SWEEP_SECONDS = 3600.0
 """How often what killed servers left of imports is deleted, where servers share a database."""
 
-GRACE_SECONDS = 5.0
-"""How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
-
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
 
@@ -97,7 +95,13 @@ logger = structlog.get_logger()
 class House:
     """All parts of one server process. Made cheaply; `open` does the work."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str] = os.environ,
+        kind: ProcessKind = ProcessKind.SERVE,
+    ) -> None:
+        self.kind = kind
         self.config = config
         self.environ = environ
         self.data_dir = Path(config.data_dir)
@@ -190,13 +194,29 @@ class House:
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
         gc.set_threshold(*GC_THRESHOLDS)
 
+    def leave(self) -> None:
+        """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""
+        if self.durable.is_open:
+            logger.info("stopping", driven=len(self.durable.drives()))
+        self.durable.leave()
+        self.hub.close()
+
+    async def drain(self) -> None:
+        """Lets runs end for a while; the rest is handed over by `close`."""
+        await self.durable.drain(self.config.runs.grace_seconds)
+
+    def hurry(self) -> None:
+        """Ends `drain` at once."""
+        self.durable.hurry()
+
     async def close(self) -> None:
-        """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""
+        """Ends it; what is driven here goes on elsewhere, or after the next start."""
+        self.leave()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.refusals.flush()
-        await self.durable.close(GRACE_SECONDS)
+        await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()
         await self.bus.close()
@@ -242,12 +262,14 @@ class House:
         self.durable = Durable(
             self.store,
             self.loop.drive,
-            slot=self.process,
+            self.bus,
+            process=this_process(self.process, self.kind),
             lease_seconds=config.runs.lease_seconds,
+            limits=config.limits,
             is_alone=self.store.is_sqlite,
-            at_beat=self._answer_due_questions,
         )
         self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
+        self.durable.reaper.each_beat(self.questions.answer_due)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -258,6 +280,7 @@ class House:
             self.attachments,
             self.notices.told,
         )
+        self.processes = ProcessService(self.store)
         self._wire_conversations()
 
     def _wire_conversations(self) -> None:
@@ -285,9 +308,6 @@ class House:
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
-
-    async def _answer_due_questions(self) -> None:
-        await self.questions.answer_due()
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""

@@ -91,7 +91,6 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
         "usage": _encode(state.usage).decode(),
         "cost": state.cost,
         "owner": None,
-        "lease_until": None,
         "finished_at": utc_now(),
     }
 

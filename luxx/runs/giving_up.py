@@ -50,7 +50,6 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
             error=error,
             last_seq=rows[-1]["seq"],
             owner=null(),
-            lease_until=null(),
             finished_at=utc_now(),
         )
     )

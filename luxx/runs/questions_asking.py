@@ -34,7 +34,7 @@ PERMISSIONS = [
     Option(label=Permission.REJECT.value, description="This call may not run"),
 ]
 
-WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None, "lease_until": None}
+WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
 
 _encode = msgspec.json.Encoder().encode
 

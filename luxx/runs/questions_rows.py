@@ -149,7 +149,7 @@ def wake(connection: Connection, which: ColumnElement[bool]) -> None:
     connection.execute(
         update(_runs)
         .where(which, _runs.c.status == RunStatus.WAITING.value)
-        .values(status=RunStatus.RUNNING.value, phase=RunPhase.ACTING.value, owner=None, lease_until=None)
+        .values(status=RunStatus.RUNNING.value, phase=RunPhase.ACTING.value, owner=None)
     )
 
 

@@ -63,6 +63,11 @@ class Watch:
                 self._channel = hold.enter_context(self._hub.watched(self._run.id))
             yield
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because the server stops: the client is to attach again, where it was."""
+        return self._hub.closed.is_set() and not self._is_over
+
     def stop(self) -> None:
         """Ends the watch at once, from outside: the client left, or was signed out."""
         self._is_over = True

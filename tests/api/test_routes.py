@@ -33,7 +33,7 @@ ROUTES = {
     ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
-    ("POST", "/auth/ticket"),
+    ("POST", "/auth/ticket"), ("GET", "/admin/processes"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",

@@ -25,6 +25,7 @@ from luxx.conversations.room import stored_size
 from luxx.conversations.service import ConversationService
 from luxx.conversations.stored import read_path_ids
 from luxx.errors import Conflict, InvalidInput
+from luxx.providers.models import ProviderRow
 from luxx.runs.admission import RUNS_AT_ONCE, forget_runs, forget_runs_of
 from luxx.runs.models import RunRow
 from luxx.store.engine import Store, open_engine, resolve_url
@@ -33,6 +34,8 @@ from luxx.transfer.service import STALE_SECONDS, TransferService
 from luxx.transfer.writing import write_hidden
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
+
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
 __all__ = ["database_url", "postgresql"]
 

@@ -97,8 +97,9 @@ def bring(house: tuple[Store, TransferService], content: bytes) -> Any:
 def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
     async def run() -> bytes:
         download = await house[1].export_json(ANN, conversation_id)
-        with download.file as file:
-            return file.read()
+        data = download.file.read()
+        download.close()
+        return data
 
     return json.loads(asyncio.run(run()))
 

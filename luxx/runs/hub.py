@@ -48,8 +48,8 @@ class Tail(Protocol):
 class Channel:
     """The live tail of one run. `logged` is the seq of the newest logged frame, 0 before the first.
 
-    `driver` is set while the run is driven in this process. `is_fed`: whoever drives it, its frames come here;
-    else there is only the log, which goes up to `known` at least. `is_gone`: the run was deleted.
+    `driver` is set while the run is driven in this process. `is_fed`: whoever drives it, its frames come
+    here; else there is only the log, which goes up to `known` at least. `is_gone`: the run was deleted.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -137,7 +137,7 @@ class Channel:
 class Relay(Protocol):
     """Who carries runs from and to other processes (`relay.py`)."""
 
-    def driven(self, channel: Channel, *, is_new: bool) -> None:
+    def driven(self, channel: Channel, fence: int) -> None:
         """This process drives the run from now on, and before any frame."""
         ...
 
@@ -182,15 +182,12 @@ class Hub:
             self._forget(channel)
 
     @contextmanager
-    def driven(self, run_id: str, logged: int, *, is_new: bool = False) -> Generator[Channel]:
-        """The run's channel for its driver, which has read the log up to `logged`.
-
-        `is_new`: nobody has driven it before, so nobody elsewhere can have been cut off.
-        """
+    def driven(self, run_id: str, logged: int, fence: int = 1) -> Generator[Channel]:
+        """The run's channel for its driver, which took it with `fence` and read its log up to `logged`."""
         channel = self._channels.setdefault(run_id, Channel(run_id))
         mine = channel.driver = object()
         if self._relay is not None:
-            self._relay.driven(channel, is_new=is_new)
+            self._relay.driven(channel, fence)
         channel.begin(logged)
         try:
             yield channel

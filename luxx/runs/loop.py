@@ -84,7 +84,7 @@ class ChatLoop:
         if brief.is_cancelled:
             signal.fire()
         state = fold(brief.events)
-        with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
+        with self._hub.driven(run_id, state.seq, fence) as channel, self._metrics.run(RunKind.CHAT) as ended:
             run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
             turn = Turn(brief, ChatLog(run_log, state), channel, self._max_iterations)
             try:

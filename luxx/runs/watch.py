@@ -42,6 +42,7 @@ class Watch:
         self._is_over = False
         self._index = 0
         self._breaks = 0
+        self._looked = 0
         self._until: int | None = None
         self._snapshots = b""
         self._is_placed = False
@@ -93,20 +94,15 @@ class Watch:
             if frames is None or channel.is_gone:
                 # The run is no more; or the client was shown what a lost driver said, nobody knows how much.
                 break
+            if not channel.is_fed and channel.known > max(self._sent, self._looked):
+                # Nobody feeds the ring, and the log has grown.
+                self._is_live = self._is_placed = False
+                continue
             await channel.news()
-            if channel.end == self._index and (data := self._woken()):
-                return data
+            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
+                self._last_sent = time.monotonic()
+                return COMMENT
         return b""
-
-    def _woken(self) -> bytes:
-        """Woken without a frame: perhaps the log tells more, perhaps the line has been quiet for long."""
-        channel = self._channel
-        if not channel.is_fed and channel.known > self._sent:
-            self._is_live = self._is_placed = False
-        if time.monotonic() - self._last_sent < QUIET_SECONDS:
-            return b""
-        self._last_sent = time.monotonic()
-        return COMMENT
 
     async def _before_live(self) -> bytes:
         if not self._has_begun:
@@ -144,7 +140,7 @@ class Watch:
             await channel.news()
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""
-        self._breaks = channel.breaks
+        self._breaks, self._looked = channel.breaks, channel.known
         if channel.is_fed:
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged

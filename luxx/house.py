@@ -33,7 +33,7 @@ from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
-from luxx.bus.core import Bus, LocalBus
+from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id, utc_now
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
@@ -61,6 +61,7 @@ from luxx.runs.loop import ChatLoop
 from luxx.runs.notices import Notices
 from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
+from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
@@ -106,13 +107,13 @@ class House:
         self.environ = environ
         self.data_dir = Path(config.data_dir)
         self.process = new_id()
-        self.bus: Bus = LocalBus(self.process)
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
         self.lock = DataDirLock(self.data_dir)
         self.engine = open_engine(url)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
+        self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
         self.vault = Vault(secret)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
@@ -132,7 +133,9 @@ class House:
         self.tickets = TicketService(self.store, self.accounts)
         self.sockets = Sockets(self.accounts, self.notices)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
+        self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
 
     def _make_people(self, secret: str) -> None:
@@ -170,6 +173,7 @@ class House:
             self.lock.take()
         await asyncio.to_thread(bring_up, self.engine)
         await self.bus.open()
+        await self.relay.open()
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
@@ -219,6 +223,7 @@ class House:
         await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()
+        await self.relay.close()
         await self.bus.close()
         await asyncio.to_thread(self.release)
 

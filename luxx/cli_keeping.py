@@ -69,12 +69,14 @@ def _ask(what: str, word: str) -> None:
 
 
 def _said(work: Callable[[], T]) -> T:
-    """What a database says of it, as a sentence."""
+    """What a database or a disk says of it, as a sentence."""
     try:
         return work()
     except SQLAlchemyError as error:
         said = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
         raise LuxxError(f"the database said: {said[:500]}") from error
+    except OSError as error:
+        raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 
 
 def _notes(notes: list[str]) -> None:

@@ -4,6 +4,7 @@ A file is copied whole before it is put in; one that changes meanwhile is copied
 """
 
 import os
+import re
 import stat
 import tarfile
 import tempfile
@@ -23,6 +24,9 @@ MOST_DEPTH = 64
 
 MOST_HEADER = 64 * 1024
 """Bytes of what a tar file says before one file: its name and its times."""
+
+TIME = re.compile(r"(\d{1,12})(?:\.(\d{0,18}))?", re.ASCII)
+"""Seconds since 1970."""
 
 EXTENDED = (
     tarfile.XHDTYPE,
@@ -245,5 +249,8 @@ def _write(path: Path, info: tarfile.TarInfo, data: IO[bytes]) -> None:
 
 
 def _modified(info: tarfile.TarInfo) -> int:
-    seconds, _, rest = str(info.pax_headers.get("mtime", int(info.mtime))).partition(".")
-    return min(int(seconds or 0) * 10**9 + int(f"{rest[:9]:0<9}"), 2**63 - 1)
+    told = str(info.pax_headers.get("mtime", info.mtime))
+    found = TIME.fullmatch(told)
+    if found is None:
+        raise ValueError(f"a file in it is from {told[:40]!r}, which is no time")
+    return min(int(found[1]) * 10**9 + int(f"{found[2] or '':0<9}"[:9]), 2**63 - 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.models import User
 from luxx.conversations.search_index import put_back
@@ -112,16 +113,11 @@ class _Restoring:
 
     def run(self, name: str) -> Restored:
         secret = self._archive.read(self._manifest.secret, MOST_SECRET).decode("utf-8", "replace")
-        engine = self._aside.engine
-        bring_up(engine, to=self._manifest.step)
-        self._load(engine)
-        bring_up(engine)
-        with engine.begin() as connection:
-            self._make_again(connection, secret)
         sweep(self._home.root)
         folder = self._home.root / f"{FOLDER}{name}"
         try:
             files = self._unpack(folder)
+            self._make_database(self._aside.engine, secret)
             with ExitStack() as undo:
                 self._move_in(folder, undo)
                 self._set_secret(secret, undo)
@@ -132,6 +128,17 @@ class _Restoring:
         return Restored(manifest=self._manifest, files=files, notes=self._notes)
 
     # Rows
+
+    def _make_database(self, engine: Engine, secret: str) -> None:
+        bring_up(engine, to=self._manifest.step)
+        try:
+            self._load(engine)
+        except SQLAlchemyError as error:
+            said = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise self._archive.damaged(f"its rows do not belong together: {said[:500]}") from error
+        bring_up(engine)
+        with engine.begin() as connection:
+            self._make_again(connection, secret)
 
     def _load(self, engine: Engine) -> None:
         """All rows as they were, in the step that they were in."""

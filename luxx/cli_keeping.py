@@ -12,8 +12,11 @@ from luxx.config import Config
 from luxx.errors import LuxxError
 from luxx.keeping.backup import back_up
 from luxx.keeping.home import Home
+from luxx.keeping.person_export import check_step, export_person
+from luxx.keeping.person_import import import_person
 from luxx.keeping.restore import restore
 from luxx.observe import redact
+from luxx.store.engine import Store
 
 T = TypeVar("T")
 Run = Callable[[argparse.Namespace], int]
@@ -32,6 +35,12 @@ def add_keeping_commands(command: Command, load: Load) -> None:
     restoring.add_argument("file", type=Path)
     restoring.add_argument("--replace", action="store_true", help="delete what is there")
     restoring.add_argument("--yes", action="store_true", help="do not ask")
+    out = command("export", lambda options: _export(options, load), "one user's whole data into a file")
+    out.add_argument("username")
+    out.add_argument("file", type=Path, help="a new file")
+    back = command("import", lambda options: _import(options, load), "bring a user's file in")
+    back.add_argument("file", type=Path)
+    back.add_argument("--as", dest="username", help="to this user (default: the name in the file)")
 
 
 def _backup(options: argparse.Namespace, load: Load) -> int:
@@ -57,6 +66,41 @@ def _restore(options: argparse.Namespace, load: Load) -> int:
     rows = sum(part.rows for part in made.tables)
     print(f"restored {rows} rows and {done.files} files of {made.made_at:%Y-%m-%d %H:%M:%S} UTC")
     _notes(done.notes)
+    return 0
+
+
+def _export(options: argparse.Namespace, load: Load) -> int:
+    home = Home(load(options))
+    try:
+        made = _said(lambda: export_person(home, options.username, options.file))
+    finally:
+        home.close()
+    size = options.file.stat().st_size / 2**20
+    print(f"{options.file}: all of {options.username}, {made.file_count} files, {size:.1f} MiB")
+    _notes(made.left_out)
+    return 0
+
+
+def _import(options: argparse.Namespace, load: Load) -> int:
+    config = load(options)
+    home = Home(config)
+    try:
+        _said(lambda: check_step(home))
+        store = Store(home.engine)
+        try:
+            done = _said(lambda: import_person(home, store, options.file, options.username, config.files))
+        finally:
+            store.close()
+    finally:
+        home.close()
+    report = done.report
+    print(
+        f"{done.username} has {report.conversations} conversations with {report.messages} messages, "
+        f"{done.projects} projects and {done.files} files more"
+    )
+    lost = [f"{each.conversation}: {each.count} {each.what} could not be kept" for each in report.lost]
+    skipped = [f"{each.title or 'a conversation'} was left out: {each.reason}" for each in report.skipped]
+    _notes([*done.notes, *skipped, *lost])
     return 0
 
 

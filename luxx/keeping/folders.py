@@ -200,31 +200,65 @@ def unpack(file: Reads, folder: Path) -> int:
     leads out of it or holds anything but files and folders."""
     files = 0
     try:
-        for info, data in _entries(file):
-            path = folder / _checked(info.name)
-            if info.isdir():
+        for entry in entries(file):
+            path = folder / entry.path
+            if entry.data is None:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 continue
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(path, info, data)
+            _write(path, entry, entry.data)
             files += 1
-    except (tarfile.TarError, UnicodeError, ValueError, RecursionError) as error:
-        raise LuxxError(f"the files of a user cannot be unpacked: {error}") from error
     except OSError as error:
         raise LuxxError(f"a file cannot be written below {folder}: {error.strerror}") from error
     return files
 
 
-def _entries(file: Reads) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-    with tarfile.open(
-        fileobj=cast("IO[bytes]", file), mode="r|", tarinfo=_Header, errors="surrogateescape"
-    ) as tar:
-        while (info := tar.next()) is not None:
-            if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or info.issparse():
-                raise LuxxError(f"the archive holds {info.name[:200]!r}, which is no file and no folder")
-            data = None if info.isdir() else tar.extractfile(info)
-            yield info, cast("IO[bytes]", data)
-            _members_of(tar).clear()
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a tar file, or with no `data` a folder. `data` is to be read before the next entry is asked
+    for."""
+
+    path: Path
+    mode: int
+    modified_ns: int
+    data: Reads | None
+
+
+class _Content:
+    """What is in one file of a tar file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._file.read(size)
+        except tarfile.TarError as error:
+            raise _unpackable(error) from error
+
+
+def _unpackable(error: Exception) -> LuxxError:
+    return LuxxError(f"the files of a user cannot be unpacked: {error}")
+
+
+def entries(file: Reads) -> Iterator[Entry]:
+    """What is in a tar file, in order, all of it beneath where it is unpacked. Raises LuxxError."""
+    try:
+        with tarfile.open(
+            fileobj=cast("IO[bytes]", file), mode="r|", tarinfo=_Header, errors="surrogateescape"
+        ) as tar:
+            while (info := tar.next()) is not None:
+                if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or info.issparse():
+                    raise LuxxError(f"the archive holds {info.name[:200]!r}, which is no file and no folder")
+                content = None if info.isdir() else tar.extractfile(info)
+                yield Entry(
+                    path=_checked(info.name),
+                    mode=0o600 | (info.mode & stat.S_IXUSR),
+                    modified_ns=_modified(info),
+                    data=None if content is None else _Content(content),
+                )
+                _members_of(tar).clear()
+    except (tarfile.TarError, UnicodeError, ValueError, RecursionError) as error:
+        raise _unpackable(error) from error
     # To the very end, so that the hash of all is known.
     while file.read(CHUNK):
         pass
@@ -238,14 +272,14 @@ def _checked(name: str) -> Path:
     return Path(*parts)
 
 
-def _write(path: Path, info: tarfile.TarInfo, data: IO[bytes]) -> None:
-    mode = 0o600 | (info.mode & stat.S_IXUSR)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+def _write(path: Path, entry: Entry, data: Reads) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, entry.mode)
     with os.fdopen(descriptor, "wb") as out:
         while piece := data.read(CHUNK):
             out.write(piece)
         out.flush()
-        os.utime(out.fileno(), ns=(_modified(info), _modified(info)))
+        os.utime(out.fileno(), ns=(entry.modified_ns, entry.modified_ns))
 
 
 def _modified(info: tarfile.TarInfo) -> int:

@@ -261,8 +261,4 @@ def _drop_foreign_keys(connection: Connection) -> list[str]:
 
 def _release_runs(connection: Connection) -> None:
     """What drove a run when the backup was made does not drive it here: the next start takes it up."""
-    connection.execute(
-        text(
-            "UPDATE runs SET owner = NULL, lease_until = NULL WHERE owner IS NOT NULL AND finished_at IS NULL"
-        )
-    )
+    connection.execute(text("UPDATE runs SET owner = NULL WHERE owner IS NOT NULL AND finished_at IS NULL"))

@@ -24,8 +24,8 @@ WORDS = "words"
 NOT_KEPT = ("alembic_version", "sqlite_", "search_index")
 """Beginnings of tables that the database or a migration makes."""
 
-OF_PROCESSES = frozenset({"processes"})
-"""Tables that tell of processes; those of a restored server are others."""
+OF_THE_MOMENT = frozenset({"processes", "tickets"})
+"""Tables of what lives for seconds: processes that are up, tickets for sockets."""
 
 READ_ROWS = 100
 FEW_ROWS = {"message_blobs": 4}
@@ -50,7 +50,7 @@ def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, lis
     if is_newest:
         names = [name for name in names if name in Base.metadata.tables]
     found: list[tuple[str, list[Column]]] = []
-    for name in sorted(set(names) - OF_PROCESSES):
+    for name in sorted(set(names) - OF_THE_MOMENT):
         columns = [
             Column(name=each["name"], kind=kind_of(each["type"]))
             for each in inspector.get_columns(name)

@@ -125,7 +125,7 @@ def _fill(session: Any, home: Home) -> None:
     session.execute(insert(MessageBlobRow).values(image))
     session.execute(insert(RunRow).values(
         id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=conversation_id, status="running",
-        request="{}", owner="a process", fence=2**40, lease_until=now.timestamp() + 5, cost=0.1 + 0.2,
+        request="{}", owner="a process", fence=2**40, cost=0.1 + 0.2,
         created_at=now,
     ))  # fmt: skip
     session.execute(
@@ -144,7 +144,7 @@ def _fill(session: Any, home: Home) -> None:
 
 def rows_of(home: Home) -> dict[str, list[Any]]:
     """All rows of all tables that stay what they are in a restore."""
-    left = {"users": {"workspace_path"}, "runs": {"owner", "lease_until"}, "llm_providers": {"api_key"},
+    left = {"users": {"workspace_path"}, "runs": {"owner"}, "llm_providers": {"api_key"},
             "search_texts": {"words"}}  # fmt: skip
 
     def work(session: Any) -> dict[str, list[Any]]:

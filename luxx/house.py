@@ -63,6 +63,7 @@ from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
+from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
@@ -82,7 +83,7 @@ NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
 
 PRUNE_SECONDS = 3600.0
-"""How often the audit log is cut to what is kept; also done at the start."""
+"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
 
 SWEEP_SECONDS = 3600.0
 """How often what killed servers left of imports is deleted, where servers share a database."""
@@ -190,6 +191,7 @@ class House:
             asyncio.create_task(self._keep_audit()),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
+            asyncio.create_task(self._keep_logs()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -340,6 +342,16 @@ class House:
             except SQLAlchemyError as error:
                 logger.warning("audit_not_pruned", error=str(error))
             await asyncio.sleep(WINDOW_SECONDS / 2)
+
+    async def _keep_logs(self) -> None:
+        while True:
+            try:
+                forgotten = await forget_logs(self.store, utc_now(), days=self.config.runs.retention_days)
+                if forgotten:
+                    logger.info("logs_deleted", runs=forgotten)
+            except SQLAlchemyError as error:
+                logger.warning("logs_not_deleted", error=str(error))
+            await asyncio.sleep(PRUNE_SECONDS)
 
     async def _sweep_transfers(self) -> None:
         while True:

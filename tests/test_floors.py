@@ -25,6 +25,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "serving",
                 "checkup",
                 "chat_client",
+                "chat_questions",
                 "chat_transcript",
                 "doctor",
             }

@@ -22,6 +22,7 @@ from luxx.api.processes import ProcessController
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.questions import QuestionController
 from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.search import SearchController
@@ -32,6 +33,7 @@ from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
 from luxx.api.usage import UsageController
 from luxx.api.users import UserController
+from luxx.api.websocket import SocketController
 from luxx.house import House
 
 CONTROLLERS: list[ControllerRouterHandler] = [
@@ -49,11 +51,13 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     ProcessController,
     ProjectController,
     ProvidersController,
+    QuestionController,
     ReplayController,
     RunController,
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SocketController,
     TenantController,
     TenantsController,
     ToolController,
@@ -119,10 +123,13 @@ def _parts(house: House) -> dict[str, Provide]:
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
         "processes": _given(lambda: house.processes),
+        "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
+        "sockets": _given(lambda: house.sockets),
+        "tickets": _given(lambda: house.tickets),
         "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),
         "usage": _given(lambda: house.usage),

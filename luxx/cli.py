@@ -16,6 +16,8 @@ from litestar import Litestar
 from luxx import __version__
 from luxx.accounts.rights import UserChange
 from luxx.accounts.users import UserView
+from luxx.api.heads import BoundedProtocol
+from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
 from luxx.config import Config
@@ -156,8 +158,10 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
         reload=True,
         host=config.app.host,
         port=config.app.port,
+        http=BoundedProtocol,
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        **socket_options(),
     )
     return 0
 

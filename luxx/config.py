@@ -98,6 +98,10 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queued_runs: Count = 1000
     tokens_per_day: Count = 0
     cost_per_day: Amount = 0
+    tokens_per_run: Count = 0
+    cost_per_run: Amount = 0
+    seconds_per_run: Amount = 0
+    tool_calls_per_run: Count = 0
     question_timeout_seconds: Count = 300
 
 

@@ -26,9 +26,11 @@ from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
 from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
+from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.core import Bus, LocalBus
@@ -56,7 +58,9 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.notices import Notices
 from luxx.runs.processes import ProcessKind, ProcessService, this_process
+from luxx.runs.questions import QuestionService
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
@@ -120,17 +124,21 @@ class House:
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
         self.transfer = TransferService(self.store, self.data_dir, config.files, forget_runs=forget_runs)
-        self.usage = UsageService(self.store)
+        self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        self.tickets = TicketService(self.store, self.accounts)
+        self.sockets = Sockets(self.accounts, self.notices)
+        self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self._background: list[asyncio.Task[None]] = []
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
         config = self.config
-        self.account_changes = AccountChanges()
+        self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
         self.accounts = AccountService(
@@ -165,6 +173,7 @@ class House:
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
+        self._wire_conversations()
         self._wire_people()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_made", username="admin")
@@ -176,6 +185,8 @@ class House:
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
             asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(self.notices.keep_telling()),
+            asyncio.create_task(self.sockets.keep_checking()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -244,7 +255,10 @@ class House:
             executor=self.executor,
             crew=CrewFinder(self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
+            limits=config.limits,
             metrics=self.metrics,
+            decision_seconds=config.limits.question_timeout_seconds,
+            told=self.notices.told,
         )
         self.durable = Durable(
             self.store,
@@ -254,7 +268,9 @@ class House:
             lease_seconds=config.runs.lease_seconds,
             limits=config.limits,
             is_alone=self.store.is_sqlite,
+            at_beat=self._answer_due_questions,
         )
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -263,8 +279,12 @@ class House:
             self.registry,
             config.limits,
             self.attachments,
+            self.notices.told,
         )
         self.processes = ProcessService(self.store)
+
+    def _wire_conversations(self) -> None:
+        config = self.config
         self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
@@ -288,6 +308,9 @@ class House:
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
+
+    async def _answer_due_questions(self) -> None:
+        await self.questions.answer_due()
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""

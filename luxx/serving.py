@@ -16,6 +16,8 @@ from typing import Any, cast
 import uvicorn
 from litestar import Litestar
 
+from luxx.api.heads import BoundedProtocol
+from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app, create_probes
 from luxx.config import Config
 from luxx.errors import ConfigError
@@ -162,6 +164,7 @@ def _settings(app: Litestar, host: str, port: int) -> uvicorn.Config:
         cast("Any", app),
         host=host,
         port=port,
+        http=BoundedProtocol,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -169,4 +172,5 @@ def _settings(app: Litestar, host: str, port: int) -> uvicorn.Config:
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
+        **socket_options(),
     )

@@ -112,6 +112,10 @@ def test_contract_defaults_hold() -> None:
         "queued_runs": 1000,
         "tokens_per_day": 0,
         "cost_per_day": 0,
+        "tokens_per_run": 0,
+        "cost_per_run": 0,
+        "seconds_per_run": 0,
+        "tool_calls_per_run": 0,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")

@@ -3,8 +3,6 @@
 Whether the run begins at once or waits for a place is decided inside it (`places.py`).
 """
 
-from datetime import datetime
-
 import msgspec
 from sqlalchemy import Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
@@ -17,16 +15,15 @@ from luxx.conversations.images import Images, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.titles import title_after
-from luxx.errors import Conflict, TooMany
+from luxx.errors import Conflict
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.runs.places import find_place
 from luxx.store.tables import table_of
-from luxx.usage.ledger import spent_since
+from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
 
-SECONDS_OF_A_DAY = 86_400
 RUNS_AT_ONCE = 20
 """Deleted in one transaction; each has a log of hundreds of events."""
 
@@ -81,7 +78,7 @@ def admit(
     now = utc_now()
     check_idle(conversation)
     status = find_place(session.connection(), caller.user_id, RunKind.CHAT, limits)
-    check_day(session, caller, limits, now)
+    check_day(session, caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
     title = conversation.title
@@ -117,27 +114,6 @@ def admit(
         session.refresh(conversation)
         raise busy(conversation.run_id or "")
     return run
-
-
-def check_day(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
-    """Raises TooMany where the user's day is spent."""
-    if not (limits.tokens_per_day or limits.cost_per_day):
-        return
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = spent_since(session, caller.user_id, midnight)
-    wait = SECONDS_OF_A_DAY - int((now - midnight).total_seconds())
-    if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
-        raise TooMany(
-            f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
-            retry_after=wait,
-            kind="tokens_per_day",
-        )
-    if limits.cost_per_day and spent.cost >= limits.cost_per_day:
-        raise TooMany(
-            f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
-            retry_after=wait,
-            kind="cost_per_day",
-        )
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:

@@ -107,10 +107,21 @@ class Hub:
             channel.wake()
             self._forget(channel)
 
+    def tell(self, run_id: str, *frames: Frame) -> None:
+        """To those who watch a run here: what was logged while nobody drives it."""
+        channel = self._channels.get(run_id)
+        if channel is not None:
+            channel.publish(*frames)
+
     @property
     def watchers(self) -> int:
         """How many clients follow runs here."""
         return sum(channel.watchers for channel in self._channels.values())
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody follows the run here."""
+        channel = self._channels.get(run_id)
+        return channel is not None and channel.watchers > 0
 
     def close(self) -> None:
         """Ends every watch: the server stops, and clients attach again where they were."""

@@ -33,6 +33,7 @@ class RunRow(Base):
 
     `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
     `fence` grows by one whenever a process takes the run; an append with an older number is refused.
+    `driven_seconds` is kept only while there is a limit of time.
     """
 
     __tablename__ = "runs"
@@ -61,6 +62,7 @@ class RunRow(Base):
     owner: Mapped[str | None] = mapped_column(String(64))
     fence: Mapped[int] = mapped_column(BigInteger, default=0)
     is_cancelled: Mapped[bool] = mapped_column(default=False)
+    driven_seconds: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -20,12 +20,17 @@ from luxx.runs.admission import NewChat, admit
 from luxx.runs.brief import ChatRequest
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.models import RunRow
+from luxx.runs.notices import Told
+from luxx.runs.questions_rows import wake
+from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
+from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.run import ENDED, Run, RunStatus, StopReason
 
 T = TypeVar("T")
 
@@ -116,7 +121,9 @@ class RunService:
         registry: ToolRegistry,
         limits: LimitsConfig,
         attachments: AttachmentReader,
+        told: Told,
     ) -> None:
+        self._told = told
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -167,37 +174,26 @@ class RunService:
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
             return admit(session, caller, conversation, chat, self._engine.process, self._limits)
 
-        return await self._store.write(work)
+        run = await self._store.write(work)
+        self._told(run.id, caller.user_id)
+        return run
 
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.
 
-        Raises ProviderFailed with the failure's own kind, Unavailable where the run is not over: then it
-        goes on, here or elsewhere, and can be followed. Both name the run and the message.
+        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput where a limit left no
+        room for a first word, Conflict where the run waits for a person's answer, Unavailable where it is
+        not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
         """
-        where = {"run_id": run.id, "message_id": run.message_id}
-
-        def work(session: Session) -> MessageView | None:
-            ended = run_view(own_run(session, caller, run.id))
-            if ended.status in UNDER_WAY:
-                return None
-            if ended.status not in ENDED or ended.message_id is None:
-                raise Unavailable(UNFINISHED, kind="run_active", detail=where)
-            if ended.status == RunStatus.FAILED:
-                said = read_last_error(session.connection(), run.id)
-                kind = said.code if said is not None else None
-                raise ProviderFailed(ended.error or "the run failed", kind=kind, detail=where)
-            return message_view(own_message(session, caller, ended.message_id))
-
         closes = asyncio.create_task(self._hub.closed.wait())
         try:
             while True:
                 await self._not_driven_here(run.id, closes)
-                answer = await self._store.read(work)
+                answer = await self._store.read(lambda session: _answer(session, caller, run.id))
                 if answer is not None:
                     return answer
                 if closes.done():
-                    raise Unavailable(UNFINISHED, kind="run_active", detail=where)
+                    raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
                 # It has no place yet, or another process drives it.
                 with self._hub.watched(run.id) as channel:
                     await asyncio.wait(
@@ -302,6 +298,7 @@ class RunService:
                 kind="images_not_taken",
                 detail={"fields": {"$.attachments": "images"}},
             )
+        check_price(choice.card, self._limits, choice.model)
         thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
         if sending.response_schema is not None and not choice.card.structured:
             raise InvalidInput(
@@ -337,6 +334,33 @@ class RunService:
         return known if (has_tools if asked is None else asked) else []
 
 
+def _where(run: Run) -> dict[str, Any]:
+    return {"run_id": run.id, "message_id": run.message_id}
+
+
+def _answer(session: Session, caller: Caller, run_id: str) -> MessageView | None:
+    """The answer of a run that has ended; None while it is under way. Raises as `RunService.answer`."""
+    run = run_view(own_run(session, caller, run_id))
+    if run.status in UNDER_WAY:
+        return None
+    if run.status == RunStatus.WAITING:
+        raise Conflict(
+            f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
+            kind="run_waiting",
+            detail=_where(run),
+        )
+    if run.status not in ENDED or run.message_id is None:
+        raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
+    if run.status == RunStatus.FAILED:
+        said = read_last_error(session.connection(), run.id)
+        kind = said.code if said is not None else None
+        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=_where(run))
+    message = message_view(own_message(session, caller, run.message_id))
+    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
+        raise nothing_fits(read_last_error(session.connection(), run.id), _where(run))
+    return message
+
+
 def _question(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
     """The user's message that is answered again with this one, and its conversation, locked."""
     conversation, row = locked_message(session, caller, message_id)
@@ -363,3 +387,6 @@ def _first(*values: T | None) -> T | None:
 
 def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
     own_run(session, caller, run_id).is_cancelled = True
+    session.flush()
+    # One that waits is driven once more, to its end.
+    wake(session.connection(), RunRow.id == run_id)

@@ -8,6 +8,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from luxx.runs.models import RunRow
+from luxx.runs.questions_rows import wake
 from luxx.store.engine import Store
 from luxx.wire.run import ENDED
 
@@ -55,6 +56,7 @@ def cancel_runs_of(session: Session, user_id: int) -> None:
         .values(is_cancelled=True)
         .execution_options(synchronize_session=False)
     )
+    wake(session.connection(), RunRow.user_id == user_id)
 
 
 def _running(session: Session, user_id: int) -> list[str]:

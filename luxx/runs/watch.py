@@ -84,10 +84,16 @@ class Watch:
                     return data
                 continue
             frames = channel.since(self._index)
+            if frames and self._misses_some(frames):
+                self._is_live = self._is_placed = False
+                continue
             if frames:
                 self._index += len(frames)
+                data = self._join(frames)
+                if not data:
+                    continue  # All of it was read from the log before it came here.
                 self._last_sent = time.monotonic()
-                return self._join(frames)
+                return data
             if frames is None:
                 # Fell off the ring.
                 self._is_live = self._is_placed = False
@@ -150,6 +156,11 @@ class Watch:
         if until is not None and after >= until:
             return []
         return await self._store.read(lambda session: read_page(session, run_id, after, until))
+
+    def _misses_some(self, frames: list[Frame]) -> bool:
+        """Whether something was logged elsewhere, while nobody drove the run here, that is not among them."""
+        first = next((frame.seq for frame in frames if frame.seq), 0)
+        return first > self._sent + 1
 
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and not frames[0].seq and self._texts is None:

@@ -26,12 +26,15 @@ ROUTES = {
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),
     ("GET", "/tools"), ("GET", "/tools/{}"), ("POST", "/tools/{}/execute"), ("DELETE", "/tools/cache"),
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
+    ("GET", "/questions"), ("GET", "/runs/{}/questions"), ("POST", "/runs/{}/questions/{}/answer"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
     ("PUT", "/admin/allowed-hosts"), ("GET", "/health"), ("GET", "/"), ("GET", "/ready"), ("GET", "/metrics"),
-    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/conversations/{}/usage"),
+    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/usage/limits"),
+    ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
     ("GET", "/admin/processes"),
+    ("POST", "/auth/ticket"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",

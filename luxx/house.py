@@ -178,6 +178,7 @@ class House:
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
+        self._wire_conversations()
         self._wire_people()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_made", username="admin")
@@ -274,9 +275,9 @@ class House:
             lease_seconds=config.runs.lease_seconds,
             limits=config.limits,
             is_alone=self.store.is_sqlite,
+            at_beat=self._answer_due_questions,
         )
         self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
-        self.durable.reaper.each_beat(self.questions.answer_due)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -315,6 +316,9 @@ class House:
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
+
+    async def _answer_due_questions(self) -> None:
+        await self.questions.answer_due()
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""

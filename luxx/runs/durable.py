@@ -40,7 +40,10 @@ logger = structlog.get_logger()
 
 
 class Durable:
-    """One per process. `is_alone` where no other process may serve the database."""
+    """One per process. `is_alone` where no other process may serve the database.
+
+    `at_beat` is what else has to be looked at as often as who is alive.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Durable:
         lease_seconds: float,
         limits: LimitsConfig,
         is_alone: bool,
+        at_beat: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._drive = drive
@@ -64,6 +68,7 @@ class Durable:
         self.reaper = Reaper(
             store, self, process=process, lease_seconds=lease_seconds, limits=limits, is_alone=is_alone
         )
+        self.reaper.each_beat(at_beat)
 
     async def open(self) -> None:
         """Takes up what dead processes left and what is queued, and goes on doing so until `leave`."""

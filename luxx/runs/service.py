@@ -186,38 +186,15 @@ class RunService:
         room for a first word, Conflict where the run waits for a person's answer, Unavailable where it is
         not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
         """
-        where = {"run_id": run.id, "message_id": run.message_id}
-
-        def work(session: Session) -> MessageView | None:
-            ended = run_view(own_run(session, caller, run.id))
-            if ended.status == RunStatus.WAITING:
-                raise Conflict(
-                    f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
-                    kind="run_waiting",
-                    detail=where,
-                )
-            if ended.status in UNDER_WAY:
-                return None
-            if ended.status not in ENDED or ended.message_id is None:
-                raise Unavailable(UNFINISHED, kind="run_active", detail=where)
-            if ended.status == RunStatus.FAILED:
-                said = read_last_error(session.connection(), run.id)
-                kind = said.code if said is not None else None
-                raise ProviderFailed(ended.error or "the run failed", kind=kind, detail=where)
-            message = message_view(own_message(session, caller, ended.message_id))
-            if ended.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
-                raise nothing_fits(read_last_error(session.connection(), run.id), where)
-            return message
-
         closes = asyncio.create_task(self._hub.closed.wait())
         try:
             while True:
                 await self._not_driven_here(run.id, closes)
-                answer = await self._store.read(work)
+                answer = await self._store.read(lambda session: _answer(session, caller, run.id))
                 if answer is not None:
                     return answer
                 if closes.done():
-                    raise Unavailable(UNFINISHED, kind="run_active", detail=where)
+                    raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
                 # It has no place yet, or another process drives it.
                 with self._hub.watched(run.id) as channel:
                     await asyncio.wait(
@@ -363,6 +340,33 @@ class RunService:
                 )
             return [name for name in known if name in asked]
         return known if (has_tools if asked is None else asked) else []
+
+
+def _where(run: Run) -> dict[str, Any]:
+    return {"run_id": run.id, "message_id": run.message_id}
+
+
+def _answer(session: Session, caller: Caller, run_id: str) -> MessageView | None:
+    """The answer of a run that has ended; None while it is under way. Raises as `RunService.answer`."""
+    run = run_view(own_run(session, caller, run_id))
+    if run.status in UNDER_WAY:
+        return None
+    if run.status == RunStatus.WAITING:
+        raise Conflict(
+            f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
+            kind="run_waiting",
+            detail=_where(run),
+        )
+    if run.status not in ENDED or run.message_id is None:
+        raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
+    if run.status == RunStatus.FAILED:
+        said = read_last_error(session.connection(), run.id)
+        kind = said.code if said is not None else None
+        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=_where(run))
+    message = message_view(own_message(session, caller, run.message_id))
+    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
+        raise nothing_fits(read_last_error(session.connection(), run.id), _where(run))
+    return message
 
 
 def _question(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:

@@ -33,7 +33,8 @@ ROUTES = {
     ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
-    ("POST", "/auth/ticket"), ("GET", "/admin/processes"),
+    ("GET", "/admin/processes"),
+    ("POST", "/auth/ticket"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",

@@ -549,6 +549,7 @@ def test_health_names_the_backends_in_force() -> None:
             "version": "1.2.3",
             "sandbox": "bubblewrap",
             "database": "sqlite",
+            "bus": "none",
         }
 
 

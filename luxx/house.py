@@ -377,6 +377,7 @@ class House:
             return True
 
         return ServiceState(
+            bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=NO_SANDBOX,

@@ -70,7 +70,7 @@ class WiredBus:
         self._cutter = Cutter(process, wire.most)
         self._joiner = Joiner()
         self._quiet = asyncio.Event()
-        self._has_been_up = False
+        self._was_away = False
         self._settled = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
         metrics.bus_up.set_function(lambda: self.is_up)
@@ -128,7 +128,7 @@ class WiredBus:
                 work.create_task(self._wire.listen(self._hear))
                 work.create_task(self._send())
         finally:
-            self.is_up = False
+            self.is_up, self._was_away = False, True
             self._outbox.forget()
             self._quiet.set()
             self._settled.set()
@@ -138,12 +138,10 @@ class WiredBus:
         self.is_up = True
         self._quiet.set()
         self._settled.set()
-        if self._has_been_up:
+        if self._was_away:
             logger.info("bus_back")
-        # Where the first attempt had failed, others may have spoken already.
-        for take in self._on_up if self._has_been_up else []:
-            take()
-        self._has_been_up = True
+            for take in self._on_up:
+                take()
 
     async def _send(self) -> None:
         while True:

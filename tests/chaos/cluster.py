@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from enum import StrEnum
@@ -64,6 +65,14 @@ class Member(LuxxServer):
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def wait_for_line(self, word: str, timeout: float) -> None:
+        """Returns once it has said this on its log; raises TimeoutError."""
+        until = time.monotonic() + timeout
+        while not self.lines_with(word):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.name} never said {word}")
+            time.sleep(0.02)
 
     def limit_files(self, size: int) -> None:
         """No file of its may grow beyond this many bytes from now on; RLIM_INFINITY lifts it."""

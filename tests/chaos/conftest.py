@@ -16,8 +16,8 @@ Play = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with running_postgres(tmp_path_factory.mktemp("chaos-pg")) as server:
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
         yield server
 
 

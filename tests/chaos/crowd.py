@@ -117,8 +117,10 @@ class Crowd:
         before = self._cluster.deaths
         run_id = await self._ann.send_surely(conversation, f"message {number}", tools=[tool_of(number)])
         async with asyncio.TaskGroup() as tasks:
-            steady = tasks.create_task(self._ann.see_through(run_id))
-            restless = tasks.create_task(self._ann.see_through(run_id, frames=self._chance.randint(1, 40)))
+            # For as long as there is trouble: what is bounded is how long it takes after the last.
+            steady = tasks.create_task(self._ann.see_through(run_id, timeout=None))
+            frames = self._chance.randint(1, 40)
+            restless = tasks.create_task(self._ann.see_through(run_id, frames=frames, timeout=None))
             cancelling = tasks.create_task(self._cancel_if_wished(number, run_id))
         return Talk(
             number=number,

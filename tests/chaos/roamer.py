@@ -73,7 +73,12 @@ class Roamer(Person):
         return runs.json()["data"]["items"][0]["id"]
 
     async def see_through(
-        self, run_id: str, screen: Screen | None = None, *, frames: int = 0, timeout: float = PATIENCE_SECONDS
+        self,
+        run_id: str,
+        screen: Screen | None = None,
+        *,
+        frames: int = 0,
+        timeout: float | None = PATIENCE_SECONDS,
     ) -> Screen:
         """The screen at the run's end, over as many processes as it takes.
 

@@ -206,11 +206,11 @@ class Cluster:
         return [member for member in self.members if member not in members]
 
     def tell(self) -> None:
-        """What the processes said of errors, for whoever reads the failure."""
+        """What the processes said last, and last of errors, for whoever reads the failure."""
         for member in self.members:
             bad = [line for line in member.lines if '"error"' in line or "Traceback" in line]
-            print(f"--- {member.name}: {len(member.lines)} lines, the last bad ones:")
-            print("\n".join(line[:SHOWN] for line in bad[-8:]))
+            print(f"--- {member.name}, {len(member.lines)} lines:")
+            print("\n".join(line[:SHOWN] for line in [*bad[-4:], "…", *member.lines[-8:]]))
 
 
 def _end(member: Member) -> None:

@@ -69,7 +69,7 @@ def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answe
     """Away for longer than a lease; `immediate` is a crash of the database."""
 
     async def trouble() -> None:
-        several.deaths += 1
+        several.troubles += 1
         await asyncio.to_thread(postgres.stop, mode)
         try:
             # Not to wait for something: so long it is away.

@@ -83,8 +83,10 @@ async def survive(cluster: Cluster, rounds: int, troubles: int) -> None:
     async with Roamer(cluster.url) as ann:
         for _ in range(rounds):
             await one_round(cluster, ann, troubles, chance)
-        print(f"{cluster.deaths} troubles, {ann.refused} refusals, {time.monotonic() - begun:.0f} s")
-    assert cluster.deaths == rounds * troubles
+        print(
+            f"{cluster.troubles} troubles, {cluster.deaths} deaths, {ann.refused} refusals, {time.monotonic() - begun:.0f} s"
+        )
+    assert cluster.troubles == rounds * troubles
 
 
 def test_five_troubles_on_one_process_lose_nothing_and_repeat_nothing(alone: Cluster, play: Play) -> None:

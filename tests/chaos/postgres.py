@@ -12,6 +12,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from store.databases import new_database
 
+BUS = "luxx bus"
+"""The application's name of the connections that carry messages between processes."""
+
 
 class Postgres:
     """A running server. `stop` and `start` are for one test at a time."""
@@ -33,11 +36,16 @@ class Postgres:
         """Returns once it takes connections."""
         self._server.ensure_postgres_running()
 
+    def count(self, name: str) -> int:
+        """How many connections there are whose application has this name."""
+        counting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name"
+        return int(self.ask(counting, name=name)[0][0])
+
     def cut(self, name: str) -> int:
-        """Ends the connections whose application has a name like this; how many there were."""
+        """Ends the connections whose application has this name; how many there were."""
         cutting = (
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE application_name LIKE :name AND pid <> pg_backend_pid()"
+            "WHERE application_name = :name AND pid <> pg_backend_pid()"
         )
         return int(self.ask(cutting, name=name)[0][0])
 

@@ -83,9 +83,8 @@ async def survive(cluster: Cluster, rounds: int, troubles: int) -> None:
     async with Roamer(cluster.url) as ann:
         for _ in range(rounds):
             await one_round(cluster, ann, troubles, chance)
-        print(
-            f"{cluster.troubles} troubles, {cluster.deaths} deaths, {ann.refused} refusals, {time.monotonic() - begun:.0f} s"
-        )
+        took = time.monotonic() - begun
+        print(f"{cluster.troubles} troubles, {cluster.deaths} deaths, {ann.refused} refusals, {took:.0f} s")
     assert cluster.troubles == rounds * troubles
 
 

@@ -49,6 +49,9 @@ class Trouble(StrEnum):
 class Member(LuxxServer):
     """One process; `name` tells it from the others, `port` is 0 for one that nobody can ask."""
 
+    start_seconds = 90.0
+    """Several start at once."""
+
     def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
         super().__init__(data_dir, environment)
         self.name = name

@@ -1,6 +1,7 @@
 """The databases of the chaos suite, and clusters on them."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 
 from chaos.cluster import Cluster
 from chaos.postgres import Postgres, running_postgres
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.upgrade import bring_up
 
 SCENE_SECONDS = 100.0
 
@@ -21,10 +24,28 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database at this version's step, without anything in it."""
+    file = tmp_path_factory.mktemp("migrated") / "luxx.db"
+    engine = open_engine(resolve_url(f"sqlite:///{file}", file.parent))
+    bring_up(engine)
+    engine.dispose()
+    return file
+
+
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Cluster]:
+def sqlite_folder(migrated_file: Path, tmp_path: Path) -> Path:
+    """Where the only process of a cluster finds its database; saves each one the way there."""
+    (tmp_path / "web1").mkdir()
+    shutil.copy(migrated_file, tmp_path / "web1")
+    return tmp_path
+
+
+@pytest.fixture
+def alone(sqlite_folder: Path) -> Iterator[Cluster]:
     """One process on SQLite."""
-    with Cluster(tmp_path) as cluster:
+    with Cluster(sqlite_folder) as cluster:
         yield cluster
 
 

@@ -12,8 +12,13 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from store.databases import new_database
 
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.upgrade import bring_up
+
 BUS = "luxx bus"
 """The application's name of the connections that carry messages between processes."""
+
+TEMPLATE = "template_of_chaos"
 
 
 class Postgres:
@@ -24,9 +29,16 @@ class Postgres:
         self._count = 0
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """The URL of a database at this version's step, without anything in it."""
+        if not self._count:
+            engine = open_engine(resolve_url(new_database(self._server.get_uri(), TEMPLATE), Path()))
+            bring_up(engine)
+            engine.dispose()
         self._count += 1
-        return new_database(self._server.get_uri(), f"chaos{self._count}")
+        name = f"chaos{self._count}"
+        self.ask(f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
+        url = make_url(self._server.get_uri()).set(drivername="postgresql", database=name)
+        return url.render_as_string(hide_password=False)
 
     def stop(self, mode: str = "fast") -> None:
         """`fast` cuts every connection and writes all to disk; `immediate` is a crash."""
@@ -54,7 +66,8 @@ class Postgres:
         engine = self._engine()
         try:
             with engine.connect() as connection:
-                return connection.execute(text(statement), values).all()
+                found = connection.execute(text(statement), values)
+                return found.all() if found.returns_rows else []
         finally:
             engine.dispose()
 

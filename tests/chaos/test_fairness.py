@@ -44,7 +44,7 @@ def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> I
         "LUXX_PROVIDERS__ALLOW_PRIVATE": f"127.0.0.1:{model_port}",
     }
     if request.param == "sqlite":
-        cluster = Cluster(tmp_path, environment=environment)
+        cluster = Cluster(request.getfixturevalue("sqlite_folder"), environment=environment)
     else:
         postgres: Postgres = request.getfixturevalue("postgres")
         cluster = Cluster(tmp_path, postgres.new_database(), webs=2, environment=environment)

@@ -21,14 +21,14 @@ NORMAL_SECONDS = 5.0
 
 
 @pytest.fixture
-def impatient(tmp_path: Path) -> Iterator[Cluster]:
+def impatient(sqlite_folder: Path) -> Iterator[Cluster]:
     """One process that bears a short silence and tries once more."""
     environment = {
         "LUXX_PROVIDERS__IDLE_TIMEOUT_SECONDS": str(SILENCE_SECONDS),
         "LUXX_PROVIDERS__CONNECT_TIMEOUT_SECONDS": "1",
         "LUXX_PROVIDERS__RETRIES": "1",
     }
-    with Cluster(tmp_path, environment=environment) as cluster:
+    with Cluster(sqlite_folder, environment=environment) as cluster:
         yield cluster
 
 

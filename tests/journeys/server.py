@@ -31,6 +31,7 @@ class LuxxServer:
     """`with` starts it and ends it. The port is a free one and new at each start."""
 
     command: Sequence[str] = ("serve", "--port", "0")
+    start_seconds = START_SECONDS
     says_it_is_up = LISTENS
     """The line by which it says so; what it says there is kept as its `url`."""
 
@@ -76,7 +77,7 @@ class LuxxServer:
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
-        if not self._listens.wait(START_SECONDS) or not self.is_up:
+        if not self._listens.wait(self.start_seconds) or not self.is_up:
             self.kill()
             raise AssertionError("the server did not start:\n" + "\n".join(self.lines[-30:]))
 

@@ -43,11 +43,10 @@ class FrameReader:
                 self.comments += 1
             elif line:
                 name, _, value = line.partition(": ")
-                assert name in ("id", "event", "data", "retry"), f"not a field of a frame: {line!r}"
+                assert name in ("id", "event", "data"), f"not a field of a frame: {line!r}"
                 assert name not in fields, f"a field twice in one frame: {block!r}"
                 fields[name] = value
-        if not fields or fields.keys() == {"retry"}:
-            # Nothing but when to come again, from a server that stops.
+        if not fields:
             return None
         data = json.loads(fields["data"])
         assert fields["event"] == data["type"]

@@ -13,9 +13,17 @@ from chaos.postgres import Postgres, running_postgres
 from luxx.store.engine import open_engine, resolve_url
 from luxx.store.upgrade import bring_up
 
-SCENE_SECONDS = 100.0
+SCENE_SECONDS = 240.0
+"""What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""
 
 Play = Callable[..., None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A scene and the start of its processes may take longer than other tests."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SCENE_SECONDS * 2))
 
 
 @pytest.fixture(scope="session")

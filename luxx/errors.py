@@ -11,6 +11,7 @@ LuxxError
 ├── NotFound               missing, or someone else's: indistinguishable
 ├── Conflict               the state does not allow it now
 ├── TooMany                a limit; `retry_after` says when to try again
+├── LimitReached           a run has used what it may; it ends with what it produced
 ├── Unavailable            a part of the server is not there; try later
 ├── ToolFailed             a tool says why it failed; becomes a result for the model
 └── ProviderError          the model's server failed; `retryable` says if trying again may help
@@ -87,8 +88,31 @@ class TooMany(LuxxError):
         self.retry_after = retry_after
 
 
+class LimitReached(LuxxError):
+    """`kind` is the name of the limit's key; `stop_reason` the run's."""
+
+    kind = "limit_reached"
+
+    def __init__(self, message: str, *, kind: str, stop_reason: str) -> None:
+        super().__init__(message, kind=kind)
+        self.stop_reason = stop_reason
+
+
 class Unavailable(LuxxError):
+    """`retry_after` in seconds, where it is known."""
+
     kind = "unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        detail: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, detail=detail)
+        self.retry_after = retry_after
 
 
 class ToolFailed(LuxxError):

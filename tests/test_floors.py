@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 BANDS: list[tuple[str, frozenset[str]]] = [
-    ("ROOF", frozenset({"app", "house", "cli", "chat_client", "chat_transcript", "doctor"})),
+    ("ROOF", frozenset({"app", "house", "cli", "serving", "chat_client", "chat_transcript", "doctor"})),
     ("FACES", frozenset({"api"})),
     ("COMPANY", frozenset({"rooms", "tasks", "subagents"})),
     ("RUNS", frozenset({"runs"})),

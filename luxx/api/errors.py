@@ -70,6 +70,8 @@ def _ours(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Failur
     response = failure(status_of(error), error.message, error.kind, **error.detail)
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(max(1, error.retry_after))
+    if isinstance(error, Unavailable) and error.retry_after is not None:
+        response.headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, NotSignedIn):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -1,8 +1,7 @@
 """Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
 
-No logged event missing and none twice, whether the run is driven here, elsewhere, or over; of a run that
-another process drives there is only the log, read again at every wake. Gives bytes of text/event-stream;
-`api/sse.py` sends them.
+No logged event missing and none twice, whether the run is driven here, elsewhere, or over. Gives bytes of
+text/event-stream; `api/sse.py` sends them.
 """
 
 import time
@@ -42,6 +41,8 @@ class Watch:
         self._is_live = False
         self._is_over = False
         self._index = 0
+        self._breaks = 0
+        self._looked = 0
         self._until: int | None = None
         self._snapshots = b""
         self._is_placed = False
@@ -50,7 +51,7 @@ class Watch:
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
         self._is_attached = True
-        self._channel = self._hold.enter_context(self._hub.watched(self._run.id))
+        self._channel = self._hold.enter_context(self._hub.watched(self._run.id, is_begun=False))
         self._is_placed = self._is_first = True
         self._index = self._channel.end
 
@@ -60,8 +61,14 @@ class Watch:
         with self._hold as hold:
             if not self._is_attached:
                 self._is_attached = True
-                self._channel = hold.enter_context(self._hub.watched(self._run.id))
+                is_begun = self._run.status not in ENDED
+                self._channel = hold.enter_context(self._hub.watched(self._run.id, is_begun=is_begun))
             yield
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because the server stops: the client is to attach again, where it was."""
+        return self._hub.closed.is_set() and not self._is_over
 
     def stop(self) -> None:
         """Ends the watch at once, from outside: the client left, or was signed out."""
@@ -79,20 +86,28 @@ class Watch:
                     return data
                 continue
             frames = channel.since(self._index)
+            if frames and self._misses_some(frames):
+                self._is_live = self._is_placed = False
+                continue
             if frames:
                 self._index += len(frames)
-                self._last_sent = time.monotonic()
-                return self._join(frames)
-            if frames is None:
+                if data := self._join(frames):
+                    self._last_sent = time.monotonic()
+                    return data
+                continue
+            if frames is None and channel.breaks == self._breaks:
                 # Fell off the ring.
                 self._is_live = self._is_placed = False
                 continue
-            await channel.news()
-            if channel.end > self._index:
+            if frames is None or channel.is_gone:
+                # The run is no more; or the client was shown what a lost driver said, nobody knows how much.
+                break
+            if not channel.is_fed and channel.known > max(self._sent, self._looked):
+                # Nobody feeds the ring, and the log has grown.
+                self._is_live = self._is_placed = False
                 continue
-            # Woken without a frame. A run that another process drives has only the log to tell of it.
-            self._is_live = self._is_placed = channel.is_driven
-            if time.monotonic() - self._last_sent >= QUIET_SECONDS:
+            await channel.news()
+            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
@@ -116,8 +131,8 @@ class Watch:
             self._sent = page[-1].seq
             self._is_over = any(event.type in ENDING for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
-        if self._until is None and self._channel.is_driven:
-            # Somebody began to drive it while the log was read: take its place, and what it has open.
+        if self._until is None and self._channel.is_fed:
+            # Its frames began to come while the log was read: take their place, and what is open there.
             self._is_placed = False
             return b""
         # A run that had ended when the watch was made has nothing to tell beyond its last event, which
@@ -129,11 +144,12 @@ class Watch:
     async def _place(self) -> None:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""
         channel = self._channel
-        while channel.is_driven and channel.logged < self._sent and not self._has_to_stop():
+        while channel.is_fed and channel.logged < self._sent and not self._has_to_stop():
             await channel.news()
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""
-        if channel.is_driven:
+        self._breaks, self._looked = channel.breaks, channel.known
+        if channel.is_fed:
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged
             self._snapshots = b"".join(step.snapshot() for step in steps)
@@ -146,9 +162,19 @@ class Watch:
             return []
         return await self._store.read(lambda session: read_page(session, run_id, after, until))
 
+    def _misses_some(self, frames: list[Frame]) -> bool:
+        """Whether something was logged elsewhere, while nobody drove the run here, that is not among them."""
+        first = next((frame.seq for frame in frames if frame.seq), 0)
+        return first > self._sent + 1
+
     def _join(self, frames: list[Frame]) -> bytes:
-        if len(frames) == 1 and not frames[0].seq and self._texts is None:
+        if len(frames) == 1 and frames[0].text and self._texts is None:
             return frames[0].data
+        end = next((at for at, frame in enumerate(frames) if frame.is_break), None)
+        if end is not None:
+            # What follows continues something that is not here.
+            self._is_live = self._is_placed = False
+            frames = frames[:end]
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
         out: list[bytes] = []
         for frame in frames[known[-1] + 1 :] if known else frames:
@@ -162,6 +188,9 @@ class Watch:
     def _accumulate(frame: Frame, texts: dict[int, str]) -> bytes:
         step = frame.step
         if step is None:
+            return frame.data
+        if frame.empties:
+            texts.pop(step.index, None)
             return frame.data
         so_far = texts.get(step.index, "") + frame.text
         texts[step.index] = so_far

@@ -27,7 +27,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_exists": {"path": "a.txt"},
     "file_grep": {"pattern": "a"},
     "process_data": {"data": [1], "operation": "minify"},
+    "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
+    "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},
 }
+
+
+async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": "left"}
 
 
 def define(name: str, handler: Callable[..., Any], **more: Any) -> ToolDefinition:
@@ -46,7 +52,7 @@ def executor_of(
 def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = context_of(level)
+    context = msgspec.structs.replace(context_of(level), ask=answer_left)
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))

@@ -32,6 +32,9 @@ TAKEN_UP_SECONDS = LEASE_SECONDS + 2.0
 FROZEN_SECONDS = LEASE_SECONDS + 1.5
 """Longer than the lease, so that whoever is frozen has lost its runs when it wakes."""
 
+GRACE_SECONDS = 1.5
+"""Shorter than some runs, so that a stop both waits for runs and hands some over."""
+
 SHOWN = 300
 """Characters of a line of a log that are shown where a scene failed."""
 
@@ -117,6 +120,7 @@ class Cluster:
         self._hold = ExitStack()
         common = {
             "LUXX_RUNS__LEASE_SECONDS": str(LEASE_SECONDS),
+            "LUXX_RUNS__GRACE_SECONDS": str(GRACE_SECONDS),
             "LUXX_APP__SECRET_KEY": SECRET,
             "LUXX_AUTH__ACCESS_MINUTES": "600",
             "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),

@@ -59,15 +59,24 @@ def alone(sqlite_folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def shared_cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("several"), postgres.new_database(), webs=3) as cluster:
+    folder = tmp_path_factory.mktemp("several")
+    with Cluster(folder, postgres.new_database(), webs=3, workers=1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def several(shared_cluster: Cluster) -> Cluster:
-    """Processes on one PostgreSQL, all of them well. Shared: leave nothing unfinished."""
+    """Three that serve and one that works on one PostgreSQL, all of them well. Shared: leave nothing
+    unfinished."""
     asyncio.run(shared_cluster.heal())
     return shared_cluster
+
+
+@pytest.fixture
+def two_and_two(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
+    """Two that serve and two that work on one PostgreSQL."""
+    with Cluster(tmp_path, postgres.new_database(), webs=2, workers=2) as cluster:
+        yield cluster
 
 
 @pytest.fixture

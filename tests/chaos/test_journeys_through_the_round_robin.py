@@ -36,7 +36,7 @@ def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
     environment = {"LUXX_TOOLS__MAX_ITERATIONS": "3"}
     with (
         pytest.MonkeyPatch.context() as patch,
-        Cluster(folder, postgres.new_database(), webs=3, environment=environment) as cluster,
+        Cluster(folder, postgres.new_database(), webs=2, workers=2, environment=environment) as cluster,
     ):
         patch.setattr(Person, "_make", staticmethod(Roamer._make))
         yield cluster

@@ -131,6 +131,6 @@ def test_hundreds_of_troubles_on_one_process_lose_nothing_and_repeat_nothing(
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
 def test_hundreds_of_troubles_among_several_processes_lose_nothing_and_repeat_nothing(
-    several: Cluster, play: Play, rounds: int
+    two_and_two: Cluster, play: Play, rounds: int
 ) -> None:
-    play(several, survive(several, rounds, ROUND), LONG_SECONDS)
+    play(two_and_two, survive(two_and_two, rounds, ROUND), LONG_SECONDS)

@@ -6,15 +6,15 @@ import time
 from journeys.desk import Desk
 from journeys.scripts import PREFACE, PROSE, two_iterations
 
-from chaos.cluster import TAKEN_UP_SECONDS, Cluster
+from chaos.cluster import GRACE_SECONDS, TAKEN_UP_SECONDS, Cluster
 from chaos.conftest import Play
 from chaos.roamer import Roamer
 from chaos.scenes import HALF, ended_well, half_and_whole, seen_to
 from chaos.truth import database_is_true
 from luxx.providers.scripted import ScriptedProvider
 
-HANDED_OVER_SECONDS = 6.5
-"""A stop gives runs 5 s; what is left then is handed over at once."""
+HANDED_OVER_SECONDS = GRACE_SECONDS + 1.0
+"""A stop gives runs their grace; what is left then is handed over at once, and not when a lease is over."""
 
 
 def test_a_driver_is_killed_and_another_goes_on_in_time_while_a_client_at_a_third_misses_nothing(

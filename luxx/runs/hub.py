@@ -6,6 +6,7 @@ falls off the ring is sent back to the log. Everything here runs on the event lo
 """
 
 import asyncio
+import sys
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,6 +17,12 @@ from luxx.runs.frames import OpenStep
 
 RING = 2048
 """Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
+
+KEPT = 32
+"""Frames kept where nobody lags, and as many again between cuts: 20 kB of deltas."""
+
+NOWHERE = sys.maxsize
+"""The place of a reader that will find its place anew: it needs nothing that is in the ring."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +44,16 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 BREAK = Frame(b"", is_break=True)
 
 
-class Tail(Protocol):
+class Reader(Protocol):
+    """Somebody who reads a ring on from a place."""
+
+    @property
+    def place(self) -> int:
+        """The index of the first frame that it has not read; NOWHERE where it needs none."""
+        ...
+
+
+class Tail(Reader, Protocol):
     """Somebody in another process who follows a channel (`telling.py`)."""
 
     def stir(self) -> None:
@@ -63,8 +79,10 @@ class Channel:
         self.open_steps: dict[int, OpenStep] = {}
         self.watchers = 0
         self.tails: Collection[Tail] = ()
+        self.readers: set[Reader] = set()
         self._frames: list[Frame] = []
         self._base = 0
+        self._full = 2 * KEPT
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
@@ -104,14 +122,21 @@ class Channel:
     def publish(self, *frames: Frame) -> None:
         """Adds frames and wakes whoever waits."""
         self._frames += frames
-        if len(self._frames) > 2 * RING:
-            cut = len(self._frames) - RING
-            del self._frames[:cut]
-            self._base += cut
+        if len(self._frames) > self._full:
+            self._cut()
         if self._waiting:
             self.wake()
         for tail in self.tails:
             tail.stir()
+
+    def _cut(self) -> None:
+        """Lets go of what all readers have read, and of what those that lag too far have not."""
+        slowest = min((reader.place for reader in (*self.readers, *self.tails)), default=NOWHERE)
+        # One that has fallen off the ring already keeps nothing.
+        start = max(min(slowest, self.end - KEPT), self.end - RING, self._base)
+        del self._frames[: start - self._base]
+        self._base = start
+        self._full = max(2 * KEPT, min(2 * len(self._frames), 2 * RING))
 
     def since(self, index: int) -> list[Frame] | None:
         """The frames from `index` on; None where the ring no longer holds it."""

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from prepared import prepare
+
 START_SECONDS = 40.0
 STOP_SECONDS = 20.0
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
@@ -67,6 +69,8 @@ class LuxxServer:
         assert not self.is_up
         self._listens.clear()
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        if "LUXX_DATABASE__URL" not in self._environment:
+            prepare(self.data_dir)
         self._process = subprocess.Popen(
             [Path(sys.executable).parent / "luxx", *self.command, "--data-dir", self.data_dir],
             cwd=self.data_dir,

@@ -20,6 +20,7 @@ from luxx.api.heads import BoundedProtocol
 from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
+from luxx.cli_keeping import add_keeping_commands
 from luxx.config import Config
 from luxx.config_file import load_config
 from luxx.doctor import examine
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "doctor", _doctor, "check everything and say how to mend it")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    add_keeping_commands(lambda name, run, about: _command(commands, name, run, about), load)
     chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
     add_chat_options(chatting)
     return parser

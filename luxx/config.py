@@ -123,6 +123,15 @@ class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retention_days: PositiveCount = 90
 
 
+class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What joins servers that share a database. `url` may hold a password and stays out of the repr."""
+
+    url: str = ""
+
+    def __repr__(self) -> str:
+        return "HubConfig()"
+
+
 class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
     model_path: str | None = None
@@ -166,6 +175,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: list[ModelConfig] = []
     files: FilesConfig = FilesConfig()
     runs: RunsConfig = RunsConfig()
+    hub: HubConfig = HubConfig()
     local: LocalConfig = LocalConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     data_dir: Text = "./data"

@@ -9,6 +9,7 @@ LuxxError
 ├── NotSignedIn            no, expired or revoked token
 ├── NotAllowed             signed in, but may not
 ├── NotFound               missing, or someone else's: indistinguishable
+├── Gone                   was here, and was deleted because it was old
 ├── Conflict               the state does not allow it now
 ├── TooMany                a limit; `retry_after` says when to try again
 ├── LimitReached           a run has used what it may; it ends with what it produced
@@ -72,6 +73,10 @@ class NotAllowed(LuxxError):
 
 class NotFound(LuxxError):
     kind = "not_found"
+
+
+class Gone(LuxxError):
+    kind = "gone"
 
 
 class Conflict(LuxxError):

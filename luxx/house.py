@@ -33,7 +33,7 @@ from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
-from luxx.bus.core import Bus, LocalBus
+from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id, utc_now
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
@@ -61,7 +61,9 @@ from luxx.runs.loop import ChatLoop
 from luxx.runs.notices import Notices
 from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
+from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
+from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
@@ -81,7 +83,7 @@ NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
 
 PRUNE_SECONDS = 3600.0
-"""How often the audit log is cut to what is kept; also done at the start."""
+"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
 
 SWEEP_SECONDS = 3600.0
 """How often what killed servers left of imports is deleted, where servers share a database."""
@@ -106,13 +108,13 @@ class House:
         self.environ = environ
         self.data_dir = Path(config.data_dir)
         self.process = new_id()
-        self.bus: Bus = LocalBus(self.process)
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
         self.lock = DataDirLock(self.data_dir)
         self.engine = open_engine(url)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
+        self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
         self.vault = Vault(secret)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
@@ -132,7 +134,9 @@ class House:
         self.tickets = TicketService(self.store, self.accounts)
         self.sockets = Sockets(self.accounts, self.notices)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
+        self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
 
@@ -171,6 +175,7 @@ class House:
             self.lock.take()
         await asyncio.to_thread(bring_up, self.engine)
         await self.bus.open()
+        await self.relay.open()
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
@@ -188,6 +193,7 @@ class House:
             asyncio.create_task(self._keep_audit()),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
+            asyncio.create_task(self._keep_logs()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -224,6 +230,7 @@ class House:
         await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()
+        await self.relay.close()
         await self.bus.close()
         await asyncio.to_thread(self.release)
 
@@ -286,10 +293,11 @@ class House:
             self.notices.told,
         )
         self.processes = ProcessService(self.store)
+        self._wire_conversations()
 
     def _wire_conversations(self) -> None:
-        config = self.config
-        self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
+        quota_mb = self.config.files.quota_mb
+        self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,
@@ -343,6 +351,16 @@ class House:
                 logger.warning("audit_not_pruned", error=str(error))
             await asyncio.sleep(WINDOW_SECONDS / 2)
 
+    async def _keep_logs(self) -> None:
+        while True:
+            try:
+                forgotten = await forget_logs(self.store, utc_now(), days=self.config.runs.retention_days)
+                if forgotten:
+                    logger.info("logs_deleted", runs=forgotten)
+            except SQLAlchemyError as error:
+                logger.warning("logs_not_deleted", error=str(error))
+            await asyncio.sleep(PRUNE_SECONDS)
+
     async def _sweep_transfers(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
@@ -363,6 +381,7 @@ class House:
             return True
 
         return ServiceState(
+            bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=NO_SANDBOX,

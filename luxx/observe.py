@@ -194,6 +194,21 @@ class Metrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self.bus_up = Gauge(
+            "luxx_bus_up", "Whether other servers are heard just now.", registry=self.registry
+        )
+        self.bus_packets_total = Counter(
+            "luxx_bus_packets",
+            "Packets sent to and heard from other servers.",
+            ["way"],
+            registry=self.registry,
+        )
+        self.bus_dropped_total = Counter(
+            "luxx_bus_dropped", "Messages that found no room on the bus.", registry=self.registry
+        )
+        self.relayed_runs = Gauge(
+            "luxx_relayed_runs", "Runs followed here that another server drives.", registry=self.registry
+        )
         self.event_loop_lag_seconds = Histogram(
             "luxx_event_loop_lag_seconds",
             "How late the event loop woke up.",

@@ -18,6 +18,7 @@ from luxx.api.bodies import BODY, refusal
 from luxx.api.envelope import Failure
 from luxx.errors import (
     Conflict,
+    Gone,
     InvalidInput,
     LuxxError,
     NotAllowed,
@@ -36,6 +37,7 @@ STATUS: tuple[tuple[type[LuxxError], int], ...] = (
     (NotAllowed, 403),
     (NotFound, 404),
     (Conflict, 409),
+    (Gone, 410),
     (TooMany, 429),
     (ProviderError, 502),
     (Unavailable, 503),

@@ -52,6 +52,7 @@ REFUSALS = {
     "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
     "404": ("NotFound", "Missing, or someone else's: there is no telling which."),
     "409": ("Conflict", "The state does not allow it now."),
+    "410": ("Gone", "It was deleted because it was old."),
     "413": ("TooLarge", "The body is larger than the server takes."),
     "429": ("TooMany", "A limit was reached; `Retry-After` says in how many seconds to try again."),
     "502": (
@@ -312,6 +313,7 @@ def _refusals(operation: Operation) -> list[str]:
         "403": True,
         "404": not operation.is_public and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
+        "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
         "413": operation.body is not None or operation.key in UPLOADS,
         "429": not operation.is_public or is_sign_in,
         "502": bool(ASKS_UPSTREAM & set(operation.tags)),

@@ -19,6 +19,7 @@ from litestar.response import Redirect
 from luxx.accounts.limits import Peer
 from luxx.api.envelope import Success, success
 from luxx.api.guards import PUBLIC
+from luxx.bus.core import Bus
 from luxx.errors import NotAllowed, Unavailable
 from luxx.observe import Metrics
 
@@ -39,6 +40,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     2 s, makes the server not ready. `sandbox` is the backend in force.
     """
 
+    bus: Bus
     version: str
     database: Literal["sqlite", "postgresql"]
     sandbox: str
@@ -58,12 +60,17 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The process lives. `sandbox` and `database` are the backends in force."""
+    """The process lives. `sandbox` and `database` are the backends in force.
+
+    `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
+    servers are shown more slowly. `none`: there can be no other server.
+    """
 
     status: Literal["ok"] = "ok"
     version: str
     sandbox: str
     database: str
+    bus: Literal["none", "up", "away"]
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,8 +113,15 @@ class ProbeController(Controller):
     @get("/health")
     async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
         """Whether the process lives, and on which backends."""
-        state = service_state
-        return success(Health(version=state.version, sandbox=state.sandbox, database=state.database))
+        state, bus = service_state, service_state.bus
+        return success(
+            Health(
+                version=state.version,
+                sandbox=state.sandbox,
+                database=state.database,
+                bus="none" if bus.is_alone else "up" if bus.is_up else "away",
+            )
+        )
 
     @get("/ready")
     async def ready(self, service_state: NamedDependency[ServiceState]) -> Success[Readiness]:

@@ -10,6 +10,9 @@ from typing import Protocol
 Take = Callable[[str, bytes], None]
 """Takes the name of the process that spoke and what it said; on the event loop's thread, at once."""
 
+Make = Callable[[], bytes]
+"""Makes a payload when there is room to send it; empty where there is nothing left to say."""
+
 
 class Bus(Protocol):
     """One per process. All of it is used on the event loop's thread."""
@@ -38,6 +41,14 @@ class Bus(Protocol):
         """
         ...
 
+    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+        """Calls `make` once, when what was told before is on its way, and sends what it gives.
+
+        For what is worth joining: all that comes while something is being sent makes one message. While the
+        bus is away `make` waits with it.
+        """
+        ...
+
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
@@ -59,6 +70,9 @@ class LocalBus:
         """It is never away."""
 
     def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+        """Nobody is there."""
+
+    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
         """Nobody is there."""
 
     async def open(self) -> None: ...

@@ -87,6 +87,11 @@ class OpenStep:
         text = _encode(self.content())
         return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
 
+    def emptied(self) -> bytes:
+        """What a client is told when what the step said is not kept: its driver was lost, it begins anew."""
+        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+        return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
+
     def closed(self, status: StepStatus) -> Step:
         """The step as it is logged. A tool call closes when its arguments are whole or will never be."""
         step_id_ = step_id(self.index)

@@ -107,7 +107,7 @@ class ChatLoop:
         state = fold(brief.events)
         # It may have been queued, or lost.
         self._told(run_id, brief.user_id)
-        with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
+        with self._hub.driven(run_id, state.seq, fence) as channel, self._metrics.run(RunKind.CHAT) as ended:
             on_status = partial(self._told, run_id, brief.user_id)
             run_log = RunLog(
                 self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=on_status

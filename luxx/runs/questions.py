@@ -24,7 +24,7 @@ from luxx.runs.questions_rows import (
     question_view,
     settle,
 )
-from luxx.runs.views import own_run, run_view
+from luxx.runs.views import own_run
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
 from luxx.wire.event import QuestionAnswered
@@ -37,7 +37,7 @@ from luxx.wire.question import (
     QuestionStatus,
     QuestionView,
 )
-from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.run import ENDED, RunStatus
 
 logger = structlog.get_logger()
 
@@ -96,17 +96,16 @@ class QuestionService:
         Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, Settled, Run]:
+        def work(session: Session) -> tuple[QuestionView, Settled]:
             run, row = _own_question(session, caller, run_id, question_id)
             check_open(row.status)
             answered = self._checked(question_id, question_of(row), given)
             settled = settle(session.connection(), row, answered)
             session.refresh(row)
-            session.refresh(run)
-            return question_view(row, run.subject_id), settled, run_view(run)
+            return question_view(row, run.subject_id), settled
 
-        view, settled, run = await self._store.write(work)
-        await self._go_on(caller.user_id, settled, run)
+        view, settled = await self._store.write(work)
+        await self._go_on(caller.user_id, settled)
         return view
 
     async def answer_due(self) -> None:
@@ -126,12 +125,12 @@ class QuestionService:
             return False  # Somebody was quicker.
         if found is None:
             return False
-        user_id, settled, run = found
+        user_id, settled = found
         logger.info("question_timed_out", run_id=settled.run_id)
-        await self._go_on(user_id, settled, run)
+        await self._go_on(user_id, settled)
         return True
 
-    async def _go_on(self, user_id: int, settled: Settled, run: Run) -> None:
+    async def _go_on(self, user_id: int, settled: Settled) -> None:
         frame = logged_frame(settled.seq, str(QuestionAnswered.__struct_config__.tag), settled.data)
         self._hub.tell(settled.run_id, Frame(frame, settled.seq))
         self._told(settled.run_id, user_id)
@@ -213,7 +212,7 @@ def _wrong(field: str, problem: str) -> InvalidInput:
     return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
 
 
-def _answer_due(session: Session, question_id: str) -> tuple[int, Settled, Run] | None:
+def _answer_due(session: Session, question_id: str) -> tuple[int, Settled] | None:
     """The recommended option, as if somebody had chosen it. Raises Conflict where it is not open any more."""
     row = session.get(QuestionRow, question_id)
     run = None if row is None else session.get(RunRow, row.run_id)
@@ -231,6 +230,4 @@ def _answer_due(session: Session, question_id: str) -> tuple[int, Settled, Run] 
         answer=recommended if question.multiple else recommended[0],
         answered_by=AnsweredBy.TIMEOUT,
     )
-    settled = settle(session.connection(), row, answered)
-    session.refresh(run)
-    return row.user_id, settled, run_view(run)
+    return row.user_id, settle(session.connection(), row, answered)

@@ -19,6 +19,7 @@ from luxx.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.runs.events import StoredEvent
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.retention import check_log
 from luxx.runs.views import own_run, run_view
 from luxx.store.engine import Store
 from luxx.wire.event import Event, ProcessStep
@@ -201,7 +202,7 @@ class ReplayService:
         """A piece of what a tool call put out. Raises NotFound for one that has no result."""
 
         def work(session: Session) -> WholeResult:
-            own_run(session, caller, run_id)
+            run = own_run(session, caller, run_id)
             is_it = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
             found = session.execute(
@@ -210,6 +211,7 @@ class ReplayService:
             if found is not None:
                 output, total = str(found[0]), int(found[1])
             else:
+                check_log(session.connection(), run)
                 whole = _logged_output(session, run_id, call_id)
                 output, total = whole[offset : offset + limit], len(whole)
             return WholeResult(

@@ -23,6 +23,7 @@ from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
 from luxx.runs.questions_rows import wake
+from luxx.runs.retention import check_log
 from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
@@ -212,13 +213,20 @@ class RunService:
 
     async def watch(self, caller: Caller, run_id: str, *, after: int = 0, accumulated: bool = False) -> Watch:
         """A cursor over a run of the caller's, from the event after `after`."""
-        run = await self.get(caller, run_id)
+        run = await self._store.read(lambda session: run_view(self._logged(session, caller, run_id)))
         if after > run.last_seq:
             raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
         return Watch(self._hub, self._store, run, after=after, accumulated=accumulated)
 
     async def get(self, caller: Caller, run_id: str) -> Run:
         return await self._store.read(lambda session: run_view(own_run(session, caller, run_id)))
+
+    @staticmethod
+    def _logged(session: Session, caller: Caller, run_id: str) -> RunRow:
+        """A run of the caller's that still has its log. Raises NotFound or Gone."""
+        row = own_run(session, caller, run_id)
+        check_log(session.connection(), row)
+        return row
 
     async def list_page(
         self, caller: Caller, wanted: RunFilter, *, page: int, page_size: int
@@ -235,7 +243,7 @@ class RunService:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
         def work(session: Session) -> tuple[list[StoredEvent], bool]:
-            own_run(session, caller, run_id)
+            self._logged(session, caller, run_id)
             events = read_page(session, run_id, after, limit=limit + 1)
             return events[:limit], len(events) > limit
 

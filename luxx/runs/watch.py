@@ -1,8 +1,7 @@
 """Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
 
-No logged event missing and none twice, whether the run is driven here, elsewhere, or over; of a run that
-another process drives there is only the log, read again at every wake. Gives bytes of text/event-stream;
-`api/sse.py` sends them.
+No logged event missing and none twice, whether the run is driven here, elsewhere, or over. Gives bytes of
+text/event-stream; `api/sse.py` sends them.
 """
 
 import time
@@ -11,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, logged_frame, run_frame
-from luxx.runs.hub import Channel, Frame, Hub
+from luxx.runs.hub import NOWHERE, Channel, Frame, Hub
 from luxx.store.engine import Store
 from luxx.wire.event import ENDING
 from luxx.wire.run import ENDED, Run
@@ -42,6 +41,8 @@ class Watch:
         self._is_live = False
         self._is_over = False
         self._index = 0
+        self._breaks = 0
+        self._looked = 0
         self._until: int | None = None
         self._snapshots = b""
         self._is_placed = False
@@ -49,19 +50,28 @@ class Watch:
 
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
-        self._is_attached = True
-        self._channel = self._hold.enter_context(self._hub.watched(self._run.id))
+        self._attach(is_begun=False)
         self._is_placed = self._is_first = True
         self._index = self._channel.end
 
     @contextmanager
     def attached(self) -> Generator[None]:
         """Keeps the run's channel for as long as it is watched."""
-        with self._hold as hold:
+        with self._hold:
             if not self._is_attached:
-                self._is_attached = True
-                self._channel = hold.enter_context(self._hub.watched(self._run.id))
+                self._attach(is_begun=self._run.status not in ENDED)
             yield
+
+    def _attach(self, *, is_begun: bool) -> None:
+        self._is_attached = True
+        self._channel = self._hold.enter_context(self._hub.watched(self._run.id, is_begun=is_begun))
+        self._channel.readers.add(self)
+        self._hold.callback(self._channel.readers.discard, self)
+
+    @property
+    def place(self) -> int:
+        """See `Reader`."""
+        return self._index if self._is_placed or self._is_live else NOWHERE
 
     @property
     def is_cut(self) -> bool:
@@ -89,21 +99,23 @@ class Watch:
                 continue
             if frames:
                 self._index += len(frames)
-                data = self._join(frames)
-                if not data:
-                    continue  # All of it was read from the log before it came here.
-                self._last_sent = time.monotonic()
-                return data
-            if frames is None:
+                if data := self._join(frames):
+                    self._last_sent = time.monotonic()
+                    return data
+                continue
+            if frames is None and channel.breaks == self._breaks:
                 # Fell off the ring.
                 self._is_live = self._is_placed = False
                 continue
-            await channel.news()
-            if channel.end > self._index:
+            if frames is None or channel.is_gone:
+                # The run is no more; or the client was shown what a lost driver said, nobody knows how much.
+                break
+            if not channel.is_fed and channel.known > max(self._sent, self._looked):
+                # Nobody feeds the ring, and the log has grown.
+                self._is_live = self._is_placed = False
                 continue
-            # Woken without a frame. A run that another process drives has only the log to tell of it.
-            self._is_live = self._is_placed = channel.is_driven
-            if time.monotonic() - self._last_sent >= QUIET_SECONDS:
+            await channel.news()
+            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
@@ -127,8 +139,8 @@ class Watch:
             self._sent = page[-1].seq
             self._is_over = any(event.type in ENDING for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
-        if self._until is None and self._channel.is_driven:
-            # Somebody began to drive it while the log was read: take its place, and what it has open.
+        if self._until is None and self._channel.is_fed:
+            # Its frames began to come while the log was read: take their place, and what is open there.
             self._is_placed = False
             return b""
         # A run that had ended when the watch was made has nothing to tell beyond its last event, which
@@ -140,11 +152,12 @@ class Watch:
     async def _place(self) -> None:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""
         channel = self._channel
-        while channel.is_driven and channel.logged < self._sent and not self._has_to_stop():
+        while channel.is_fed and channel.logged < self._sent and not self._has_to_stop():
             await channel.news()
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""
-        if channel.is_driven:
+        self._breaks, self._looked = channel.breaks, channel.known
+        if channel.is_fed:
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged
             self._snapshots = b"".join(step.snapshot() for step in steps)
@@ -163,8 +176,13 @@ class Watch:
         return first > self._sent + 1
 
     def _join(self, frames: list[Frame]) -> bytes:
-        if len(frames) == 1 and not frames[0].seq and self._texts is None:
+        if len(frames) == 1 and frames[0].text and self._texts is None:
             return frames[0].data
+        end = next((at for at, frame in enumerate(frames) if frame.is_break), None)
+        if end is not None:
+            # What follows continues something that is not here.
+            self._is_live = self._is_placed = False
+            frames = frames[:end]
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
         out: list[bytes] = []
         for frame in frames[known[-1] + 1 :] if known else frames:
@@ -178,6 +196,9 @@ class Watch:
     def _accumulate(frame: Frame, texts: dict[int, str]) -> bytes:
         step = frame.step
         if step is None:
+            return frame.data
+        if frame.empties:
+            texts.pop(step.index, None)
             return frame.data
         so_far = texts.get(step.index, "") + frame.text
         texts[step.index] = so_far

@@ -102,7 +102,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "cache_size=-16000",
+        "cache_size=-2000",
     ):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -7,7 +7,7 @@ may lose some; a bus that is `cut` is away until it is `mended`.
 import asyncio
 from collections.abc import Callable
 
-from luxx.bus.core import Take
+from luxx.bus.core import Make, Take
 
 Loses = Callable[[str, bytes], bool]
 
@@ -49,6 +49,7 @@ class JoinedBus:
         self._joined = joined
         self._takes: dict[str, list[Take]] = {}
         self._on_up: list[Callable[[], None]] = []
+        self._later: list[tuple[str, Make, str | None]] = []
 
     def on(self, topic: str, take: Take) -> None:
         self._takes.setdefault(topic, []).append(take)
@@ -59,6 +60,17 @@ class JoinedBus:
     def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         if self.is_up:
             self._joined.carry(self.process, topic, payload, to)
+
+    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+        self._later.append((topic, make, to))
+        asyncio.get_running_loop().call_soon(self._tell_what_waits)
+
+    def _tell_what_waits(self) -> None:
+        if self.is_up:
+            later, self._later = self._later, []
+            for topic, make, to in later:
+                if payload := make():
+                    self.tell(topic, payload, to=to)
 
     def hear(self, sender: str, topic: str, payload: bytes) -> None:
         if self.is_up:
@@ -73,6 +85,7 @@ class JoinedBus:
         self.is_up = True
         for take in self._on_up:
             take()
+        self._tell_what_waits()
 
     async def open(self) -> None: ...
 

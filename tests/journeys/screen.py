@@ -118,6 +118,10 @@ class Screen:
         else:
             assert index not in self.steps, f"a snapshot of a step that is closed: {frame}"
             key = "arguments" if step["type"] == "tool_call" else "content"
+            if step[key] == "":
+                # What it said is not kept: it begins anew.
+                self._open.pop(index, None)
+                return
             if self.may_fall_behind and index in self._open:
                 assert step[key].startswith(self._open[index]["content"])
             else:

@@ -138,6 +138,7 @@ class House:
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
+        self._is_drained = False
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
@@ -209,8 +210,10 @@ class House:
         self.hub.close()
 
     async def drain(self) -> None:
-        """Lets runs end for a while; the rest is handed over by `close`."""
-        await self.durable.drain(self.config.runs.grace_seconds)
+        """Lets runs end for a while; the rest is handed over by `close`. There is one such while."""
+        if not self._is_drained:
+            self._is_drained = True
+            await self.durable.drain(self.config.runs.grace_seconds)
 
     def hurry(self) -> None:
         """Ends `drain` at once."""
@@ -223,6 +226,7 @@ class House:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.refusals.flush()
+        await self.drain()
         await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()

@@ -257,6 +257,36 @@ def test_a_stream_of_a_run_that_waits_says_so_and_goes_live_when_it_begins(
     run(story())
 
 
+def test_a_stream_of_a_run_that_waits_here_goes_live_when_another_process_drives_it(
+    shared_url: str, tmp_path: Path, run: Runs
+) -> None:
+    async def story() -> None:
+        script = one_gate_each("one", "two")
+        async with Town(tmp_path, shared_url, script, concurrent_runs_per_user=1) as town:
+            here, there = await town.house(), await town.house()
+            ann = await town.person(here, "ann")
+            await town.send(there, ann, "one")
+            conversation = await here.conversations.create(ann, ConversationChange())
+            asking = Sending(conversation_id=conversation.id, text="two")
+            watch = await here.runs.send_and_watch(ann, asking)
+            told = b""
+            with watch.attached():
+                told += await watch.next()
+                assert b'"status":"queued"' in told
+                # Whoever drove the run before takes the next one.
+                town.model.release("one")
+                async with asyncio.timeout(10):
+                    while b"I am" not in told:
+                        told += await watch.next()
+                    town.model.release("two")
+                    while data := await watch.next():
+                        told += data
+            assert told.count(b"event: done") == 1
+            assert b"I am here." in told
+
+    run(story())
+
+
 def test_a_conversation_whose_run_waits_is_busy_and_can_be_deleted(
     database_url: str, tmp_path: Path, run: Runs
 ) -> None:

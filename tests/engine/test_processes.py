@@ -195,7 +195,7 @@ def test_any_process_ends_a_run_that_another_drives(
             sent = await town.send(first, ann)
             await town.model.reached("gate")
             if not is_bus_up:
-                second.bus.cut()  # type: ignore[attr-defined]
+                await second.bus.close()
             loop = asyncio.get_running_loop()
             begun = loop.time()
             cancelled = await second.runs.cancel(ann, sent.id)

@@ -1,4 +1,4 @@
-"""Several houses of one database in one event loop, joined by a bus that can be cut, and a model for them.
+"""Several houses of one database in one event loop, each as in a process of its own, and a model for them.
 
 A house that is `killed` neither beats nor drives nor says anything more, as after kill -9.
 """
@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-
-from bus.joined import Joined
 
 from luxx.accounts.caller import Caller
 from luxx.config import (
@@ -68,7 +66,6 @@ class Town:
         **limits: int,
     ) -> None:
         self.model = ScriptedProvider(model)
-        self.joined = Joined()
         self._folder = folder
         self._url = database_url
         self._grace_seconds = grace_seconds
@@ -102,8 +99,6 @@ class Town:
             data_dir=str(self._folder / "data"),
         )
         house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"}, kind)
-        if not house.store.is_sqlite:
-            house.bus = self.joined.bus(house.process)
         await house.open()
         self._open.append(house)
         return house
@@ -118,8 +113,7 @@ class Town:
     async def kill(self, house: House) -> None:
         """As by SIGKILL: its rows stay as they are."""
         self._open.remove(house)
-        if not house.store.is_sqlite:
-            self.joined.leave(house.process)
+        await house.bus.close()
         durable = house.durable
         tasks = [driven.task for driven in durable.drives().values()]
         await durable.reaper.close()

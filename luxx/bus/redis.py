@@ -37,48 +37,60 @@ class RedisWire:
         self._all = f"{self._prefix}:all".encode()
         self._own = b""
         self._places: dict[bytes, bytes] = {}
-        self._client: Redis | None = None
+        self._listening: Any = None
+        self._sending: Any = None
         make_client(url)
 
     async def open(self, process: str) -> None:
         """Connects, and notes where the stream of all ends."""
-        self._client = client = make_client(self._url)
+        pool = make_client(self._url).connection_pool
+        self._listening, self._sending = await pool.get_connection(), await pool.get_connection()
         self._own = self._stream(process)
-        newest: Any = await client.xrevrange(self._all, count=1)
+        newest = await _asked(self._sending, b"XREVRANGE", self._all, b"+", b"-", b"COUNT", b"1")
         # Known already where it was away for a moment: it reads on from there.
         self._places.setdefault(self._own, b"0-0")
         self._places.setdefault(self._all, newest[0][0] if newest else b"0-0")
 
     async def listen(self, hear: Callable[[bytes], None]) -> None:
         """Reads both streams on."""
-        assert self._client is not None
-        client: Any = self._client
+        assert self._listening is not None
+        options = (b"COUNT", READ_AT_ONCE, b"BLOCK", BLOCK_MS, b"STREAMS")
         while True:
             async with asyncio.timeout(BLOCK_MS / 1000 + PATIENCE_SECONDS):
-                read = await client.xread(self._places, count=READ_AT_ONCE, block=BLOCK_MS)
+                read = await _asked(
+                    self._listening, b"XREAD", *options, *self._places, *self._places.values()
+                )
             for stream, entries in read or ():
                 for place, fields in entries:
                     self._places[stream] = place
-                    hear(fields.get(FIELD, b""))
+                    hear(fields[1])
 
     async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
         """All of them in one round trip."""
-        assert self._client is not None
-        pipeline = self._client.pipeline(transaction=False)
-        for to, packet in packets:
-            pipeline.xadd(self._stream(to), {FIELD: packet}, maxlen=KEPT, approximate=True)
-        for to in {to for to, _ in packets}:
-            pipeline.expire(self._stream(to), EXPIRES_SECONDS)
-        await pipeline.execute()
+        assert self._sending is not None
+        commands: list[tuple[Any, ...]] = [
+            (b"XADD", self._stream(to), b"MAXLEN", b"~", KEPT, b"*", FIELD, packet) for to, packet in packets
+        ]
+        commands += [(b"EXPIRE", self._stream(to), EXPIRES_SECONDS) for to in {to for to, _ in packets}]
+        await self._sending.send_packed_command(self._sending.pack_commands(commands))
+        for _ in commands:
+            await self._sending.read_response()
 
     async def close(self) -> None:
         """Ends the connections. Its own stream is left to expire."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        for connection in (self._listening, self._sending):
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+        self._listening = self._sending = None
 
     def _stream(self, process: str | None) -> bytes:
         return self._all if process is None else f"{self._prefix}:{process}".encode()
+
+
+async def _asked(connection: Any, *command: Any) -> Any:
+    """The answer to one command, straight from its connection: the client's layers cost more than Redis."""
+    await connection.send_command(*command)
+    return await connection.read_response()
 
 
 def make_client(url: str) -> "Redis":
@@ -97,6 +109,7 @@ def make_client(url: str) -> "Redis":
             # With a timeout of its own it would swallow a cancellation now and then; ours are outside.
             socket_timeout=None,
             client_name="luxx",
+            protocol=2,
         )
     except ValueError as error:
         raise ConfigError(f"hub.url: {error}; write redis://host:6379/0") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -138,13 +139,15 @@ def files_are_whole(folder: Path) -> None:
             connection.close()
 
 
-async def settled(cluster: Cluster, waiting: "asyncio.Future[Any]", seconds: float) -> None:
+async def settled(cluster: Cluster, ann: Roamer, waiting: "asyncio.Future[Any]", seconds: float) -> None:
     """That all that was going on ends within this once every process is there."""
     assert all(member.is_up for member in cluster.members)
-    try:
-        async with asyncio.timeout(seconds):
-            await waiting
-    except TimeoutError:
+    done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    if not done:
+        print(f"at {time.monotonic():.1f} these streams are open:", *ann.watching.values(), sep="\n  ")
         for said, found in (await asyncio.to_thread(rows, cluster, UNENDED, PROCESSES)).items():
             print(said, *found, sep="\n  ")
-        raise
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        raise AssertionError(f"not all has ended within {seconds} s of the last trouble")
+    await waiting

@@ -30,10 +30,14 @@ class Roamer(Person):
 
     async def tried(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response | None:
         """The answer, or None where there was none, or only that there cannot be one now."""
+        mark = object()
+        self.watching[id(mark)] = f"{method} {path} asked at {time.monotonic():.1f}"
         try:
             response = await self.ask(method, path, body, **more)
         except httpx.TransportError:
             return None
+        finally:
+            del self.watching[id(mark)]
         if response.status_code in AWAY:
             self.refused += 1
             check_refusal(response)
@@ -100,6 +104,7 @@ class Roamer(Person):
         if screen.last_id:
             headers["last-event-id"] = str(screen.last_id)
         seen = len(screen.frames)
+        self.watching[id(screen)] = f"{run_id} at {screen.last_id}, asked for at {time.monotonic():.1f}"
         try:
             async with self._client.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
                 if response.status_code in AWAY:

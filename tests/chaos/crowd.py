@@ -119,7 +119,8 @@ class Crowd:
         async with asyncio.TaskGroup() as tasks:
             # For as long as there is trouble: what is bounded is how long it takes after the last.
             steady = tasks.create_task(self._ann.see_through(run_id, timeout=None))
-            frames = self._chance.randint(1, 40)
+            # Each stream begins with the run as it is: who left after that would never get on.
+            frames = self._chance.randint(3, 40)
             restless = tasks.create_task(self._ann.see_through(run_id, frames=frames, timeout=None))
             cancelling = tasks.create_task(self._cancel_if_wished(number, run_id))
         return Talk(

@@ -20,18 +20,24 @@ AWAY = frozenset({502, 503})
 
 
 class Roamer(Person):
-    """The admin, through the round robin. `refused` counts the answers that said "not now"."""
+    """The admin, through the round robin. `refused` counts the answers that said "not now"; `watching` tells
+    of each stream that is open where it stands, for whoever looks for one that never ends."""
 
     def __init__(self, url: str, token: str = "") -> None:
         super().__init__(url, token)
         self.refused = 0
+        self.watching: dict[int, str] = {}
 
     async def tried(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response | None:
         """The answer, or None where there was none, or only that there cannot be one now."""
+        mark = object()
+        self.watching[id(mark)] = f"{method} {path} asked at {time.monotonic():.1f}"
         try:
             response = await self.ask(method, path, body, **more)
         except httpx.TransportError:
             return None
+        finally:
+            del self.watching[id(mark)]
         if response.status_code in AWAY:
             self.refused += 1
             check_refusal(response)
@@ -98,17 +104,31 @@ class Roamer(Person):
         if screen.last_id:
             headers["last-event-id"] = str(screen.last_id)
         seen = len(screen.frames)
+        self.watching[id(screen)] = f"{run_id} at {screen.last_id}, asked for at {time.monotonic():.1f}"
         try:
             async with self._client.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
                 if response.status_code in AWAY:
                     return False
                 assert response.status_code == 200, (await response.aread()).decode()
-                async for _ in Stream(response, screen):
+                stream = Stream(response, screen)
+                self._note(run_id, stream)
+                async for _ in stream:
+                    self._note(run_id, stream)
                     if frames and len(screen.frames) >= seen + frames and screen.done is None:
                         return True
         except httpx.TransportError:
             pass
+        finally:
+            self.watching.pop(id(screen), None)
         return len(screen.frames) > seen + 1
+
+    def _note(self, run_id: str, stream: Stream) -> None:
+        screen = stream.screen
+        last = screen.frames[-1].event if screen.frames else "nothing"
+        self.watching[id(screen)] = (
+            f"{run_id} at {screen.last_id}, {last} came at {time.monotonic():.1f}, "
+            f"asked as {stream.response.headers.get('x-request-id')}"
+        )
 
     @staticmethod
     def _make(url: str) -> httpx.AsyncClient:

@@ -46,7 +46,7 @@ def test_while_the_bus_is_away_clients_elsewhere_see_every_run_whole(
                 await asyncio.sleep(AWAY_SECONDS)
                 cutting.cancel()
                 crowd.end()
-                await settled(several, talking, RUN_SECONDS)
+                await settled(several, ann, talking, RUN_SECONDS)
                 await all_is_well(ann, crowd, model, desk)
                 await asyncio.to_thread(database_is_true, several)
             finally:

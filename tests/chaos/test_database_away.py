@@ -55,7 +55,7 @@ async def under_load(cluster: Cluster, trouble: Callable[[], Awaitable[None]]) -
             await model.arrived(2 * SPOKEN, RUN_SECONDS)
             await trouble()
             crowd.end()
-            await settled(cluster, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
+            await settled(cluster, ann, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
             await all_is_well(ann, crowd, model, desk)
             await asyncio.to_thread(database_is_true, cluster)
         finally:

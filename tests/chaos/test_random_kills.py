@@ -83,7 +83,7 @@ async def one_round(cluster: Cluster, ann: Roamer, count: int, chance: random.Ra
             talking = asyncio.ensure_future(crowd.talk())
             await beside(talking, troubled(cluster, model, count, chance))
             crowd.end()
-            await settled(cluster, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
+            await settled(cluster, ann, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
             await all_is_well(ann, crowd, model, desk)
             await asyncio.to_thread(database_is_true, cluster)
             assert sum(talk.deaths for talk in crowd.talks) >= count // 2, "troubles that disturbed nobody"

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from journeys.desk import Desk
 from journeys.screen import Screen
 from journeys.scripts import PREFACE
-from sqlalchemy import create_engine, text
+from sqlalchemy import TextClause, create_engine, text
 from sqlalchemy.engine import make_url
 
 from chaos.cluster import Cluster
@@ -22,7 +23,11 @@ GAPS = text(
     "GROUP BY runs.id, runs.last_seq "
     "HAVING count(run_events.seq) <> runs.last_seq OR coalesce(max(run_events.seq), 0) <> runs.last_seq"
 )
-UNENDED = text("SELECT id, status FROM runs WHERE status NOT IN ('completed', 'failed', 'cancelled')")
+UNENDED = text(
+    "SELECT id, status, phase, owner, fence, last_seq, is_cancelled FROM runs "
+    "WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+)
+PROCESSES = text("SELECT id, kind, pid, lease_until FROM processes")
 HELD = text("SELECT id FROM conversations WHERE run_id IS NOT NULL")
 OPEN_CALLS = text("SELECT run_id, step_index FROM tool_calls WHERE status IN ('pending', 'running')")
 
@@ -104,20 +109,22 @@ async def stored_as_seen(ann: Roamer, talk: Talk) -> None:
     assert (run["status"], message["status"]) == expected
 
 
-def database_is_true(cluster: Cluster) -> None:
-    """Logs without gaps; nothing called running that nobody drives, and nothing held by what has ended."""
+def rows(cluster: Cluster, *statements: TextClause) -> dict[str, list[Any]]:
+    """What the database itself says, past all processes."""
     url = make_url(cluster.database_url)
     if url.get_backend_name() == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            found = {
-                str(statement): list(map(tuple, connection.execute(statement)))
-                for statement in (GAPS, UNENDED, HELD, OPEN_CALLS)
-            }
+            return {str(said): list(map(tuple, connection.execute(said))) for said in statements}
     finally:
         engine.dispose()
+
+
+def database_is_true(cluster: Cluster) -> None:
+    """Logs without gaps; nothing called running that nobody drives, and nothing held by what has ended."""
+    found = rows(cluster, GAPS, UNENDED, HELD, OPEN_CALLS)
     assert not any(found.values()), {said: rows for said, rows in found.items() if rows}
 
 
@@ -132,8 +139,15 @@ def files_are_whole(folder: Path) -> None:
             connection.close()
 
 
-async def settled(cluster: Cluster, waiting: "asyncio.Future[Any]", seconds: float) -> None:
+async def settled(cluster: Cluster, ann: Roamer, waiting: "asyncio.Future[Any]", seconds: float) -> None:
     """That all that was going on ends within this once every process is there."""
     assert all(member.is_up for member in cluster.members)
-    async with asyncio.timeout(seconds):
-        await waiting
+    done, _ = await asyncio.wait({waiting}, timeout=seconds)
+    if not done:
+        print(f"at {time.monotonic():.1f} these streams are open:", *ann.watching.values(), sep="\n  ")
+        for said, found in (await asyncio.to_thread(rows, cluster, UNENDED, PROCESSES)).items():
+            print(said, *found, sep="\n  ")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        raise AssertionError(f"not all has ended within {seconds} s of the last trouble")
+    await waiting

@@ -111,7 +111,7 @@ class House:
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
         self.lock = DataDirLock(self.data_dir)
-        self.engine = open_engine(url)
+        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)

@@ -7,6 +7,7 @@ who lost a run and who waits for a place is found out in `reaping.py`.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import structlog
 from sqlalchemy import Connection
@@ -63,6 +64,7 @@ class Durable:
         self._is_alone = is_alone
         self._driven: dict[str, Driven] = {}
         self._hurry = asyncio.Event()
+        self.turn: AbstractAsyncContextManager[object] = nullcontext() if is_alone else asyncio.Lock()
         self.process = process.id
         self.is_open = False
         self.reaper = Reaper(

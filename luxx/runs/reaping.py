@@ -7,6 +7,7 @@ Looking is done at each beat, when a place is free, and when another process say
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import msgspec
@@ -51,6 +52,7 @@ class Driver(Protocol):
     """Who drives runs here (`durable.py`). Once it is not `is_open`, it takes nothing more."""
 
     is_open: bool
+    turn: AbstractAsyncContextManager[object]
 
     def drives(self) -> dict[str, Driven]: ...
 
@@ -222,7 +224,8 @@ class Reaper:
         self.has_queue = bool(seen.queued)
         self.has_others_queue = bool(seen.queued - seen.kinds)
         if seen.lost or seen.cancelled or seen.queued & seen.kinds:
-            taken = await self._store.write(lambda session: self._take(session, seen))
+            async with self._driver.turn:
+                taken = await self._store.write(lambda session: self._take(session, seen))
             await self._driver.start_taken(taken)
 
     def _see(self, session: Session) -> Seen:

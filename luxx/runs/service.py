@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy.orm import Session
@@ -18,6 +18,7 @@ from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
 from luxx.providers.service import ProviderService
 from luxx.runs.admission import NewChat, admit
 from luxx.runs.brief import ChatRequest
+from luxx.runs.engine import Engine
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
@@ -54,32 +55,6 @@ ANSWER_SECONDS = 1.0
 
 LOOK_SECONDS = 0.1
 """How often a run that another process drives is looked at."""
-
-
-class Engine(Protocol):
-    """Who drives runs (`durable.py`)."""
-
-    process: str
-    """The name of this process, which owns the runs that it drives."""
-
-    is_open: bool
-    """Whether it takes anything more."""
-
-    async def begin(self, run: Run) -> None:
-        """Drives a run that was admitted just now, or sees to it that it is driven in its turn."""
-        ...
-
-    def cancel(self, run_id: str) -> bool:
-        """Fires the run's cancel signal if it is driven in this process; else whoever drives it is told."""
-        ...
-
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
-        ...
-
-    async def wait(self, run_id: str, seconds: float | None) -> None:
-        """Returns when the run is no longer driven in this process, or after `seconds`."""
-        ...
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +150,8 @@ class RunService:
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
             return admit(session, caller, conversation, chat, self._engine.process, self._limits)
 
-        run = await self._store.write(work)
+        async with self._engine.turn:
+            run = await self._store.write(work)
         self._told(run.id, caller.user_id)
         return run
 

@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
+    InternalError,
     OperationalError,
     ResourceClosedError,
     SQLAlchemyError,
@@ -40,6 +42,9 @@ CASELESS = "luxx_caseless"
 
 POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "tcp_user_timeout": 30_000}
 """Seconds, seconds and milliseconds: a server that is gone is noticed, and nothing waits for it for ever."""
+
+TOO_SILENT = "25P03"
+"""PostgreSQL's code for a transaction that it ended because nothing was asked in it for too long."""
 
 SQLITE_READ = {"luxx_read": True}
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
@@ -73,10 +78,14 @@ def resolve_url(url: str, data_dir: Path) -> URL:
     return parsed if path.is_absolute() else parsed.set(database=str(data_dir / path))
 
 
-def open_engine(url: URL) -> Engine:
-    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys)."""
+def open_engine(url: URL, *, silence_seconds: float | None = None) -> Engine:
+    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys).
+
+    `silence_seconds`: PostgreSQL ends a transaction in which it was asked nothing for so long. A process that
+    is frozen in the middle of one would keep its locks from all others.
+    """
     if url.get_backend_name() == "postgresql":
-        return create_engine(
+        engine = create_engine(
             url,
             pool_size=READERS,
             max_overflow=READERS,
@@ -84,6 +93,9 @@ def open_engine(url: URL) -> Engine:
             hide_parameters=True,
             connect_args=POSTGRESQL_PATIENCE,
         )
+        if silence_seconds is not None:
+            event.listen(engine, "connect", partial(_bound_silence, silence_seconds))
+        return engine
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
     engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
@@ -91,6 +103,12 @@ def open_engine(url: URL) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _bound_silence(seconds: float, connection: Any, _record: Any) -> None:
+    connection.autocommit = True
+    connection.execute(f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}")
+    connection.autocommit = False
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
@@ -179,8 +197,16 @@ class Store:
         return self._write_alone(work) if self._writer is None else self._writer.submit(work).result()
 
     def _write_alone(self, work: Work[T]) -> T:
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            return work(session)
+        try:
+            with Session(self.engine, expire_on_commit=False) as session, session.begin():
+                return work(session)
+        except InternalError as error:
+            if getattr(error.orig, "sqlstate", None) != TOO_SILENT:
+                raise
+            # This process was frozen, or far too slow: to whoever asked, the database went away.
+            raise OperationalError(
+                error.statement, error.params, cast("BaseException", error.orig)
+            ) from error
 
     def close(self) -> None:
         """Ends the threads after what they hold is done."""

@@ -1,12 +1,15 @@
 """Processes of one database: who is alive, whose runs are taken up, and who may not write any more."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from engine.conftest import Runs
 from engine.town import GATED, LEASE_SECONDS, Town, ended, one_gate_each, says, status_of, types_of, until
@@ -386,5 +389,37 @@ def test_operators_see_the_processes_and_what_they_drive(shared_url: str, tmp_pa
             with pytest.raises(NotAllowed):
                 await house.processes.list_page(ann, page=1, page_size=20)
             town.model.release("gate")
+
+    run(story())
+
+
+def test_a_process_that_freezes_in_a_transaction_keeps_its_locks_no_longer_than_its_lease(
+    shared_url: str, tmp_path: Path, run: Runs
+) -> None:
+    """Else nobody could be admitted while it is frozen; once it wakes, to it the database was away."""
+
+    async def story() -> None:
+        async with Town(tmp_path, shared_url, says(*GATED)) as town:
+            first, second = await town.house(), await town.house()
+            ann = await town.person(first, "ann")
+            has_lock, wakes = threading.Event(), threading.Event()
+
+            def frozen(session: Session) -> None:
+                find_place(session.connection(), ann.user_id, RunKind.CHAT, first.config.limits)
+                has_lock.set()
+                assert wakes.wait(30)
+                session.execute(select(1))
+
+            freezing = asyncio.create_task(first.store.write(frozen))
+            try:
+                await asyncio.to_thread(has_lock.wait, 10)
+                async with asyncio.timeout(LEASE_SECONDS + 2):
+                    sent = await town.send(second, ann)
+            finally:
+                wakes.set()
+            with pytest.raises(OperationalError):
+                await freezing
+            town.model.release("gate")
+            await ended(second, ann, sent)
 
     run(story())

@@ -36,7 +36,7 @@ SECRET_TEXT = re.compile(
     re.IGNORECASE,
 )
 LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "litestar")
-QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack")
+QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack", "uvicorn.sockets")
 """Libraries whose info is our debug."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -168,6 +168,7 @@ class Metrics:
             registry=at,
         )
         self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=at)
+        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=at)
 
     def _describe_runs(self) -> None:
         at = self.registry

@@ -19,13 +19,14 @@ from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationView, MessageView
 from luxx.files.attachments import AttachmentReader
 from luxx.runs.service import AskingAgain, RunService
+from luxx.wire.message import MAX_ATTACHMENTS
 
 
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`attachments` left out are the old message's; an empty list is none."""
 
     content: Text
-    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] | UnsetType = UNSET
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] | UnsetType = UNSET
 
 
 class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -85,6 +85,14 @@ class ServiceInfoController(Controller):
     opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
+    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
+    async def page(
+        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
+    ) -> Response[str]:
+        """A page for people: what runs and how to begin."""
+        text = _page(str(request.base_url).rstrip("/"), service_state)
+        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
+
     @get("/", media_type=MediaType.JSON)
     async def info(
         self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
@@ -93,6 +101,14 @@ class ServiceInfoController(Controller):
         if "text/html" in request.headers.get("accept", "").lower():
             return Redirect("/ui/", status_code=303)
         return Response(success(ServiceInfo(name="Luxx", version=service_state.version)))
+
+
+class ProbeController(Controller):
+    """What watches over processes asks; workers answer it too."""
+
+    path = "/"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("service",)
 
     @get("/health")
     async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
@@ -130,14 +146,6 @@ class ServiceInfoController(Controller):
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
         return Response(service_state.metrics.render(), media_type=PROMETHEUS)
-
-    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
-    async def page(
-        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
-    ) -> Response[str]:
-        """A page for people: what runs and how to begin."""
-        text = _page(str(request.base_url).rstrip("/"), service_state)
-        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
 
 
 async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:

@@ -22,6 +22,9 @@ from luxx.runs.watch import Watch
 RECHECK_SECONDS = 3.0
 """An ended sign-in cuts its streams within 5 s, whichever server ended it."""
 
+COME_AGAIN = b"retry: 1000\n\n"
+"""To clients of a server that stops: attach again in a second, in milliseconds."""
+
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -62,7 +65,8 @@ class _Stream(ASGIResponse):
             with self._watch.attached():
                 while data := await self._watch.next():
                     await straight({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = COME_AGAIN if self._watch.is_cut else b""
+            await send({"type": "http.response.body", "body": last, "more_body": False})
         except OSError:
             pass  # The client went away between two frames; the run goes on.
         finally:

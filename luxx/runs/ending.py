@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message
-from luxx.errors import LuxxError, ProviderError
+from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
 from luxx.store.tables import table_of
@@ -29,6 +29,8 @@ _free = (
 _encode = msgspec.json.Encoder().encode
 
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+CUT_SHORT = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+"""Reasons of a completed run that had more to say."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,14 @@ CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED,
 def failed(error: LuxxError) -> Ending:
     """The ending of a run that an error ended."""
     return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
+
+
+def ended_by(error: LuxxError) -> Ending:
+    """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
+    if not isinstance(error, LimitReached):
+        return failed(error)
+    reason = StopReason(error.stop_reason)
+    return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
 
 
 def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Event]:
@@ -81,7 +91,6 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
         "usage": _encode(state.usage).decode(),
         "cost": state.cost,
         "owner": None,
-        "lease_until": None,
         "finished_at": utc_now(),
     }
 
@@ -126,6 +135,6 @@ def _has_replay(state: ChatState) -> bool:
 
 def _message_status(state: ChatState, ending: Ending) -> str:
     if ending.status == RunStatus.COMPLETED:
-        return COMPLETE
+        return PARTIAL if ending.stop_reason in CUT_SHORT else COMPLETE
     said = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
     return PARTIAL if said or ending.status == RunStatus.CANCELLED else FAILED

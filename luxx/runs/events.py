@@ -65,11 +65,20 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class RunLog:
-    """The log of one run, for the one process that drives it."""
+    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk."""
 
     def __init__(
-        self, store: Store, channel: Channel, signal: CancelSignal, *, run_id: str, fence: int, seq: int
+        self,
+        store: Store,
+        channel: Channel,
+        signal: CancelSignal,
+        *,
+        run_id: str,
+        fence: int,
+        seq: int,
+        on_status: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_status = on_status
         self._store = store
         self._channel = channel
         self._signal = signal
@@ -105,6 +114,8 @@ class RunLog:
         await self._signal.hold(self._store.write(work))
         self.seq = values["last_seq"]
         self._publish(logged, rows)
+        if "status" in values:
+            self._on_status()
         return logged
 
     def preview(self, entries: Sequence[Entry]) -> list[LoggedEvent]:

@@ -6,6 +6,7 @@ falls off the ring is sent back to the log. Everything here runs on the event lo
 """
 
 import asyncio
+import sys
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from typing import Protocol
@@ -17,6 +18,11 @@ from luxx.runs.frames import OpenStep
 RING = 2048
 """Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
 
+KEPT = 32
+"""Frames kept where nobody lags, and as many again between cuts: 20 kB of deltas."""
+
+NOWHERE = sys.maxsize
+"""The place of a reader that will find its place anew: it needs nothing that is in the ring."""
 
 TAKEN_BACK = 1000
 """Frames that took a step back which are kept for watchers that fell off the ring."""
@@ -41,7 +47,16 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 BREAK = Frame(b"", is_break=True)
 
 
-class Tail(Protocol):
+class Reader(Protocol):
+    """Somebody who reads a ring on from a place."""
+
+    @property
+    def place(self) -> int:
+        """The index of the first frame that it has not read; NOWHERE where it needs none."""
+        ...
+
+
+class Tail(Reader, Protocol):
     """Somebody in another process who follows a channel (`telling.py`)."""
 
     def stir(self) -> None:
@@ -68,8 +83,10 @@ class Channel:
         self.open_steps: dict[int, OpenStep] = {}
         self.watchers = 0
         self.tails: Collection[Tail] = ()
+        self.readers: set[Reader] = set()
         self._frames: list[Frame] = []
         self._base = 0
+        self._full = 2 * KEPT
         self._taken_back: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -118,14 +135,21 @@ class Channel:
     def publish(self, *frames: Frame) -> None:
         """Adds frames and wakes whoever waits."""
         self._frames += frames
-        if len(self._frames) > 2 * RING:
-            cut = len(self._frames) - RING
-            del self._frames[:cut]
-            self._base += cut
+        if len(self._frames) > self._full:
+            self._cut()
         if self._waiting:
             self.wake()
         for tail in self.tails:
             tail.stir()
+
+    def _cut(self) -> None:
+        """Lets go of what all readers have read, and of what those that lag too far have not."""
+        slowest = min((reader.place for reader in (*self.readers, *self.tails)), default=NOWHERE)
+        # One that has fallen off the ring already keeps nothing.
+        start = max(min(slowest, self.end - KEPT), self.end - RING, self._base)
+        del self._frames[: start - self._base]
+        self._base = start
+        self._full = max(2 * KEPT, min(2 * len(self._frames), 2 * RING))
 
     def since(self, index: int) -> list[Frame] | None:
         """The frames from `index` on; None where the ring no longer holds it."""
@@ -213,10 +237,21 @@ class Hub:
                     self._relay.left(channel)
                 self._forget(channel)
 
+    def tell(self, run_id: str, *frames: Frame) -> None:
+        """To those who watch a run here: what was logged while nobody drives it."""
+        channel = self._channels.get(run_id)
+        if channel is not None:
+            channel.publish(*frames)
+
     @property
     def watchers(self) -> int:
         """How many clients follow runs here."""
         return sum(channel.watchers for channel in self._channels.values())
+
+    def is_watched(self, run_id: str) -> bool:
+        """Whether somebody follows the run here."""
+        channel = self._channels.get(run_id)
+        return channel is not None and channel.watchers > 0
 
     def close(self) -> None:
         """Ends every watch: the server stops, and clients attach again where they were."""

@@ -7,18 +7,17 @@ from typing import Protocol
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from luxx.runs.leases import DRIVABLE
 from luxx.runs.models import RunRow
+from luxx.runs.questions_rows import wake
 from luxx.store.engine import Store
 from luxx.wire.run import ENDED
 
 PATIENCE_SECONDS = 5.0
-"""How long is waited for runs to end; one that another process drives ends at its next beat or append."""
+"""How long is waited for runs to end; one of another process ends once that is told, or at its beat."""
 
 LOOK_SECONDS = 0.25
 
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
-_driven = RunRow.status.in_(DRIVABLE)
 
 
 class Engine(Protocol):
@@ -57,7 +56,8 @@ def cancel_runs_of(session: Session, user_id: int) -> None:
         .values(is_cancelled=True)
         .execution_options(synchronize_session=False)
     )
+    wake(session.connection(), RunRow.user_id == user_id)
 
 
 def _running(session: Session, user_id: int) -> list[str]:
-    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _driven)))
+    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _not_ended)))

@@ -9,7 +9,7 @@ import time
 
 from luxx.bus.core import Bus
 from luxx.runs.frames import OpenStep
-from luxx.runs.hub import Channel, Frame
+from luxx.runs.hub import NOWHERE, Channel, Frame
 from luxx.runs.relayed import (
     DRIVEN,
     FRAMES,
@@ -98,6 +98,11 @@ class RunTail:
         self._is_stirred = False
         self._is_new = True
         self._told: dict[int, OpenStep] = {}
+
+    @property
+    def place(self) -> int:
+        """See `Reader`."""
+        return NOWHERE if self._is_new else self._index
 
     def begin_anew(self) -> None:
         """The next thing told begins a new stream."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, logged_frame, run_frame
-from luxx.runs.hub import Channel, Frame, Hub
+from luxx.runs.hub import NOWHERE, Channel, Frame, Hub
 from luxx.store.engine import Store
 from luxx.wire.event import ENDING
 from luxx.wire.run import ENDED, Run
@@ -50,20 +50,33 @@ class Watch:
 
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
-        self._is_attached = True
-        self._channel = self._hold.enter_context(self._hub.watched(self._run.id, is_begun=False))
+        self._attach(is_begun=False)
         self._is_placed = self._is_first = True
         self._index = self._channel.end
 
     @contextmanager
     def attached(self) -> Generator[None]:
         """Keeps the run's channel for as long as it is watched."""
-        with self._hold as hold:
+        with self._hold:
             if not self._is_attached:
-                self._is_attached = True
-                is_begun = self._run.status not in ENDED
-                self._channel = hold.enter_context(self._hub.watched(self._run.id, is_begun=is_begun))
+                self._attach(is_begun=self._run.status not in ENDED)
             yield
+
+    def _attach(self, *, is_begun: bool) -> None:
+        self._is_attached = True
+        self._channel = self._hold.enter_context(self._hub.watched(self._run.id, is_begun=is_begun))
+        self._channel.readers.add(self)
+        self._hold.callback(self._channel.readers.discard, self)
+
+    @property
+    def place(self) -> int:
+        """See `Reader`."""
+        return self._index if self._is_placed or self._is_live else NOWHERE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because the server stops: the client is to attach again, where it was."""
+        return self._hub.closed.is_set() and not self._is_over
 
     def stop(self) -> None:
         """Ends the watch at once, from outside: the client left, or was signed out."""
@@ -81,6 +94,9 @@ class Watch:
                     return data
                 continue
             frames = channel.since(self._index)
+            if frames and self._misses_some(frames):
+                self._is_live = self._is_placed = False
+                continue
             if frames:
                 self._index += len(frames)
                 if data := self._join(frames):
@@ -158,6 +174,11 @@ class Watch:
         if until is not None and after >= until:
             return []
         return await self._store.read(lambda session: read_page(session, run_id, after, until))
+
+    def _misses_some(self, frames: list[Frame]) -> bool:
+        """Whether something was logged elsewhere, while nobody drove the run here, that is not among them."""
+        first = next((frame.seq for frame in frames if frame.seq), 0)
+        return first > self._sent + 1
 
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -45,6 +45,11 @@ SQLITE_READ = {"luxx_read": True}
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
 """All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
 
+SAVEPOINTS = {
+    "do_savepoint": "SAVEPOINT ",
+    "do_release_savepoint": "RELEASE ",
+    "do_rollback_to_savepoint": "ROLLBACK TO ",
+}
 GROUP_LIMIT = 64
 """Most writes in one commit, so that the first of them does not wait long."""
 
@@ -82,6 +87,7 @@ def open_engine(url: URL) -> Engine:
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
     engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
+    _shorten_savepoints(engine.dialect)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -96,9 +102,23 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "cache_size=-16000",
+        "cache_size=-2000",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _shorten_savepoints(dialect: Dialect) -> None:
+    """Savepoints straight to the driver: made as statements, they are a third of a write in a group."""
+
+    def plainly(statement: str) -> Callable[[Connection, str], None]:
+        def run(connection: Connection, name: str) -> None:
+            driver: Any = connection.connection.driver_connection
+            driver.execute(statement + name)
+
+        return run
+
+    for name, statement in SAVEPOINTS.items():
+        setattr(dialect, name, plainly(statement))
 
 
 def _caseless(text: str | None) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from api.conftest import connect
+from api.conftest import ASKS, connect
 from api.person import Person
 from api.server import Server
 from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
@@ -26,9 +26,10 @@ SOME_KNOWN = 0.5
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that lists the files when it is asked to, and says hello to everything else."""
+    """A model that lists the files or asks back when it is asked to, and says hello to everything else."""
     use = [Call(name="file_list", arguments={}, id="call-1"), Counts(prompt=3, completion=2)]
     rules = [
+        Rule(when=When(user="ask me", has_tool_result=False), reply=ASKS),
         Rule(when=When(user="use a tool", has_tool_result=False), reply=[*use, Finish(reason="tool_calls")]),
         Rule(reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()]),
     ]
@@ -56,14 +57,18 @@ def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]
         message = admin.good("POST", "/messages", json={"conversation_id": chat, "content": "use a tool"})
         chats.append(chat)
         messages.append(message["id"])
-    run = admin.good("GET", f"/runs?subject_id={chats[2]}")["items"][0]
+    asking = admin.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": asking, "content": "ask me"}
+    run_id = admin.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    question = admin.good("GET", f"/runs/{run_id}/questions")["items"][0]
     file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
     return {
         "file_id": file["id"],
         "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
         "conversation_id": chats[0],
         "message_id": messages[1],
-        "run_id": run["id"],
+        "run_id": run_id,
+        "question_id": question["id"],
         "call_id": "call-1",
         "provider_id": provider_id,
     }

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import Tenant, User
 from luxx.clock import timestamp, utc_now
+from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow
 from luxx.house import House
 from luxx.runs.models import RunEventRow, RunRow
@@ -55,7 +56,7 @@ def entry(**more: Any) -> UsageEntry:
 def reported(engine: Engine, **query: Any) -> UsageReport:
     store = Store(engine)
     try:
-        return asyncio.run(UsageService(store).report(ANN, UsageQuery(**query)))
+        return asyncio.run(UsageService(store, LimitsConfig(), 10).report(ANN, UsageQuery(**query)))
     finally:
         store.close()
 

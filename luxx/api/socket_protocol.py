@@ -1,0 +1,69 @@
+"""How sockets are spoken to uvicorn: bounds on what one client can make the server hold, before any of our
+code sees it. What is said on a socket is in `sockets.py`.
+"""
+
+import logging
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+MOST_BYTES = 16 * 1024
+"""Of one message."""
+
+MOST_FRAGMENTS = 64
+"""Of one message: empty ones add no bytes and could go on for ever."""
+
+PING_SECONDS = 20.0
+"""How often a client is asked for a sign of life, and how long it is waited for."""
+
+
+class BoundedSocketProtocol(WebSocketsSansIOProtocol):
+    """Takes nothing from a client that does not read: it would be answered, and the answers pile up."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # A line for everybody who knocks would be an access log, which there is none of.
+        self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        """As uvicorn's, but reading goes on only where writing does."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if self.writable.is_set():
+                self.transport.resume_reading()
+        return message
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            # Refused with an answer: uvicorn would complain that there was no handshake.
+            self.handshake_complete = True
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) >= MOST_FRAGMENTS:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+
+def socket_options() -> dict[str, Any]:
+    """For `uvicorn.Config`. Not compressed: short messages gain nothing, and each socket would keep 64 kB."""
+    return {
+        "ws": BoundedSocketProtocol,
+        "ws_max_size": MOST_BYTES,
+        "ws_ping_interval": PING_SECONDS,
+        "ws_ping_timeout": PING_SECONDS,
+        "ws_per_message_deflate": False,
+    }

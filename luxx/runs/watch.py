@@ -94,9 +94,6 @@ class Watch:
                     return data
                 continue
             frames = channel.since(self._index)
-            if frames and self._misses_some(frames):
-                self._is_live = self._is_placed = False
-                continue
             if frames:
                 self._index += len(frames)
                 if data := self._join(frames):
@@ -174,11 +171,6 @@ class Watch:
         if until is not None and after >= until:
             return []
         return await self._store.read(lambda session: read_page(session, run_id, after, until))
-
-    def _misses_some(self, frames: list[Frame]) -> bool:
-        """Whether something was logged elsewhere, while nobody drove the run here, that is not among them."""
-        first = next((frame.seq for frame in frames if frame.seq), 0)
-        return first > self._sent + 1
 
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:

@@ -24,6 +24,9 @@ KEPT = 32
 NOWHERE = sys.maxsize
 """The place of a reader that will find its place anew: it needs nothing that is in the ring."""
 
+TAKEN_BACK = 1000
+"""Frames that took a step back which are kept for watchers that fell off the ring."""
+
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """`seq` is 0 for what is not logged; `step` and `text` are set on deltas.
@@ -66,13 +69,14 @@ class Channel:
 
     `driver` is set while the run is driven in this process. `is_fed`: whoever drives it, its frames come
     here; else there is only the log, which goes up to `known` at least. `is_gone`: the run was deleted.
+    `taken_back` counts the frames that took back what a lost producer had said.
     """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.logged = 0
         self.known = 0
-        self.breaks = 0
+        self.taken_back = 0
         self.driver: object | None = None
         self.is_fed = False
         self.is_gone = False
@@ -83,6 +87,7 @@ class Channel:
         self._frames: list[Frame] = []
         self._base = 0
         self._full = 2 * KEPT
+        self._taken_back: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     @property
@@ -97,27 +102,35 @@ class Channel:
 
     def begin(self, logged: int, steps: Iterable[OpenStep] = ()) -> None:
         """A producer begins, at this place of the log and with these steps open."""
-        left = self._emptied(self.open_steps.values())
+        left = self._take_back()
         # The dictionary stays the same one: a driver's reader holds it.
         self.open_steps.clear()
         self.open_steps.update({step.index: step for step in steps})
         self.logged, self.is_fed = logged, True
         if logged or self.open_steps or left:
             # Whoever watched so far may lack what is between: back to the log, then on from here.
-            self.breaks += 1
             self.publish(*left, BREAK)
 
     def cease(self) -> None:
         """The producer ends. What it left open is nowhere but here: it is said anew, or never."""
-        left = self._emptied(self.open_steps.values())
+        left = self._take_back()
         self.open_steps.clear()
         self.is_fed = False
         self.publish(*left)
         self.wake()
 
-    @staticmethod
-    def _emptied(steps: Iterable[OpenStep]) -> list[Frame]:
-        return [Frame(step.emptied(), 0, step, empties=True) for step in steps]
+    def taken_back_since(self, count: int) -> bytes | None:
+        """The frames that took steps back after the first `count`; None where they are no longer kept."""
+        missed = self.taken_back - count
+        if missed > len(self._taken_back):
+            return None
+        return b"".join(self._taken_back[len(self._taken_back) - missed :])
+
+    def _take_back(self) -> list[Frame]:
+        frames = [Frame(step.emptied(), 0, step, empties=True) for step in self.open_steps.values()]
+        self.taken_back += len(frames)
+        self._taken_back = [*self._taken_back, *(frame.data for frame in frames)][-TAKEN_BACK:]
+        return frames
 
     def publish(self, *frames: Frame) -> None:
         """Adds frames and wakes whoever waits."""

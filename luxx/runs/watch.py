@@ -41,7 +41,7 @@ class Watch:
         self._is_live = False
         self._is_over = False
         self._index = 0
-        self._breaks = 0
+        self._taken_back = 0
         self._looked = 0
         self._until: int | None = None
         self._snapshots = b""
@@ -94,21 +94,22 @@ class Watch:
                     return data
                 continue
             frames = channel.since(self._index)
-            if frames and self._misses_some(frames):
-                self._is_live = self._is_placed = False
-                continue
             if frames:
                 self._index += len(frames)
                 if data := self._join(frames):
                     self._last_sent = time.monotonic()
                     return data
                 continue
-            if frames is None and channel.breaks == self._breaks:
-                # Fell off the ring.
+            if frames is None:
+                # Fell off the ring. What it has shown meanwhile may have been taken back.
                 self._is_live = self._is_placed = False
+                data = channel.taken_back_since(self._taken_back)
+                if data is None:
+                    break
+                if data:
+                    return data
                 continue
-            if frames is None or channel.is_gone:
-                # The run is no more; or the client was shown what a lost driver said, nobody knows how much.
+            if channel.is_gone:
                 break
             if not channel.is_fed and channel.known > max(self._sent, self._looked):
                 # Nobody feeds the ring, and the log has grown.
@@ -139,7 +140,8 @@ class Watch:
             self._sent = page[-1].seq
             self._is_over = any(event.type in ENDING for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
-        if self._until is None and self._channel.is_fed:
+        has_begun = self._channel.is_fed or self._channel.taken_back > self._taken_back
+        if self._until is None and has_begun:
             # Its frames began to come while the log was read: take their place, and what is open there.
             self._is_placed = False
             return b""
@@ -156,7 +158,7 @@ class Watch:
             await channel.news()
         self._is_placed = True
         self._index, self._until, self._snapshots = channel.end, None, b""
-        self._breaks, self._looked = channel.breaks, channel.known
+        self._taken_back, self._looked = channel.taken_back, channel.known
         if channel.is_fed:
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged
@@ -170,11 +172,6 @@ class Watch:
             return []
         return await self._store.read(lambda session: read_page(session, run_id, after, until))
 
-    def _misses_some(self, frames: list[Frame]) -> bool:
-        """Whether something was logged elsewhere, while nobody drove the run here, that is not among them."""
-        first = next((frame.seq for frame in frames if frame.seq), 0)
-        return first > self._sent + 1
-
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:
             return frames[0].data
@@ -183,6 +180,7 @@ class Watch:
             # What follows continues something that is not here.
             self._is_live = self._is_placed = False
             frames = frames[:end]
+        self._taken_back += sum(frame.empties for frame in frames)
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
         out: list[bytes] = []
         for frame in frames[known[-1] + 1 :] if known else frames:

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 from journeys.desk import Desk
 from journeys.person import Person
-from journeys.scripts import says
+from journeys.scripts import PROSE, says, words
+from sqlalchemy import TextClause, text
 
 from chaos.cluster import FROZEN_SECONDS, TAKEN_UP_SECONDS, Cluster
 from chaos.conftest import Play
 from chaos.crowd import Crowd, script
 from chaos.postgres import Postgres
 from chaos.roamer import Roamer, until
-from chaos.truth import all_is_well, database_is_true, settled
+from chaos.truth import all_is_well, database_is_true, rows, settled
 from luxx.providers.scripted import ScriptedProvider, Text
 
 PEOPLE = 3
@@ -25,11 +26,20 @@ BACK_SECONDS = 10.0
 SPOKEN = 2
 """Messages that are through before anything happens: then the others are at all points of their lives."""
 
-FROZEN_AT_MOST = 40
-HOLDS_A_LOCK = (
-    "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
-    "WHERE locktype = 'advisory' AND granted AND state = 'idle in transaction'"
+FROZEN_AT_MOST = 60
+IDLE_SECONDS = 0.15
+ROOMS = 6
+IDLE = (
+    f"state = 'idle in transaction' AND state_change < clock_timestamp() - interval '{IDLE_SECONDS} s' "
+    "AND datname = current_database()"
 )
+ADMITTING = text(
+    f"SELECT pid FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE {IDLE} "
+    "AND locktype = 'advisory' AND granted"
+)
+APPENDING = text(f"SELECT pid FROM pg_stat_activity WHERE {IDLE} AND query LIKE 'INSERT INTO run_events%'")
+
+Then = Callable[[Person], Awaitable[None]]
 
 
 async def is_ready(person: Person) -> bool:
@@ -84,41 +94,87 @@ def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answe
     play(several, under_load(several, trouble))
 
 
-def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_from_admitting(
-    several: Cluster, postgres: Postgres, play: Play
-) -> None:
-    async def frozen_with_a_lock(cluster: Cluster) -> None:
-        for _ in range(FROZEN_AT_MOST):
-            cluster.webs[0].freeze()
-            for _ in range(3):
-                # The server may still be at the last statement that was sent to it.
-                if (await asyncio.to_thread(postgres.ask, HOLDS_A_LOCK))[0][0]:
-                    return
+async def frozen_in(cluster: Cluster, where: TextClause) -> None:
+    """The first process, frozen in the middle of such a transaction: the database waits for its next word."""
+    for _ in range(FROZEN_AT_MOST):
+        cluster.webs[0].freeze()
+        # So long it must have been waiting to be the frozen one's: the others go on.
+        await asyncio.sleep(IDLE_SECONDS * 1.5)
+        found = await asyncio.to_thread(rows, cluster, where)
+        if any(found.values()):
+            return
+        cluster.webs[0].thaw()
+        await asyncio.sleep(random.uniform(0, 0.05))
+    pytest.fail(f"frozen {FROZEN_AT_MOST} times, and never there")
+
+
+async def keep_sending(person: Person, conversation: str) -> None:
+    while True:
+        await person.post("/messages", {"conversation_id": conversation, "content": "Hello"})
+
+
+async def frozen_while_busy(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
+    """People talk at the first process, it freezes there, and `then` must come to its end in time."""
+    async with cluster.people() as people:
+        first, second = people[:2]
+        rooms = [await first.conversation(model.url) for _ in range(ROOMS)]
+        busy = [asyncio.create_task(keep_sending(first, room)) for room in rooms]
+        await model.arrived(ROOMS)
+        try:
+            await frozen_in(cluster, where)
+            async with asyncio.timeout(TAKEN_UP_SECONDS):
+                await then(second)
+        finally:
+            for task in busy:
+                task.cancel()
             cluster.webs[0].thaw()
-            await asyncio.sleep(0.01)
-        pytest.fail(f"frozen {FROZEN_AT_MOST} times, and never with a lock")
+            await asyncio.gather(*busy, return_exceptions=True)
+        async with asyncio.timeout(TAKEN_UP_SECONDS + RUN_SECONDS):
+            await until(lambda: none_runs(second))
 
+
+async def none_runs(person: Person) -> bool:
+    return not (await person.get("/runs", status="running"))["total"]
+
+
+def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_from_admitting(
+    several: Cluster, play: Play
+) -> None:
     async def scene() -> None:
-        async with ScriptedProvider(says(Text(text="Hi."))) as model, several.people() as people:
-            first, second = people[:2]
-            rooms = [await first.conversation(model.url) for _ in range(6)]
-            *mine, yours = rooms
-            is_over = False
+        async with ScriptedProvider(says(Text(text="Hi."))) as model:
 
-            async def keep_sending(conversation: str) -> None:
-                while not is_over:
-                    await first.post("/messages", {"conversation_id": conversation, "content": "Hello"})
+            async def another_is_served(elsewhere: Person) -> None:
+                run = await elsewhere.begin(await elsewhere.conversation(model.url))
+                assert (await elsewhere.see(run["id"])).text == "Hi."
 
-            busy = [asyncio.create_task(keep_sending(one)) for one in mine]
-            await model.arrived(5)
-            await frozen_with_a_lock(several)
-            try:
-                async with asyncio.timeout(TAKEN_UP_SECONDS):
-                    run = await second.begin(yours)
-                    await second.see(run["id"])
-            finally:
-                is_over = True
-                several.webs[0].thaw()
-                await asyncio.gather(*busy, return_exceptions=True)
+            await frozen_while_busy(several, model, ADMITTING, another_is_served)
+
+    play(several, scene())
+
+
+def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_others_from_taking_it_up(
+    several: Cluster, play: Play
+) -> None:
+    async def scene() -> None:
+        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model:
+            model.release("middle")
+            pid = several.webs[0].process.pid
+            driven = text(
+                "SELECT runs.id FROM runs JOIN processes ON processes.id = runs.owner "
+                f"WHERE runs.status = 'running' AND processes.pid = {pid}"
+            )
+
+            async def its_runs_are_others(_: Person) -> None:
+                frozen = await asyncio.to_thread(rows, several, driven)
+                names = ", ".join(f"'{run_id}'" for (run_id,) in frozen[str(driven)])
+                assert names, "it drove nothing"
+                left = text(f"SELECT id FROM runs WHERE id IN ({names}) AND fence = 1 AND status = 'running'")
+
+                async def taken_up() -> bool:
+                    return not any((await asyncio.to_thread(rows, several, left)).values())
+
+                await until(taken_up)
+
+            await frozen_while_busy(several, model, APPENDING, its_runs_are_others)
 
     play(several, scene())

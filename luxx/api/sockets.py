@@ -185,7 +185,8 @@ class Socket:
         while self._close is None:
             with suppress(TimeoutError):
                 # Not all of them in the same moment.
-                await asyncio.wait_for(self._wake.wait(), RESTATE_SECONDS * random.uniform(0.8, 1.2))
+                async with asyncio.timeout(RESTATE_SECONDS * random.uniform(0.8, 1.2)):
+                    await self._wake.wait()
             if not self._wake.is_set():
                 self.restate()
             self._wake.clear()
@@ -233,7 +234,8 @@ class Socket:
             logger.exception("socket_broke")
             with suppress(OSError, WebSocketDisconnect, TimeoutError):
                 closing = {"type": "websocket.close", "code": BROKE.code, "reason": BROKE.reason}
-                await asyncio.wait_for(self._send(closing), PATIENCE_SECONDS)
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await self._send(closing)
 
 
 class Sockets:

@@ -83,6 +83,8 @@ class Notices:
         self._new_users: set[int] = set()
         self._pending: dict[str, bool] = {}
         self._seen: dict[str, RunStatus] = {}
+        self._met: dict[str, RunStatus] = {}
+        """As runs stood when somebody began to listen: no news by itself, but what is told of them is."""
         self._news = asyncio.Event()
         self._next_sweep = 0.0
         bus.on(TOPIC, self._hear)
@@ -123,8 +125,10 @@ class Notices:
     async def keep_telling(self) -> None:
         """Passes on what is told, and sweeps, until cancelled."""
         while True:
+            # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the news.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), SWEEP_SECONDS)
+                async with asyncio.timeout(SWEEP_SECONDS):
+                    await self._news.wait()
             self._news.clear()
             try:
                 await self._pass_on_pending()
@@ -176,19 +180,22 @@ class Notices:
         """What happened before somebody listened is no news to them."""
         users = list(self._new_users)
         for news in await self._read_of(users):
-            self._seen.setdefault(news.run_id, news.status)
+            self._met.setdefault(news.run_id, news.status)
         self._new_users.difference_update(users)
 
     async def _sweep(self) -> None:
         found = await self._read_of(list(self._ears))
+        known = self._met | self._seen
         here = {news.run_id for news in found}
         # What was going on and is neither going on nor young any more has ended since.
-        gone = [run_id for run_id, status in self._seen.items() if status not in ENDED and run_id not in here]
+        gone = [run_id for run_id, status in known.items() if status not in ENDED and run_id not in here]
         found += await self._store.read(lambda session: read_news(session.connection(), gone))
         for news in found:
-            if self._seen.get(news.run_id) != news.status:
+            if known.get(news.run_id) != news.status:
                 self._pass_on(news)
-        self._seen = {run_id: status for run_id, status in self._seen.items() if run_id in here}
+        for statuses in (self._met, self._seen):
+            for run_id in statuses.keys() - here:
+                del statuses[run_id]
 
     async def _read_of(self, users: list[int]) -> list[RunNews]:
         if not users:

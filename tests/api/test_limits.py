@@ -180,14 +180,17 @@ def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
     carol: Person, upstream: ScriptedProvider
 ) -> None:
     for _ in range(4):
-        carol.good("POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend"})
+        carol.good(
+            "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
+        )
     left = limits_of(carol)["tokens_per_day"]["left"]
     assert left == TOKENS_PER_DAY - 4 * 2_700
     # A prompt that leaves room for an answer, but not for the longest: two letters are taken for a token.
     body = {"conversation_id": new_chat(carol), "content": "spend" + "e" * 1_650, "tools": False}
     carol.good("POST", "/messages", json=body)
     assert 256 <= upstream.requests[-1].json["max_completion_tokens"] < MOST_ANSWER
-    refused = carol.ask("POST", "/messages", json={"conversation_id": new_chat(carol), "content": "hello"})
+    body = {"conversation_id": new_chat(carol), "content": "hello", "tools": False}
+    refused = carol.ask("POST", "/messages", json=body)
     assert refused.status_code == 429
     assert refused.json()["detail"]["kind"] == "tokens_per_day"
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
@@ -195,7 +198,9 @@ def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
 
 def test_a_day_that_has_no_room_for_a_first_word_is_told_as_a_spent_one(carol: Person) -> None:
     for _ in range(4):
-        carol.good("POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend"})
+        carol.good(
+            "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
+        )
     body = {"conversation_id": new_chat(carol), "content": "x" * 2_400, "tools": False}
     refused = carol.bad("POST", "/messages", 429, json=body)
     assert refused["detail"]["kind"] == "tokens_per_day"

@@ -148,7 +148,8 @@ def test_a_change_in_one_process_is_told_in_another_at_once(
             await put_run(store, TALK, "completed", run_id)
             here.told(run_id, None)
             await elsewhere.until(lambda ear: [note.run_id for note in ear.notes] == [run_id])
-            assert watching.changes == [TALK, TALK]
+            # A sweep may say the same once more: that something is to be looked at.
+            assert set(watching.changes) == {TALK}
             assert watching.notes == []
 
     asyncio.run(run())
@@ -270,7 +271,10 @@ def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
             leave()
-            before = reads
+            before = -1
+            while before != reads:  # What it had begun to read for the listener.
+                before = reads
+                await asyncio.sleep(0.2)
             here.told(await put_run(store, TALK, "completed"), 1)
             for _ in range(20):
                 await asyncio.sleep(0)

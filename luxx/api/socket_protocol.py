@@ -14,6 +14,12 @@ MOST_BYTES = 16 * 1024
 MOST_FRAGMENTS = 64
 """Of one message: empty ones add no bytes and could go on for ever."""
 
+MOST_AFTER_CLOSE = 64 * 1024
+"""What a client may still be sending when it is told that the socket is closed."""
+
+LINGER_SECONDS = 5.0
+"""How long a client has to take its leave once the server has."""
+
 PING_SECONDS = 20.0
 """How often a client is asked for a sign of life, and how long it is waited for."""
 
@@ -25,6 +31,16 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(*given, **named)
         # A line for everybody who knocks would be an access log, which there is none of.
         self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
+        self._after_close = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Cuts off who talks on after the end: uvicorn would read it all, for as long as it comes."""
+        if self.close_sent:
+            self._after_close += len(data)
+            if self._after_close > MOST_AFTER_CLOSE:
+                self.transport.abort()
+                return
+        super().data_received(data)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -45,7 +61,10 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
         return message
 
     async def send(self, message: Any) -> None:
+        was_open = not self.close_sent
         await super().send(message)
+        if was_open and self.close_sent:
+            self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         if self.initial_response is not None and self.close_sent:
             # Refused with an answer: uvicorn would complain that there was no handshake.
             self.handshake_complete = True

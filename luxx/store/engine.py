@@ -282,6 +282,8 @@ class _GroupWriter:
             group, ends = self._take()
             if group:
                 self._commit(group)
+            # Else what it holds would live until the next write.
+            del group
         self._kept.close()
         self._refuse_late()
 

@@ -105,10 +105,6 @@ async def survive(cluster: Cluster, rounds: int, troubles: int) -> None:
     assert cluster.troubles == rounds * troubles
 
 
-def test_five_troubles_on_one_process_lose_nothing_and_repeat_nothing(alone: Cluster, play: Play) -> None:
-    play(alone, survive(alone, 1, FEW))
-
-
 def test_five_troubles_among_several_processes_lose_nothing_and_repeat_nothing(
     several: Cluster, play: Play
 ) -> None:

@@ -114,8 +114,7 @@ class Cluster:
     ) -> None:
         assert database_url or webs + workers == 1, "SQLite serves one process"
         self.folder = folder
-        self.troubles = 0
-        self.freezes = 0
+        self.troubles = self.kills = self.freezes = 0
         self.proxy = RoundRobin()
         self._hold = ExitStack()
         common = {
@@ -160,7 +159,7 @@ class Cluster:
             if member.is_up:
                 member.thaw()
         await self.start_all()
-        self.troubles = self.freezes = 0
+        self.troubles = self.kills = self.freezes = 0
         for member in self.members:
             member.lines.clear()
 
@@ -181,6 +180,7 @@ class Cluster:
     async def kill(self, member: Member) -> None:
         """SIGKILL; counted."""
         self.troubles += 1
+        self.kills += 1
         await asyncio.to_thread(member.kill)
 
     async def stop(self, member: Member) -> None:

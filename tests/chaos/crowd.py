@@ -46,7 +46,7 @@ class Talk(msgspec.Struct, kw_only=True):
     """One message that was acknowledged, and what its watchers saw.
 
     `deaths` counts the troubles that fell into its life; `cancelled` is the status that the answer to the
-    cancel named, empty where nobody cancelled or it had ended.
+    cancel named, `ended` where it came too late or twice, empty where nobody cancelled.
     """
 
     number: int
@@ -139,4 +139,5 @@ class Crowd:
         await asyncio.sleep(self._chance.uniform(0, CANCEL_WITHIN_SECONDS))
         answer = await self._ann.surely("POST", f"/runs/{run_id}/cancel")
         assert answer.status_code in (200, 409), answer.text
-        return answer.json()["data"]["status"] if answer.status_code == 200 else ""
+        # 409: it had ended, perhaps by an earlier try of this cancel whose answer was lost.
+        return answer.json()["data"]["status"] if answer.status_code == 200 else "ended"

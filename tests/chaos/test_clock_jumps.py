@@ -54,7 +54,7 @@ def script() -> Script:
     return Script(rules=[*rules, Rule(name="whole", when=When(user="ann"), reply=[Text(text=PROSE)])])
 
 
-@pytest.mark.parametrize("jump", ["+3600", "-3600"])
+@pytest.mark.parametrize("jump", ["+3600", pytest.param("-3600", marks=pytest.mark.long, id="back-short")])
 def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
     skewed: Cluster, play: Play, jump: str
 ) -> None:

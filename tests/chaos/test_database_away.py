@@ -72,7 +72,7 @@ async def under_load(cluster: Cluster, trouble: Callable[[], Awaitable[None]]) -
             await model.stop()
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long, id="fast-short"), "immediate"])
 def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answered(
     several: Cluster, postgres: Postgres, play: Play, mode: str
 ) -> None:

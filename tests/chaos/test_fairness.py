@@ -34,7 +34,7 @@ def model_port() -> int:
     return free_port()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long, id="postgresql-short")])
 def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> Iterator[Cluster]:
     """A server with few places: one process on SQLite, two on PostgreSQL."""
     environment = {

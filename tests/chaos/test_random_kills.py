@@ -24,14 +24,14 @@ CALLS_SECONDS = 6.0
 """How the time of the next trouble is chosen, and how long it waits for calls that do not come."""
 
 LONG_SECONDS = 2980.0
-FEW = 5
+FEW = 4
 ROUND = 20
-"""Troubles after which all is looked at."""
+"""Kills after which all is looked at."""
 
 RUN_SECONDS = 20.0
 """How long a run may take that nothing disturbs, on a machine that is busy with other things as well."""
 
-EVEN = {Trouble.KILL: 6, Trouble.STOP: 2, Trouble.FREEZE: 2}
+MOSTLY = {Trouble.KILL: 8, Trouble.STOP: 1, Trouble.FREEZE: 1}
 
 
 async def some_time(model: ScriptedProvider, chance: random.Random) -> None:
@@ -46,16 +46,20 @@ async def some_time(model: ScriptedProvider, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(*BETWEEN_SECONDS))
 
 
-async def troubled(cluster: Cluster, model: ScriptedProvider, count: int, chance: random.Random) -> None:
-    """So many troubles, several at once where there are several processes; at the end all are well again."""
+async def troubled(cluster: Cluster, model: ScriptedProvider, kills: int, chance: random.Random) -> None:
+    """So many kills and other troubles between them, several at once where there are several processes; at
+    the end all are well again.
+    """
+    left = kills
     async with asyncio.TaskGroup() as tasks:
         mending: list[asyncio.Task[None]] = []
-        for _ in range(count):
+        while left:
             await some_time(model, chance)
             while not (well := cluster.well()):
                 await asyncio.wait(mending, return_when=asyncio.FIRST_COMPLETED)
                 mending = [task for task in mending if not task.done()]
-            trouble = chance.choices(list(EVEN), list(EVEN.values()))[0]
+            trouble = chance.choices(list(MOSTLY), list(MOSTLY.values()))[0]
+            left -= trouble == Trouble.KILL
             mending.append(tasks.create_task(cluster.befall(chance.choice(well), trouble)))
             # Lets it begin, so that nothing else befalls the same one.
             await asyncio.sleep(0)
@@ -73,7 +77,7 @@ async def beside(talking: asyncio.Future[None], work: Coroutine[Any, Any, None])
     await doing
 
 
-async def one_round(cluster: Cluster, ann: Roamer, count: int, chance: random.Random) -> None:
+async def one_round(cluster: Cluster, ann: Roamer, kills: int, chance: random.Random) -> None:
     async with Desk(answers=True) as desk:
         model = ScriptedProvider(script(desk.port))
         await model.start()
@@ -81,35 +85,31 @@ async def one_round(cluster: Cluster, ann: Roamer, count: int, chance: random.Ra
             crowd = Crowd(ann, cluster, model, chance)
             await crowd.arrive(PEOPLE)
             talking = asyncio.ensure_future(crowd.talk())
-            await beside(talking, troubled(cluster, model, count, chance))
+            await beside(talking, troubled(cluster, model, kills, chance))
             crowd.end()
             await settled(cluster, ann, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
             await all_is_well(ann, crowd, model, desk)
             await asyncio.to_thread(database_is_true, cluster)
-            assert sum(talk.deaths for talk in crowd.talks) >= count // 2, "troubles that disturbed nobody"
+            assert sum(talk.deaths for talk in crowd.talks) >= kills // 2, "troubles that disturbed nobody"
             print(f"{len(crowd.talks)} messages, {len(model.requests)} calls, {len(desk.visits)} visits")
         finally:
             await model.stop()
 
 
-async def survive(cluster: Cluster, rounds: int, troubles: int) -> None:
+async def survive(cluster: Cluster, rounds: int, kills: int) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     chance = random.Random(seed)
     begun = time.monotonic()
     async with Roamer(cluster.url) as ann:
         for _ in range(rounds):
-            await one_round(cluster, ann, troubles, chance)
+            await one_round(cluster, ann, kills, chance)
         took = time.monotonic() - begun
-        print(f"{cluster.troubles} troubles, {cluster.deaths} deaths, {ann.refused} refusals, {took:.0f} s")
-    assert cluster.troubles == rounds * troubles
+        print(f"{cluster.kills} kills of {cluster.troubles} troubles, {ann.refused} refusals, {took:.0f} s")
+    assert cluster.kills == rounds * kills
 
 
-def test_five_troubles_on_one_process_lose_nothing_and_repeat_nothing(alone: Cluster, play: Play) -> None:
-    play(alone, survive(alone, 1, FEW))
-
-
-def test_five_troubles_among_several_processes_lose_nothing_and_repeat_nothing(
+def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(
     several: Cluster, play: Play
 ) -> None:
     play(several, survive(several, 1, FEW))
@@ -118,7 +118,7 @@ def test_five_troubles_among_several_processes_lose_nothing_and_repeat_nothing(
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
-def test_hundreds_of_troubles_on_one_process_lose_nothing_and_repeat_nothing(
+def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
     alone: Cluster, play: Play, rounds: int
 ) -> None:
     play(alone, survive(alone, rounds, ROUND), LONG_SECONDS)
@@ -130,7 +130,7 @@ def test_hundreds_of_troubles_on_one_process_lose_nothing_and_repeat_nothing(
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
-def test_hundreds_of_troubles_among_several_processes_lose_nothing_and_repeat_nothing(
+def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
     two_and_two: Cluster, play: Play, rounds: int
 ) -> None:
     play(two_and_two, survive(two_and_two, rounds, ROUND), LONG_SECONDS)

@@ -5,10 +5,13 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
 from live_server import ROOT, plain_environ, scripted_models
 from store.databases import new_database
 
 from luxx.providers.scripted import Rule, Script, Text
+
+pytestmark = pytest.mark.heavy
 
 SCRIPT_SECONDS = 100.0
 BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)

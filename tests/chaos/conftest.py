@@ -16,14 +16,22 @@ from luxx.store.upgrade import bring_up
 SCENE_SECONDS = 240.0
 """What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""
 
+QUICK = {"test_random_kills.py", "test_durability_page.py"}
+"""Run by `make test`; the others are heavy."""
+
 Play = Callable[..., None]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A scene and the start of its processes may take longer than other tests."""
+    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
+        if not item.path.is_relative_to(here):
+            continue
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SCENE_SECONDS * 2))
+        if item.path.name not in QUICK:
+            item.add_marker(pytest.mark.heavy)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from api.server import Server, environment, luxx_command
 from engine.fleet import LEASE_SECONDS, Member, settings_for
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
 
+pytestmark = pytest.mark.heavy
+
 REPLY = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
 SOON_SECONDS = 15.0
 LOOK_SECONDS = 0.05

@@ -17,6 +17,8 @@ from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 
+pytestmark = pytest.mark.heavy
+
 LEASE_SECONDS = 2
 PACE_SECONDS = 0.005
 """Between the model's words, so that they are not read together."""

@@ -19,6 +19,8 @@ from transfer.files import tree
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
+pytestmark = pytest.mark.heavy
+
 __all__ = ["postgresql"]
 
 SECRET = "a secret that all servers of one database share, long enough"

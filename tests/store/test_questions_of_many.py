@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from api.conftest import connect
 from api.person import Person
 from api.server import Server
@@ -13,6 +14,8 @@ from api.streams import attached, sending
 
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
 from store.databases import new_database
+
+pytestmark = pytest.mark.heavy
 
 SECRET = "a secret that all servers of one database share, long enough"
 ROUNDS = 8

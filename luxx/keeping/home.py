@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine
 from luxx.accounts.workspaces import Workspaces
 from luxx.config import Config
 from luxx.keeping.archive import sync_folder
-from luxx.store.engine import POSTGRESQL_READ, SQLITE_READ, open_engine, resolve_url
+from luxx.store.engine import open_engine, reading, resolve_url
 from luxx.vault import SECRET_FILE
 
 LAST_BACKUP = "last_backup.json"
@@ -72,9 +72,13 @@ class Home:
     @contextmanager
     def snapshot(self) -> Generator[Connection]:
         """One state of the whole database, whatever is written meanwhile."""
-        options = SQLITE_READ if self.is_sqlite else POSTGRESQL_READ
-        with self.engine.execution_options(**options).connect() as connection, connection.begin():
-            yield connection
+        engine = reading(self.engine)
+        try:
+            with engine.connect() as connection, connection.begin():
+                yield connection
+        finally:
+            if self.is_sqlite:
+                engine.dispose()
 
     def close(self) -> None:
         if self._engine is not None:

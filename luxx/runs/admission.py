@@ -78,7 +78,7 @@ def admit(
     now = utc_now()
     check_idle(conversation)
     status = find_place(session.connection(), caller.user_id, RunKind.CHAT, limits)
-    check_day(session, caller.user_id, limits, now)
+    check_day(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
     title = conversation.title

@@ -107,7 +107,7 @@ class Durable:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.reaper.close()
         try:
-            await self._store.write(lambda session: self._part(session.connection()))
+            await self._store.write_rows(self._part)
         except SQLAlchemyError:
             # The lease will be over before long.
             logger.exception("leases_not_released")
@@ -142,9 +142,9 @@ class Durable:
                 await self.start(run.run_id, run.fence)
                 continue
             logger.error("run_given_up", run_id=run.run_id, fence=run.fence)
-            await self._store.write(
-                lambda session, run=run: give_up(
-                    session, run.run_id, run.fence, error=GIVEN_UP, kind="given_up"
+            await self._store.write_rows(
+                lambda connection, run=run: give_up(
+                    connection, run.run_id, run.fence, error=GIVEN_UP, kind="given_up"
                 )
             )
 
@@ -157,10 +157,8 @@ class Durable:
 
     async def adopt(self, run_id: str) -> None:
         """Takes up a run that nobody drives; leaves one alone that another process does."""
-        taken = await self._store.write(
-            lambda session: leases.take_one(
-                session.connection(), self.process, run_id, is_alone=self._is_alone
-            )
+        taken = await self._store.write_rows(
+            lambda connection: leases.take_one(connection, self.process, run_id, is_alone=self._is_alone)
         )
         await self.start_taken(taken)
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, insert, null
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, insert, null
 
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
@@ -95,7 +94,7 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
     }
 
 
-def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Session], None]:
+def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Connection], None]:
     """Work that stores the answer, makes it the selected leaf and frees the conversation."""
     row = {
         "id": brief.message_id,
@@ -112,8 +111,7 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
         "created_at": utc_now(),
     }
 
-    def work(session: Session) -> None:
-        connection = session.connection()
+    def work(connection: Connection) -> None:
         connection.execute(_insert, row)
         index_message(connection, row)
         connection.execute(

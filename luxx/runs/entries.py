@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET
 
 from luxx.runs.events import Entry
-from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
+from luxx.runs.models import CALL_ID_LENGTH
 from luxx.wire.event import ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolResult
@@ -21,11 +21,9 @@ NOT_RUN = ToolResult.fail(
 )
 
 
-def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:
+def whole_result(run_id: str, call_id: str, output: str) -> dict[str, str]:
     """The row of an output that was cut, in what every database takes: no NUL, no endless id."""
-    return RunResultRow(
-        run_id=run_id, call_id=call_id[:CALL_ID_LENGTH], output=output.replace("\0", "\ufffd")
-    )
+    return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
 
 
 def added(sum_: float | None, cost: float | None) -> float | None:

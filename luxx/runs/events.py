@@ -91,7 +91,7 @@ class RunLog:
         entries: Sequence[Entry],
         *,
         changes: Mapping[str, Any] | None = None,
-        also: Callable[[Session], None] | None = None,
+        also: Callable[[Connection], None] | None = None,
     ) -> list[LoggedEvent]:
         """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
 
@@ -101,17 +101,16 @@ class RunLog:
         calls = noted_calls(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
 
-        def work(session: Session) -> None:
-            connection = session.connection()
+        def work(connection: Connection) -> None:
             self._claim(connection, values)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
                 keep_calls(connection, calls)
             if also is not None:
-                also(session)
+                also(connection)
 
-        await self._signal.hold(self._store.write(work))
+        await self._signal.hold(self._store.write_rows(work))
         self.seq = values["last_seq"]
         self._publish(logged, rows)
         if "status" in values:

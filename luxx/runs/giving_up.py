@@ -5,8 +5,7 @@ stored, or it brought its process down too often. Without this it would be taken
 """
 
 import msgspec
-from sqlalchemy import bindparam, insert, null, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.clock import timestamp, utc_now
 from luxx.conversations.models import ConversationRow
@@ -27,9 +26,8 @@ _seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
 )
 
 
-def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str) -> None:
+def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
     """Ends the run with `error` and `done` and frees its conversation, if it is still ours."""
-    connection = session.connection()
     run = connection.execute(_seen, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return
@@ -57,7 +55,7 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
         raise LostRun(run_id)
     close_questions(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
-    settle_left(session, run_id)
+    settle_left(connection, run_id)
 
 
 def _last_events(

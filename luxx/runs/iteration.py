@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
@@ -25,6 +24,7 @@ from luxx.runs.hub import Channel, Frame
 from luxx.runs.questions_asking import Asker
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
+from luxx.runs.tool_calls import keep_output
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
@@ -149,10 +149,9 @@ class Iteration:
         if self._spending.uses_up_calls(state):
             entries.append(Warning(message=self._spending.out_of_calls()))
 
-        def also(session: Session) -> None:
-            connection = session.connection()
+        def also(connection: Connection) -> None:
             self._context = self._crew.context_in(connection)
-            self._spending.close(session, usage)
+            self._spending.close(connection, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
         phase = RunPhase.ACTING if calls else RunPhase.THINKING
@@ -329,10 +328,9 @@ class Iteration:
             if executed.full_output is not None
         ]
 
-        def keep(session: Session) -> None:
+        def keep(connection: Connection) -> None:
             for row in whole:
-                session.merge(row)
-            session.flush()
+                keep_output(connection, row)
 
         # The model reads the results next: said here, which spares a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING

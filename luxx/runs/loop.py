@@ -9,6 +9,7 @@ from typing import assert_never
 
 import structlog
 from msgspec.structs import replace
+from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -159,8 +160,8 @@ class ChatLoop:
         except Exception:
             logger.exception("run_given_up", run_id=turn.brief.run_id)
             run_id = turn.brief.run_id
-            await self._store.write(
-                lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
+            await self._store.write_rows(
+                lambda connection: give_up(connection, run_id, fence, error=BROKE, kind=broke.kind)
             )
             self._told(run_id, turn.brief.user_id)
 
@@ -253,11 +254,11 @@ class Turn:
             last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))
         keep = store_message(self.brief, last, ending)
 
-        def also(session: Session) -> None:
-            keep(session)
+        def also(connection: Connection) -> None:
+            keep(connection)
             if last.asked:
-                close_questions(session.connection(), self.brief.run_id)
-            self.spending.close(session, usage)
+                close_questions(connection, self.brief.run_id)
+            self.spending.close(connection, usage)
 
         events = [*entries, *ending_events(self.brief, last, ending)]
         await self.log.append(events, changes=ending_changes(last, ending), also=also)
@@ -289,10 +290,10 @@ class Turn:
             await self._settle(iteration, completed)
 
     async def _tell_of_lost_call(self, lost: UsageEntry) -> None:
-        def also(session: Session) -> None:
+        def also(connection: Connection) -> None:
             # With a limit, what was set aside for the call has been entered already.
             if not self.spending.has_settled:
-                record(session, lost)
+                record(connection, lost)
 
         await self.log.append([Warning(message=RESUMED)], phase=RunPhase.THINKING, also=also)
 

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, select
 
 from luxx.clock import new_id
 from luxx.errors import ToolFailed
@@ -37,6 +37,7 @@ PERMISSIONS = [
 WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
 
 _encode = msgspec.json.Encoder().encode
+_cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
 
 class Asker:
@@ -91,23 +92,22 @@ class Asker:
             )
             entries.append(asked)
             put.append(asked)
-        row = await self._wait(entries, put)
-        if row.is_cancelled:
+        if await self._wait(entries, put):
             raise RunCancelled
 
     async def wait_on(self) -> None:
         """Lets a run that was taken up with its questions open wait on."""
         await self._wait([], [])
 
-    async def _wait(self, entries: list[Entry], put: list[QuestionAsked]) -> RunRow:
-        found: list[RunRow] = []
+    async def _wait(self, entries: list[Entry], put: list[QuestionAsked]) -> bool:
+        """Whether a person has ended the run meanwhile."""
+        found: list[bool] = []
 
-        def keep(session: Session) -> None:
-            connection = session.connection()
+        def keep(connection: Connection) -> None:
             if put:
                 now = database_now(connection)
                 insert_questions(connection, [self._row(asked, now) for asked in put])
-            found.append(session.get_one(RunRow, self._brief.run_id))
+            found.append(connection.execute(_cancelled, {"run_id": self._brief.run_id}).scalar_one())
 
         await self._log.append(entries, phase=RunPhase.WAITING, changes=WAITING, also=keep)
         return found[-1]

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from luxx.clock import utc_now
 from luxx.config import LimitsConfig
@@ -77,10 +77,10 @@ class Spending:
         if self._brief.fence <= 1:
             return
 
-        def work(session: Session) -> tuple[bool, Spent]:
-            return settle_left(session, self._brief.run_id), spent_by_run(session, self._brief.run_id)
+        def work(connection: Connection) -> tuple[bool, Spent]:
+            return settle_left(connection, self._brief.run_id), spent_by_run(connection, self._brief.run_id)
 
-        self.has_settled, spent = await store.write(work)
+        self.has_settled, spent = await store.write_rows(work)
         known = spent_in(state)
         self._before = Spent(tokens=spent.tokens - known.tokens, cost=spent.cost - known.cost)
 
@@ -111,11 +111,11 @@ class Spending:
         answers: list[Answer] = []
         brief = self._brief
 
-        def also(session: Session) -> None:
+        def also(connection: Connection) -> None:
             rooms = self._rooms_of_run(log.state)
             if self._has_daily:
-                take_turn(session, brief.user_id)
-                rooms += self._rooms_of_day(session)
+                take_turn(connection, brief.user_id)
+                rooms += self._rooms_of_day(connection)
             answer = judged(call, rooms, may_wait=may_wait)
             answers.append(answer)
             if answer.verdict == Verdict.FITS:
@@ -125,7 +125,7 @@ class Spending:
                     "completion_tokens": answer.tokens,
                     "cost": call.cost(answer.tokens) if call.is_priced else None, "made_at": utc_now(),
                 }  # fmt: skip
-                set_aside(session, row)
+                set_aside(connection, row)
 
         await log.append([], also=also)
         return answers[-1]
@@ -141,8 +141,8 @@ class Spending:
             rooms.append(Room(limit=Limit.COST_PER_RUN, amount=limits.cost_per_run, spent=cost))
         return rooms
 
-    def _rooms_of_day(self, session: Session) -> list[Room]:
-        day, limits = day_of(session, self._brief.user_id), self._limits
+    def _rooms_of_day(self, connection: Connection) -> list[Room]:
+        day, limits = day_of(connection, self._brief.user_id), self._limits
         spent, held = day.spent, day.held
         tokens = Room(
             limit=Limit.TOKENS_PER_DAY, amount=limits.tokens_per_day, spent=spent.tokens, held=held.tokens
@@ -150,12 +150,12 @@ class Spending:
         cost = Room(limit=Limit.COST_PER_DAY, amount=limits.cost_per_day, spent=spent.cost, held=held.cost)
         return [room for room in (tokens, cost) if room.amount]
 
-    def close(self, session: Session, entry: UsageEntry | None) -> None:
+    def close(self, connection: Connection, entry: UsageEntry | None) -> None:
         """Records a completion's line, if it has one, and gives back what was set aside for it."""
         if entry is not None:
-            record(session, entry)
+            record(connection, entry)
         if self._has_amounts:
-            release(session, self._brief.run_id)
+            release(connection, self._brief.run_id)
 
     def calls_too_many(self, state: ChatState) -> list[Step]:
         """The calls that wait to be started although the run has made those it may."""

@@ -9,9 +9,8 @@ from types import TracebackType
 from typing import Self
 
 import structlog
-from sqlalchemy import bindparam
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from luxx.errors import LimitReached
 from luxx.runs.cancel import CancelSignal
@@ -69,11 +68,11 @@ class WallTime:
             return
         values = {**self._key, "seconds": time.monotonic() - self._started}
 
-        def work(session: Session) -> None:
-            session.connection().execute(_keep, values)
+        def work(connection: Connection) -> None:
+            connection.execute(_keep, values)
 
         try:
-            await self._store.write(work)
+            await self._store.write_rows(work)
         except SQLAlchemyError as error:
             logger.warning("time_not_kept", run_id=self._key["b_id"], error=str(error))
 

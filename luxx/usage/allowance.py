@@ -50,7 +50,7 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iterations: int) -> UsageLimits:
     """The caller's own."""
-    day = day_of(session, caller.user_id)
+    day = day_of(session.connection(), caller.user_id)
     spent, held = day.spent, day.held
     return UsageLimits(
         resets_at=midnight_of(utc_now()) + timedelta(days=1),

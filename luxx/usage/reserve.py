@@ -10,9 +10,21 @@ from datetime import datetime
 from enum import StrEnum
 
 import msgspec
-from sqlalchemy import Integer, String, bindparam, column, delete, func, insert, select, table, text, true
+from sqlalchemy import (
+    Connection,
+    Integer,
+    String,
+    bindparam,
+    column,
+    delete,
+    func,
+    insert,
+    select,
+    table,
+    text,
+    true,
+)
 from sqlalchemy import literal as value
-from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
 from luxx.config import LimitsConfig
@@ -183,34 +195,33 @@ def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
         )
 
 
-def day_of(session: Session, user_id: int) -> Day:
+def day_of(connection: Connection, user_id: int) -> Day:
     """What the user spent today and what is set aside, as of one moment."""
-    row = session.connection().execute(_day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
+    row = connection.execute(_day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
     return Day(
         Spent(tokens=int(row.tokens), cost=float(row.cost)),
         Spent(tokens=int(row.held_tokens), cost=float(row.held_cost)),
     )
 
 
-def take_turn(session: Session, user_id: int) -> None:
+def take_turn(connection: Connection, user_id: int) -> None:
     """Until the transaction ends, nobody else sets anything aside for this user."""
-    connection = session.connection()
     if connection.dialect.name == "postgresql":
         # On SQLite one thread writes anyway.
         connection.execute(_in_turn, {"locks": RESERVE_LOCKS, "user_id": user_id})
 
 
-def set_aside(session: Session, row: dict[str, object]) -> None:
+def set_aside(connection: Connection, row: dict[str, object]) -> None:
     """Adds a run's reserve (`ReserveRow`)."""
-    session.connection().execute(_insert, row)
+    connection.execute(_insert, row)
 
 
-def release(session: Session, run_id: str) -> None:
+def release(connection: Connection, run_id: str) -> None:
     """Deletes a run's reserve, in the transaction that records what was spent."""
-    session.connection().execute(_release, {"b_run": run_id})
+    connection.execute(_release, {"b_run": run_id})
 
 
-def settle_left(session: Session, run_id: str) -> bool:
+def settle_left(connection: Connection, run_id: str) -> bool:
     """Enters what was set aside for a call that ended with its process; False where nothing was.
 
     How much of it the provider billed nobody knows; counting less would let spending pass the limits.
@@ -224,32 +235,28 @@ def settle_left(session: Session, run_id: str) -> bool:
         value(utc_now(), _ledger.c.created_at.type).label("created_at"),
     ).where(_reserves.c.run_id == run_id, _runs.c.id == _reserves.c.run_id)
     names = [column.name for column in left.selected_columns]
-    moved = session.connection().execute(insert(_ledger).from_select(names, left))
+    moved = connection.execute(insert(_ledger).from_select(names, left))
     if moved.rowcount:
-        release(session, run_id)
+        release(connection, run_id)
     return bool(moved.rowcount)
 
 
-def spent_by_run(session: Session, run_id: str) -> Spent:
+def spent_by_run(connection: Connection, run_id: str) -> Spent:
     """The sums of a run's lines of the ledger."""
-    row = (
-        session.connection()
-        .execute(
-            select(
-                func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
-                func.coalesce(func.sum(_ledger.c.cost), 0.0),
-            ).where(_ledger.c.run_id == run_id)
-        )
-        .one()
-    )
+    row = connection.execute(
+        select(
+            func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
+            func.coalesce(func.sum(_ledger.c.cost), 0.0),
+        ).where(_ledger.c.run_id == run_id)
+    ).one()
     return Spent(tokens=int(row[0]), cost=float(row[1]))
 
 
-def check_day(session: Session, user_id: int, limits: LimitsConfig, now: datetime) -> None:
+def check_day(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:
     """Before a run is admitted. Raises TooMany where the user's day is spent."""
     if not has_daily(limits):
         return
-    spent, wait = spent_since(session, user_id, midnight_of(now)), seconds_to_midnight(now)
+    spent, wait = spent_since(connection, user_id, midnight_of(now)), seconds_to_midnight(now)
     if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
         raise TooMany(
             f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 from sqlalchemy import Connection, bindparam, insert
-from sqlalchemy.orm import Session
 
 from luxx.clock import new_id, utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
@@ -90,15 +89,14 @@ def _measure(
                 "content": content, "created_at": utc_now(),
             }  # fmt: skip
 
-            def write(session: Session, message: dict[str, object] = message) -> None:
-                connection = session.connection()
+            def write(connection: Connection, message: dict[str, object] = message) -> None:
                 connection.execute(_insert, message)
                 index(connection, message)
                 connection.execute(
                     _touch, {"b_id": conversation_id, "now": message["created_at"], "leaf": message["id"]}
                 )
 
-            store.write_now(write)
+            store.write_rows_now(write)
             latencies.append(time.perf_counter() - begin)
 
     threads = [threading.Thread(target=work, args=(each,)) for each in conversations]

@@ -126,13 +126,13 @@ class House:
             if statement.startswith(("SELECT", "WITH")):
                 asked.append((statement, parameters))
 
-        event.listen(self.store.engine, "before_cursor_execute", listen)
+        event.listen(self.store.reading, "before_cursor_execute", listen)
         plans: dict[str, list[str]] = {}
         for name, look in self.looks().items():
             asked.clear()
             self.store.read_now(look)
             plans[name] = [line for each in list(asked) for line in self._plan(*each)]
-        event.remove(self.store.engine, "before_cursor_execute", listen)
+        event.remove(self.store.reading, "before_cursor_execute", listen)
         return plans
 
     def _plan(self, statement: str, parameters: Any) -> list[str]:

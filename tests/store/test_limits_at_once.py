@@ -160,6 +160,8 @@ def test_without_limits_nothing_is_set_aside(database_url: str, tmp_path: Path) 
 def listen(house: House, statements: list[str]) -> None:
     """Collects every statement that the house's database is given."""
 
-    @event.listens_for(house.engine, "before_cursor_execute")
-    def _note(*arguments: object) -> None:
+    def note(*arguments: object) -> None:
         statements.append(str(arguments[2]))
+
+    for engine in {house.engine, house.store.reading}:
+        event.listen(engine, "before_cursor_execute", note)

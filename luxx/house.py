@@ -67,7 +67,7 @@ from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
@@ -110,8 +110,8 @@ class House:
         self.process = new_id()
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
-        self.lock = DataDirLock(self.data_dir)
-        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds)
+        self.lock = DataDirLock(self.data_dir, sqlite_file(url))
+        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds / 2)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
@@ -262,6 +263,7 @@ def test_a_question_is_shown_and_answered_by_number_and_the_answer_goes_on(serve
 def test_ctrl_c_at_a_question_stops_the_run(server: LiveServer) -> None:
     terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
     terminal.expect("answer> ")
+    terminal.rests()
     terminal.say("\x03")
     terminal.expect("stopped")
     assert terminal.end() == 130
@@ -328,6 +330,14 @@ class Terminal:
 
     def say(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def rests(self) -> None:
+        """Returns once the program waits: between its prompt and its reading Python misses a signal."""
+        process = psutil.Process(self.process.pid)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while process.status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline, "it does not come to rest"
+            time.sleep(0.01)
 
     def expect(self, text: str) -> None:
         """Returns once `text` was shown after what was expected before."""

@@ -149,10 +149,10 @@ class AccountService:
     async def of_sign_in(self, sign_in_id: str, peer: Peer | None) -> Caller:
         """The user of a sign-in as the database has them now. Raises NotSignedIn."""
 
-        def work(session: Session):
-            return session.connection().execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
+        def work(connection: Connection):
+            return connection.execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
 
-        row = await self._store.read(work)
+        row = await self._store.read_rows(work)
         if row is None or row.revoked_at is not None or row.expires_at <= self._clock():
             _refuse_ended()
         if not row.is_active:

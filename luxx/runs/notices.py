@@ -120,7 +120,7 @@ class Notices:
 
     async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
         """Those of the sessions that are the user's, as they are now."""
-        return await self._store.read(lambda session: read_states(session.connection(), user_id, session_ids))
+        return await self._store.read_rows(lambda connection: read_states(connection, user_id, session_ids))
 
     async def keep_telling(self) -> None:
         """Passes on what is told, and sweeps, until cancelled."""
@@ -173,7 +173,7 @@ class Notices:
             return
         pending, self._pending = self._pending, {}
         ids = list(pending)
-        for news in await self._store.read(lambda session: read_news(session.connection(), ids)):
+        for news in await self._store.read_rows(lambda connection: read_news(connection, ids)):
             self._pass_on(news, is_watched=pending[news.run_id])
 
     async def _meet_new_users(self) -> None:
@@ -189,7 +189,7 @@ class Notices:
         here = {news.run_id for news in found}
         # What was going on and is neither going on nor young any more has ended since.
         gone = [run_id for run_id, status in known.items() if status not in ENDED and run_id not in here]
-        found += await self._store.read(lambda session: read_news(session.connection(), gone))
+        found += await self._store.read_rows(lambda connection: read_news(connection, gone))
         for news in found:
             if known.get(news.run_id) != news.status:
                 self._pass_on(news)
@@ -201,7 +201,7 @@ class Notices:
         if not users:
             return []
         after = id_at(int((time.time() - RECENT_SECONDS) * 1000), 0)
-        return await self._store.read(lambda session: read_news_of(session.connection(), users, after))
+        return await self._store.read_rows(lambda connection: read_news_of(connection, users, after))
 
     def _pass_on(self, news: RunNews, *, is_watched: bool = False) -> None:
         ears = self._ears.get(news.user_id)

@@ -37,8 +37,7 @@ def back_up(home: Home, path: Path) -> Manifest:
     """
     if not home.has_database:
         raise LuxxError(f"there is no database {home.url.database} to back up")
-    with new_file(path) as file:
-        archive = ArchiveWriter(file)
+    with new_file(path) as file, ArchiveWriter(file) as archive:
         with home.snapshot() as connection:
             rows = _write_tables(connection, archive)
         secret = archive.put(SECRET_MEMBER, home.secret().encode())

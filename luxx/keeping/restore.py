@@ -178,7 +178,10 @@ class _Restoring:
         connection.execute(text(f"DELETE FROM {SEARCH}"))
         with self._archive.open(part.member) as file:
             for batch in Loader(connection).batches(part, file):
-                put_back(connection, batch)
+                try:
+                    put_back(connection, batch)
+                except OverflowError as error:
+                    raise self._archive.damaged(f"what it says of {SEARCH} cannot be stored") from error
         set_sequences(connection, [SEARCH], self._manifest.sequences)
 
     def _seal(self, connection: Connection, secret: str) -> None:

@@ -31,6 +31,8 @@ from luxx.vault import Vault
 __all__ = ["postgresql"]
 
 DATABASES = ("sqlite", "postgresql")
+LONG = 140_000_000
+"""Characters; twice as many in a backup, where each of these is escaped."""
 
 
 @pytest.fixture
@@ -183,6 +185,25 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
     done = restore(there, tmp_path / "backup.zip")
     assert not there.secret_file.exists()
     assert any("sign in again" in note for note in done.notes)
+
+
+def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
+    """One that somebody could store must not take the backup from everybody."""
+    here, there = make("sqlite", "here"), make("sqlite", "there")
+    move_in(here)
+    fill(here)
+    which = "id = (SELECT min(id) FROM messages)"
+    with here.engine.begin() as connection:
+        connection.execute(text(f"UPDATE messages SET content = :long WHERE {which}"), {"long": '"' * LONG})
+    made = back_up(here, tmp_path / "backup.zip")
+    (member,) = [part.member for part in made.tables if part.name == "messages"]
+    assert member.size > 2 * LONG
+    restore(there, tmp_path / "backup.zip")
+    with there.engine.connect() as connection:
+        told = connection.scalar(
+            text(f"SELECT content = :long FROM messages WHERE {which}"), {"long": '"' * LONG}
+        )
+    assert told == 1
 
 
 def test_nul_characters_that_postgresql_cannot_hold_are_counted(make: Any, tmp_path: Path) -> None:

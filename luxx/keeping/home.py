@@ -62,7 +62,7 @@ class Home:
 
     def secret(self) -> str:
         """The secret that is in force; empty where there is none yet."""
-        if self.configured_secret:
+        if self.configured_secret or not self.is_sqlite:
             return self.configured_secret
         try:
             return self.secret_file.read_text("utf-8").strip()

@@ -61,11 +61,13 @@ def restore(home: Home, path: Path, *, replace: bool = False) -> Restored:
             )
         _check_room(home, manifest)
         archive.verify(manifest.members)
+        secret = archive.read(manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+        _check_secret(home, secret)
         name = secrets.token_hex(6)
         with staged(home, name) as aside:
             if not replace:
                 _check_empty(home)
-            return _Restoring(home, archive, manifest, aside).run(name)
+            return _Restoring(home, archive, manifest, aside).run(name, secret)
 
 
 def _check_room(home: Home, manifest: Manifest) -> None:
@@ -82,6 +84,19 @@ def _check_room(home: Home, manifest: Manifest) -> None:
             raise LuxxError(
                 f"the backup needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
             )
+
+
+def _check_secret(home: Home, secret: str) -> None:
+    """No server would start without one."""
+    here = home.configured_secret
+    if here and len(here) < SHORTEST_SECRET:
+        raise LuxxError(f"app.secret_key has {len(here)} characters and needs {SHORTEST_SECRET}")
+    if not here and not home.is_sqlite:
+        raise LuxxError("app.secret_key is not set here; set it as the servers of this database have it")
+    if not here and len(secret) < SHORTEST_SECRET:
+        raise LuxxError(
+            "the backup has no secret key; set app.secret_key, to the one that its server had if you know it"
+        )
 
 
 def _check_empty(home: Home) -> None:
@@ -111,8 +126,7 @@ class _Restoring:
         self._aside = aside
         self._notes: list[str] = list(manifest.left_out)
 
-    def run(self, name: str) -> Restored:
-        secret = self._archive.read(self._manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+    def run(self, name: str, secret: str) -> Restored:
         sweep(self._home.root)
         folder = self._home.root / f"{FOLDER}{name}"
         try:
@@ -189,8 +203,6 @@ class _Restoring:
         here = self._home.configured_secret
         if not here or here == secret:
             return
-        if len(here) < SHORTEST_SECRET:
-            raise LuxxError(f"app.secret_key has {len(here)} characters and needs {SHORTEST_SECRET}")
         vault = Vault(here, previous=[secret])
         lost = 0
         rows = connection.execute(
@@ -205,7 +217,8 @@ class _Restoring:
                 continue
             change = update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=sealed)
             connection.execute(change)
-        self._notes.append("app.secret_key is another one here: everybody has to sign in again")
+        if secret:
+            self._notes.append("app.secret_key is another one here: everybody has to sign in again")
         if lost:
             self._notes.append(f"{lost} provider keys were sealed with yet another secret; enter them anew")
 

@@ -8,11 +8,12 @@ import contextlib
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy import Connection, Engine, bindparam, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.models import User
@@ -24,7 +25,7 @@ from luxx.keeping.folders import unpack
 from luxx.keeping.home import Home, write_private
 from luxx.keeping.manifest import Manifest, TablePart
 from luxx.keeping.rows import SEARCH, Loader, set_sequences, tables_of
-from luxx.keeping.staging import FOLDER, Staged, staged, sweep
+from luxx.keeping.staging import FOLDER, MOVED, Staged, clear, staged, sweep
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
 from luxx.store.upgrade import bring_up, current_step, known_steps
@@ -34,6 +35,7 @@ MOST_SECRET = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
 """What the folder of a user is called."""
 
+AT_ONCE = 500
 SLACK = 64 * 1024 * 1024
 
 
@@ -67,7 +69,18 @@ def restore(home: Home, path: Path, *, replace: bool = False) -> Restored:
         with staged(home, name) as aside:
             if not replace:
                 _check_empty(home)
-            return _Restoring(home, archive, manifest, aside).run(name, secret)
+            done = _Restoring(home, archive, manifest, aside).run(name, secret)
+            return msgspec.structs.replace(done, notes=[*done.notes, *_left_before(home, replace=replace)])
+
+
+def _left_before(home: Home, *, replace: bool) -> list[str]:
+    """What restores that failed could not put back goes only with all that was there."""
+    left = list(home.root.glob(f"{FOLDER}*"))
+    if not replace:
+        return [f"{each} holds files of users that an earlier restore had moved away" for each in left]
+    for each in left:
+        shutil.rmtree(each, ignore_errors=True)
+    return []
 
 
 def _check_room(home: Home, manifest: Manifest) -> None:
@@ -133,12 +146,20 @@ class _Restoring:
             files = self._unpack(folder)
             self._make_database(self._aside.engine, secret)
             with ExitStack() as undo:
-                self._move_in(folder, undo)
-                self._set_secret(secret, undo)
-                self._aside.take_place(undo)
+                self._aside.take_place(undo, lambda: self._move_in(folder, secret, undo))
                 undo.pop_all()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        except Exception as error:
+            if clear(folder):
+                raise
+            said = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
+            raise LuxxError(
+                f"{said}; and not all files of users could be put back: move what is in {folder / MOVED} "
+                f"to {self._home.root}"
+            ) from error
+        except BaseException:
+            clear(folder)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
         return Restored(manifest=self._manifest, files=files, notes=self._notes)
 
     # Rows
@@ -182,11 +203,23 @@ class _Restoring:
         for part in self._manifest.tables:
             if part.name == SEARCH:
                 self._index(connection, part)
-        _release_runs(connection)
+        self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
             place = str(self._home.workspaces.path_of(user_id))
             connection.execute(update(User).where(User.id == user_id).values(workspace_path=place))
         self._seal(connection, secret)
+
+    def _release_runs(self, connection: Connection) -> None:
+        """What drove a run when the backup was made or since does not drive it here: the next start takes it
+        up, past every fence that a process may still hold."""
+        rows = connection.execute(text("SELECT id, fence FROM runs WHERE finished_at IS NULL")).all()
+        fences = {str(row.id): int(row.fence) for row in rows}
+        if not self._home.is_sqlite:
+            for run_id, fence in _fences_now(self._home.engine, list(fences)):
+                fences[run_id] = max(fences[run_id], fence)
+        change = text("UPDATE runs SET owner = NULL, fence = :fence WHERE id = :id")
+        for run_id, fence in fences.items():
+            connection.execute(change, {"id": run_id, "fence": fence + 1 if fence else 0})
 
     def _index(self, connection: Connection, part: TablePart) -> None:
         connection.execute(text(f"DELETE FROM {SEARCH}"))
@@ -233,21 +266,22 @@ class _Restoring:
                 files += unpack(file, target)
         return files
 
-    def _move_in(self, folder: Path, undo: ExitStack) -> None:
-        """Workspaces in their places; those that were there go away with `folder`.
+    def _move_in(self, folder: Path, secret: str, undo: ExitStack) -> None:
+        """Workspaces and the secret in their places; workspaces that were there go away with `folder`.
 
         All of them: somebody new may get the id of somebody who is in no backup.
         """
-        aside = folder / "replaced"
+        aside = folder / MOVED
         aside.mkdir(mode=0o700, parents=True)
         for there in _folders(self._home.root):
             gone = there.rename(aside / there.name)
-            undo.callback(gone.rename, there)
+            undo.callback(_put_back, gone, there)
         for part in self._manifest.workspaces:
             place = self._home.workspaces.path_of(part.user_id)
             new = folder / place.name
             new.rename(place)
-            undo.callback(place.rename, new)
+            undo.callback(_put_back, place, new)
+        self._set_secret(secret, undo)
 
     def _set_secret(self, secret: str, undo: ExitStack) -> None:
         home = self._home
@@ -260,6 +294,12 @@ class _Restoring:
             undo.callback(home.secret_file.unlink)
         else:
             undo.callback(write_private, home.secret_file, old)
+
+
+def _put_back(now: Path, before: Path) -> None:
+    """Nothing is lost where it cannot be: it stays where it is, and `run` tells of it."""
+    with contextlib.suppress(OSError):
+        now.rename(before)
 
 
 def _drop_foreign_keys(connection: Connection) -> list[str]:
@@ -275,6 +315,14 @@ def _drop_foreign_keys(connection: Connection) -> list[str]:
     return [f'ALTER TABLE {row.table_name} ADD CONSTRAINT "{row.conname}" {row.definition}' for row in found]
 
 
-def _release_runs(connection: Connection) -> None:
-    """What drove a run when the backup was made does not drive it here: the next start takes it up."""
-    connection.execute(text("UPDATE runs SET owner = NULL WHERE owner IS NOT NULL AND finished_at IS NULL"))
+def _fences_now(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
+    """Of those of the runs that are in the database that is to be replaced."""
+    of_these = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(
+        bindparam("ids", expanding=True)
+    )
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("runs"):
+            return
+        for at in range(0, len(run_ids), AT_ONCE):
+            for row in connection.execute(of_these, {"ids": run_ids[at : at + AT_ONCE]}):
+                yield str(row.id), int(row.fence)

@@ -22,7 +22,7 @@ from luxx.errors import LuxxError, Unavailable
 from luxx.keeping.archive import ArchiveReader
 from luxx.keeping.backup import FORMAT, VERSION
 from luxx.keeping.folders import unpack
-from luxx.keeping.home import Home, write_private
+from luxx.keeping.home import Home, check_free, write_private
 from luxx.keeping.manifest import Manifest, TablePart
 from luxx.keeping.rows import SEARCH, Loader, set_sequences, tables_of
 from luxx.keeping.staging import FOLDER, MOVED, Staged, clear, staged, sweep
@@ -36,7 +36,6 @@ WORKSPACE = re.compile(r"[0-9a-f]{64}")
 """What the folder of a user is called."""
 
 AT_ONCE = 500
-SLACK = 64 * 1024 * 1024
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,16 +86,9 @@ def _check_room(home: Home, manifest: Manifest) -> None:
     """A backup says how much it unpacks to; it is never unpacked past that."""
     rows = sum(part.member.size for part in manifest.tables)
     files = sum(part.member.size for part in manifest.workspaces)
-    wanted = [(home.root, files)]
+    check_free(home.root, files, "the backup")
     if home.is_sqlite:
-        wanted.append((home.database_file.parent, 3 * rows))
-    for folder, size in wanted:
-        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-        free = shutil.disk_usage(there).free
-        if size + SLACK > free:
-            raise LuxxError(
-                f"the backup needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
-            )
+        check_free(home.database_file.parent, 3 * rows, "the backup")
 
 
 def _check_secret(home: Home, secret: str) -> None:

@@ -22,7 +22,7 @@ from luxx.vault import SHORTEST_SECRET, Vault
 FORMAT = "luxx.backup"
 VERSION = 1
 SECRET_MEMBER = "secret_key"
-GIVE_IT = "give it as the servers have it (APP_SECRET_KEY), or the backup opens no provider key"
+GIVE_IT = "give it as the servers have it, or the backup opens no provider key"
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -68,7 +68,7 @@ from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
 from luxx.store.clock import time_to_delete_by
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
@@ -111,8 +111,8 @@ class House:
         self.process = new_id()
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
-        self.lock = DataDirLock(self.data_dir)
-        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds)
+        self.lock = DataDirLock(self.data_dir, sqlite_file(url))
+        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds / 2)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
@@ -346,7 +346,7 @@ class House:
             try:
                 if time.monotonic() >= next_prune:
                     next_prune = time.monotonic() + PRUNE_SECONDS
-                    if (now := await self._time_to_delete_by()) is not None:
+                    if (now := await self.store.read(time_to_delete_by)) is not None:
                         await prune(self.store, now, days=self.config.runs.retention_days)
                 await self.refusals.flush_if_due()
             except SQLAlchemyError as error:
@@ -356,16 +356,13 @@ class House:
     async def _keep_logs(self) -> None:
         while True:
             try:
-                if (now := await self._time_to_delete_by()) is not None:
+                if (now := await self.store.read(time_to_delete_by)) is not None:
                     forgotten = await forget_logs(self.store, now, days=self.config.runs.retention_days)
                     if forgotten:
                         logger.info("logs_deleted", runs=forgotten)
             except SQLAlchemyError as error:
                 logger.warning("logs_not_deleted", error=str(error))
             await asyncio.sleep(PRUNE_SECONDS)
-
-    async def _time_to_delete_by(self) -> datetime | None:
-        return await self.store.read(lambda session: time_to_delete_by(session.connection()))
 
     async def _sweep_transfers(self) -> None:
         while True:

@@ -103,7 +103,7 @@ class _StagedFile(Staged):
 
 @contextmanager
 def _staged_sqlite(home: Home, name: str) -> Generator[Staged]:
-    lock = DataDirLock(home.data_dir)
+    lock = DataDirLock(home.data_dir, home.database_file)
     lock.take()
     # Beside the file whose place it takes, so that it can be renamed.
     parent = home.database_file.parent

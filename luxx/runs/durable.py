@@ -26,10 +26,10 @@ from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
-MAX_DRIVES = 100
-"""A run that was taken up this often brings its process down, or cannot be read; it is given up."""
+MAX_LOSSES = 100
+"""A run that was lost this often brings its process down, or cannot be read; it is given up."""
 
-GIVEN_UP = f"This run was interrupted {MAX_DRIVES} times and is not taken up again."
+GIVEN_UP = f"This run was interrupted {MAX_LOSSES} times and is not taken up again."
 
 CANCEL = "cancel"
 """The bus's topic for the id of a run that a person has ended: who drives it stops at once."""
@@ -119,6 +119,10 @@ class Durable:
         if run.status == RunStatus.RUNNING:
             await self.start(run.id, 1)
             return
+        self.wake()
+
+    def wake(self) -> None:
+        """A run waits for a place: somebody is to look."""
         self.reaper.has_queue = True
         self._bus.tell(QUEUE, b"")
         self.reaper.look()
@@ -137,7 +141,7 @@ class Durable:
     async def start_taken(self, taken: list[leases.Taken]) -> None:
         """Drives runs that were taken up, but for one that was taken up too often."""
         for run in taken:
-            if run.fence <= MAX_DRIVES:
+            if run.losses < MAX_LOSSES:
                 logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
                 await self.start(run.run_id, run.fence)
                 continue
@@ -148,15 +152,14 @@ class Durable:
                 )
             )
 
-    def cancel(self, run_id: str) -> bool:
-        """Fires the run's cancel signal; False if this process does not drive it: others are told then."""
-        if self._fire(run_id):
-            return True
-        self._bus.tell(CANCEL, run_id.encode())
-        return False
+    async def cancel(self, run_id: str) -> None:
+        """Fires the cancel signal of a run that a person has ended, wherever it is driven.
 
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
+        One that nobody drives is driven to its end here. That is asked of the database in any case: what
+        is driven here may be another's since a moment ago, or about to wait for a person.
+        """
+        self._fire(run_id)
+        self._bus.tell(CANCEL, run_id.encode())
         taken = await self._store.write_rows(
             lambda connection: leases.take_one(connection, self.process, run_id, is_alone=self._is_alone)
         )

@@ -23,12 +23,15 @@ class Engine(Protocol):
         """Drives a run that was admitted just now, or sees to it that it is driven in its turn."""
         ...
 
-    def cancel(self, run_id: str) -> bool:
-        """Fires the run's cancel signal if it is driven in this process; else whoever drives it is told."""
+    async def cancel(self, run_id: str) -> None:
+        """Fires the cancel signal of a run that a person has ended, wherever it is driven.
+
+        One that nobody drives is driven to its end here.
+        """
         ...
 
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
+    def wake(self) -> None:
+        """A run waits for a place: somebody is to look."""
         ...
 
     async def wait(self, run_id: str, seconds: float | None) -> None:

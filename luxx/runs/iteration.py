@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -121,8 +122,9 @@ class Iteration:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            # What fails before it has said anything is not billed.
-            raise Cut(self._cut(reader, StepStatus.ERROR, request, self._deltas > 0), error) from error
+            # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
+            is_billed = self._deltas > 0 or (self._spending.has_amounts and self._may_be_billed(error))
+            raise Cut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
             # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
@@ -198,7 +200,10 @@ class Iteration:
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
         asked = self._client.answer(
-            request, self._crew.target, on_retry=self._on_retry, on_again=self._on_again
+            request,
+            self._crew.target,
+            on_retry=partial(self._on_retry, reader, request),
+            on_again=self._on_again,
         )
         async with asked as answer:
             self._answer = answer
@@ -213,12 +218,20 @@ class Iteration:
                     else:
                         await self._log.append([ProcessStep(step=output)])
 
-    async def _on_retry(self, retry: Retry) -> None:
+    async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        await self._log.append([event], phase=RunPhase.RETRYING)
+        lost = None
+        if retry.may_be_billed and self._spending.has_amounts:
+            lost = self._estimated(reader, request, [])
+        await self._spending.retried(self._log, event, lost)
 
     async def _on_again(self) -> None:
+        """Raises LimitReached where the failed try took what this one needs."""
+        await self._spending.admit_again(self._log, self._crew.target)
         await self._log.append([], phase=RunPhase.THINKING)
+
+    def _may_be_billed(self, error: ProviderError) -> bool:
+        return self._answer is not None and self._answer.may_be_billed(error)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
         asked, state = self._brief.request, self._log.state
@@ -258,6 +271,11 @@ class Iteration:
         """The line of a completion whose provider did not tell all that it will bill."""
         said = [*unsettled(self._log.state), *closed]
         usage = estimated_usage(reader.usage, request.messages, request.tools, said, most=request.max_tokens)
+        is_hidden = self._deltas == 0 or (
+            self._crew.card.thinking and not any(step.type == StepType.THINKING for step in said)
+        )
+        if is_hidden:
+            usage = self._spending.with_hidden(usage)
         return self._line(usage, is_estimated=True)
 
     def lost_line(self) -> UsageEntry:

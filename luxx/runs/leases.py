@@ -7,7 +7,7 @@ it was taken with, so a process that lost a run cannot write to it.
 from collections.abc import Collection, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
 from luxx.clock import utc_now
 from luxx.runs.models import RunRow
@@ -23,10 +23,12 @@ _is_running = _runs.c.status == RunStatus.RUNNING.value
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A run that is ours now; `fence` above 1 means that somebody drove it before."""
+    """A run that is ours now; `fence` above 1 means that somebody drove it before, `losses` how often a
+    process that drove it was lost."""
 
     run_id: str
     fence: int
+    losses: int = 0
 
 
 class Owned(msgspec.Struct, frozen=True):
@@ -75,13 +77,14 @@ def take(connection: Connection, owner: str, found: Sequence[Taken]) -> list[Tak
     """Takes running runs whose fence is still the one that was found; nobody else can have them then."""
     taken: list[Taken] = []
     for run in found:
-        mine = connection.execute(
+        losses = connection.execute(
             update(_runs)
             .where(_runs.c.id == run.run_id, _runs.c.fence == run.fence, _is_running)
-            .values(owner=owner, fence=run.fence + 1)
-        )
-        if mine.rowcount == 1:
-            taken.append(Taken(run.run_id, run.fence + 1))
+            .values(owner=owner, fence=run.fence + 1, losses=_runs.c.losses + 1)
+            .returning(_runs.c.losses)
+        ).scalar()
+        if losses is not None:
+            taken.append(Taken(run.run_id, run.fence + 1, losses))
     return taken
 
 
@@ -105,7 +108,14 @@ def begin(connection: Connection, owner: str, run_id: str) -> list[Taken]:
 def find_cancelled(connection: Connection) -> list[str]:
     """Runs that a person ended while nobody drove them, and that must be driven to their end."""
     return list(
-        connection.scalars(select(_runs.c.id).where(_runs.c.status.in_(UNDRIVEN), _runs.c.is_cancelled))
+        connection.scalars(
+            select(_runs.c.id).where(
+                # As the index of these few rows has it.
+                _runs.c.is_cancelled,
+                _runs.c.finished_at.is_(None),
+                _runs.c.status.in_(UNDRIVEN),
+            )
+        )
     )
 
 
@@ -132,6 +142,8 @@ def _of_kinds(kinds: Collection[RunKind]) -> ColumnElement[bool]:
 
 
 def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnElement[bool]:
-    if is_alone:
-        return or_(_runs.c.owner.is_(None), _runs.c.owner != owner)
-    return or_(_runs.c.owner.is_(None), _runs.c.owner.not_in(living(connection)))
+    # What is its own a process knows itself, whatever has become of its lease.
+    others = _runs.c.owner != owner
+    if not is_alone:
+        others = and_(others, _runs.c.owner.not_in(living(connection)))
+    return or_(_runs.c.owner.is_(None), others)

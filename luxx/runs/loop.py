@@ -46,6 +46,7 @@ from luxx.runs.wall_time import WallTime
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
 from luxx.usage.ledger import UsageEntry, record
+from luxx.usage.reserve import settle_left
 from luxx.wire.event import Warning
 from luxx.wire.run import RunKind, RunPhase
 from luxx.wire.step import StepStatus
@@ -118,7 +119,7 @@ class ChatLoop:
                 log = ChatLog(run_log, state)
                 turn = Turn(brief, log, channel, self._max_iterations, spending, wall_time)
                 try:
-                    await spending.take_over(self._store, state)
+                    await spending.take_over(log)
                     await self._work_to_the_end(turn, seen, signal)
                 except (LostRun, OperationalError, InterfaceError):
                     # Not ours any more, or the database is away: the log says where it stands.
@@ -177,6 +178,9 @@ class ChatLoop:
     async def _work(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         brief = turn.brief
         if isinstance(seen, LuxxError):
+            # Somebody who was disabled, for example, with a run that a person ended by that.
+            if signal.is_fired:
+                raise RunCancelled
             raise seen
         iteration = Iteration(
             brief=brief,
@@ -258,6 +262,9 @@ class Turn:
             keep(connection)
             if last.asked:
                 close_questions(connection, self.brief.run_id)
+            if usage is None and not is_cut and self.spending.has_amounts:
+                # Something broke that nobody foresaw, perhaps a call to the model with it.
+                settle_left(connection, self.brief.run_id)
             self.spending.close(connection, usage)
 
         events = [*entries, *ending_events(self.brief, last, ending)]

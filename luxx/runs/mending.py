@@ -1,8 +1,7 @@
 """Mending what the database says of runs and what is not true: a conversation that names a run as its
 active one although that run has ended or is gone."""
 
-from sqlalchemy import bindparam, null, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, null, select
 
 from luxx.conversations.models import ConversationRow
 from luxx.runs.models import RunRow
@@ -24,12 +23,12 @@ _free = (
 )
 
 
-def find_untrue(session: Session) -> list[tuple[str, str]]:
+def find_untrue(connection: Connection) -> list[tuple[str, str]]:
     """Conversations and the runs that they wrongly name."""
-    return [(row.id, row.run_id) for row in session.connection().execute(_untrue)]
+    return [(row.id, row.run_id) for row in connection.execute(_untrue)]
 
 
-def free(session: Session, untrue: list[tuple[str, str]]) -> None:
+def free(connection: Connection, untrue: list[tuple[str, str]]) -> None:
     """Frees conversations that still name the same run; one that has ended never runs again."""
     for conversation_id, run_id in untrue:
-        session.connection().execute(_free, {"b_id": conversation_id, "b_run": run_id})
+        connection.execute(_free, {"b_id": conversation_id, "b_run": run_id})

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Double, Float, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Double, Float, ForeignKey, Index, LargeBinary, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
@@ -33,6 +33,7 @@ class RunRow(Base):
 
     `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
     `fence` grows by one whenever a process takes the run; an append with an older number is refused.
+    `losses` is how often it was taken up because a process that drove it was lost.
     `driven_seconds` is kept only while there is a limit of time.
     """
 
@@ -41,6 +42,13 @@ class RunRow(Base):
         Index("ix_runs_user_id_id", "user_id", "id"),
         Index("ix_runs_subject_id_id", "subject_id", "id"),
         Index("ix_runs_status_owner", "status", "owner"),
+        # Few rows at any time, and asked for at each beat.
+        Index(
+            "ix_runs_cancelled",
+            "status",
+            sqlite_where=text("is_cancelled = 1 AND finished_at IS NULL"),
+            postgresql_where=text("is_cancelled AND finished_at IS NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -62,6 +70,7 @@ class RunRow(Base):
     owner: Mapped[str | None] = mapped_column(String(64))
     fence: Mapped[int] = mapped_column(BigInteger, default=0)
     is_cancelled: Mapped[bool] = mapped_column(default=False)
+    losses: Mapped[int] = mapped_column(default=0, server_default="0")
     driven_seconds: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -45,8 +45,8 @@ logger = structlog.get_logger()
 class Engine(Protocol):
     """Who drives runs (`durable.py`)."""
 
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
+    def wake(self) -> None:
+        """A run waits for a place: somebody is to look."""
         ...
 
 
@@ -135,7 +135,7 @@ class QuestionService:
         self._hub.tell(settled.run_id, Frame(frame, settled.seq))
         self._told(settled.run_id, user_id)
         if settled.is_last:
-            await self._engine.adopt(settled.run_id)
+            self._engine.wake()
 
     def _checked(self, question_id: str, question: Question, given: GivenAnswer) -> QuestionAnswered:
         """The answer as it is logged. Raises InvalidInput for what answers something else."""

@@ -29,7 +29,7 @@ from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunRow
 from luxx.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import Answer, AnsweredBy, Question, QuestionStatus, QuestionView
-from luxx.wire.run import RunPhase, RunStatus
+from luxx.wire.run import RunStatus
 
 DUE_AT_ONCE = 50
 """Found by one look at what is due; there is another look right after."""
@@ -145,11 +145,11 @@ def settle(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -
 
 
 def wake(connection: Connection, which: ColumnElement[bool]) -> None:
-    """Lets the runs among `which` that wait be taken up by whoever comes first."""
+    """Puts the runs among `which` that wait for a person into the line for a place."""
     connection.execute(
         update(_runs)
         .where(which, _runs.c.status == RunStatus.WAITING.value)
-        .values(status=RunStatus.RUNNING.value, phase=RunPhase.ACTING.value, owner=None)
+        .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 import structlog
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from luxx.config import LimitsConfig
 from luxx.runs import leases, mending, places, processes
@@ -28,11 +28,17 @@ MOST_BETWEEN_BEATS = 1.0
 """Seconds; a process that died is missed so long after its lease at the latest."""
 
 CALM_BEATS = 3
-"""A process that could not beat for longer than its lease lets others beat first: they could not either,
-perhaps, and are alive."""
+"""A process that could not beat for about a lease lets others beat first: they could not either, perhaps, and
+are alive."""
+
+LATE_BEATS = 2
+"""So many beats before the end of its own lease others' may be over: they beat a little earlier."""
 
 MENDING_SECONDS = 60.0
-"""How often conversations are looked through for untruths: all of them are read."""
+"""How often conversations are looked through for untruths: all that name a run are read."""
+
+LOOK_SECONDS = 5.0
+"""How long a look that is under way may take when the process is to stop."""
 
 FRESH = 3
 """Taken up less often than this, a run whose drive failed is taken up again at once, else after a lease."""
@@ -98,41 +104,47 @@ class Reaper:
         self._last_beat = self._calm_until = 0.0
         self._next_mending = 0.0
         self._also: list[Callable[[], Awaitable[None]]] = []
+        self._has_to_tend = asyncio.Event()
+        self._is_looking = True
         self._beating: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._tending: asyncio.Task[None] | None = None
         self.has_queue = False
         self.has_others_queue = False
 
     def each_beat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Has `work` done at the start and at each beat: what is due at a time of the day, for example."""
+        """Has `work` done at the start and after each beat: what is due at a time of the day, for example.
+
+        Beats do not wait for it.
+        """
         self._also.append(work)
 
     async def open(self) -> None:
         """Makes the process known, takes up what there is, then goes on beating and looking."""
         lease = None if self._is_alone else self._lease_seconds
-        await self._store.write(
-            lambda session: processes.register(session.connection(), self._process, lease)
-        )
+        await self._store.first(lambda connection: processes.register(connection, self._process, lease))
         self._last_beat = time.monotonic()
         await self._mend()
         await self._look()
-        for work in self._also:
-            await work()
+        self._has_to_tend.set()
         self._beating = asyncio.create_task(self._keep_beating())
         self._looking = asyncio.create_task(self._keep_looking())
+        self._tending = asyncio.create_task(self._keep_tending())
 
     async def stop_looking(self) -> None:
-        """Takes nothing more up; the beat goes on."""
+        """Takes nothing more up, once what a look has found is driven; the beat goes on."""
+        self._is_looking = False
+        self._has_to_look.set()
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+            # Cut off, it may have taken runs that nobody would drive.
+            await asyncio.wait([self._looking], timeout=LOOK_SECONDS)
+        await _end(self._looking)
 
     async def close(self) -> None:
         """Ends the beat too; the process counts as dead once its lease is over, if it does not say so."""
         await self.stop_looking()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        await _end(self._tending)
+        await _end(self._beating)
 
     def look(self) -> None:
         """Looks soon, once for all who ask until then."""
@@ -148,7 +160,7 @@ class Reaper:
                 logger.exception("beat_failed")
 
     async def _keep_looking(self) -> None:
-        while True:
+        while self._is_looking:
             await self._has_to_look.wait()
             self._has_to_look.clear()
             try:
@@ -157,10 +169,26 @@ class Reaper:
                 # The next beat looks again.
                 logger.exception("look_failed")
 
+    async def _keep_tending(self) -> None:
+        while True:
+            await self._has_to_tend.wait()
+            self._has_to_tend.clear()
+            for work in (*self._also, self._mend_in_time):
+                try:
+                    if self._driver.is_open:
+                        await work()
+                except Exception:
+                    # After the next beat it is tried again.
+                    logger.exception("tending_failed")
+
+    def _is_late(self) -> bool:
+        """Whether others may count as dead that only could not beat, as this process could not."""
+        return time.monotonic() - self._last_beat > self._lease_seconds - LATE_BEATS * self._between
+
     async def _beat(self) -> None:
-        is_late = time.monotonic() - self._last_beat > self._lease_seconds
+        is_late = self._is_late()
         if not self._is_alone:
-            was_alive = await self._store.write(lambda session: self._renew(session, is_late=is_late))
+            was_alive = await self._store.first(lambda connection: self._renew(connection, is_late=is_late))
             if not was_alive:
                 logger.warning("process_was_declared_dead", process=self._process.id)
         now = self._last_beat = time.monotonic()
@@ -168,13 +196,9 @@ class Reaper:
             self._calm_until = now + CALM_BEATS * self._between
         await self._check_own()
         self.look()
-        for work in self._also:
-            await work()
-        if now >= self._next_mending:
-            await self._mend()
+        self._has_to_tend.set()
 
-    def _renew(self, session: Session, *, is_late: bool) -> bool:
-        connection = session.connection()
+    def _renew(self, connection: Connection, *, is_late: bool) -> bool:
         was_alive = processes.renew(connection, self._process, self._lease_seconds)
         if not is_late:
             processes.sweep(connection)
@@ -184,13 +208,13 @@ class Reaper:
         """Ends what a person ended and what is no longer ours; finds what is ours and not driven."""
         mine = self._driver.drives()
 
-        def read(session: Session) -> tuple[list[leases.Owned], set[str]]:
-            connection = session.connection()
+        def read(connection: Connection) -> tuple[list[leases.Owned], set[str]]:
             owned = leases.owned_by(connection, self._process.id)
             missed = mine.keys() - {run.run_id for run in owned}
             return owned, leases.taken_from(connection, self._process.id, missed)
 
-        owned, taken_from = await self._store.read(read)
+        ask = self._store.read_rows if self._is_alone else self._store.first
+        owned, taken_from = await ask(read)
         for run_id in taken_from:
             self._driver.lose(run_id, mine[run_id])
         for run in owned:
@@ -212,27 +236,31 @@ class Reaper:
             if now - since >= (self._between / 2 if run.fence < FRESH else self._lease_seconds)
         ]
         if due and self._driver.is_open:
-            taken = await self._store.write(
-                lambda session: leases.take(session.connection(), self._process.id, due)
+            taken = await self._store.write_rows(
+                lambda connection: leases.take(connection, self._process.id, due)
             )
             await self._driver.start_taken(taken)
 
     async def _look(self) -> None:
         if not self._driver.is_open:
             return
-        seen = await self._store.read(self._see)
+        seen = await self._store.read_rows(self._see)
         self.has_queue = bool(seen.queued)
         self.has_others_queue = bool(seen.queued - seen.kinds)
-        if seen.lost or seen.cancelled or seen.queued & seen.kinds:
+        if seen.lost or seen.cancelled:
+            taken = await self._store.write_rows(lambda connection: self._take(connection, seen))
+            await self._driver.start_taken(taken)
+        if seen.queued & seen.kinds:
             async with self._driver.turn:
-                taken = await self._store.write(lambda session: self._take(session, seen))
+                taken = await self._store.write_rows(lambda connection: self._take_queued(connection, seen))
             await self._driver.start_taken(taken)
 
-    def _see(self, session: Session) -> Seen:
-        connection, me = session.connection(), self._process.id
+    def _see(self, connection: Connection) -> Seen:
+        me = self._process.id
         are_workers_up = not self._is_alone and processes.has_workers(connection)
         kinds = places.kinds_of(self._process.kind, are_workers_up=are_workers_up)
-        is_calm = time.monotonic() >= self._calm_until
+        # When the database is back, whoever looks before anybody has beaten would find all of them dead.
+        is_calm = self._is_alone or (not self._is_late() and time.monotonic() >= self._calm_until)
         return Seen(
             kinds=kinds,
             lost=leases.find_lost(connection, me, kinds, is_alone=self._is_alone) if is_calm else [],
@@ -240,18 +268,30 @@ class Reaper:
             queued=places.queued_kinds(connection),
         )
 
-    def _take(self, session: Session, seen: Seen) -> list[leases.Taken]:
-        connection, me = session.connection(), self._process.id
+    def _take(self, connection: Connection, seen: Seen) -> list[leases.Taken]:
+        """What nobody drives and has a place, or needs none."""
+        me = self._process.id
         taken = leases.take(connection, me, seen.lost)
         for run_id in seen.cancelled:
             taken += leases.begin(connection, me, run_id)
-        if seen.queued & seen.kinds:
-            taken += places.take_queued(connection, me, seen.kinds, self._limits)
         return taken
+
+    def _take_queued(self, connection: Connection, seen: Seen) -> list[leases.Taken]:
+        return places.take_queued(connection, self._process.id, seen.kinds, self._limits)
+
+    async def _mend_in_time(self) -> None:
+        if time.monotonic() >= self._next_mending:
+            await self._mend()
 
     async def _mend(self) -> None:
         self._next_mending = time.monotonic() + MENDING_SECONDS
-        untrue = await self._store.read(mending.find_untrue)
+        untrue = await self._store.read_rows(mending.find_untrue)
         if untrue:
             logger.warning("conversations_freed", conversations=[conversation for conversation, _ in untrue])
-            await self._store.write(lambda session: mending.free(session, untrue))
+            await self._store.write_rows(lambda connection: mending.free(connection, untrue))
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

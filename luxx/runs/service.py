@@ -231,8 +231,7 @@ class RunService:
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
         await self._store.write(lambda session: _mark_cancelled(session, caller, run_id))
-        if not self._engine.cancel(run_id):
-            await self._engine.adopt(run_id)
+        await self._engine.cancel(run_id)
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
     async def stop(self, caller: Caller, run_id: str) -> None:

@@ -5,9 +5,11 @@ limited, nothing happens here.
 """
 
 import asyncio
+import math
 import time
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
@@ -20,7 +22,6 @@ from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.state import ChatState, open_calls
-from luxx.store.engine import Store
 from luxx.usage.estimate import prompt_size
 from luxx.usage.ledger import Spent, UsageEntry, record
 from luxx.usage.reserve import (
@@ -43,9 +44,10 @@ from luxx.usage.reserve import (
     spent_by_run,
     take_turn,
 )
-from luxx.wire.event import ErrorEvent
-from luxx.wire.run import StopReason
+from luxx.wire.event import ErrorEvent, Retrying
+from luxx.wire.run import RunPhase, StopReason
 from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.usage import Usage
 
 PATIENCE_SECONDS = 60.0
 """How long a call waits for the ends of other calls before it takes what is left, or ends its run."""
@@ -56,7 +58,20 @@ FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.05, 1.0
 TOKENS_OF_PRICE = 1_000_000
 """What a card's prices are for."""
 
+HIDDEN_PER_SECOND = 500
+"""Tokens that a model thinks without showing them: faster than those that hide their thoughts are today."""
+
 NOTHING = Spent(tokens=0, cost=0.0)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What is set aside for the call that is made: `tokens` for its answer. `since`: when it was sent, on
+    the monotonic clock. `is_spent`: a try that failed has taken it."""
+
+    call: Call
+    tokens: int
+    since: float
+    is_spent: bool = False
 
 
 class Spending:
@@ -65,23 +80,31 @@ class Spending:
     def __init__(self, limits: LimitsConfig, brief: ChatBrief) -> None:
         self._limits = limits
         self._brief = brief
-        self._has_amounts = has_amounts(limits)
+        self.has_amounts = has_amounts(limits)
+        """Whether tokens or money are limited."""
         self._has_daily = has_daily(limits)
         self._before = NOTHING
-        """Spent by calls that ended with their process: they are in the ledger, but not in the run's sums."""
+        """Spent by calls that ended with their process, or that were made again: they are in the ledger, but
+        not in the run's sums."""
+        self._held: Held | None = None
         self.has_settled = False
         """Whether this drive has entered such a call."""
 
-    async def take_over(self, store: Store, state: ChatState) -> None:
-        """At the beginning of a drive: enters what was set aside for a call that nobody saw the end of."""
+    async def take_over(self, log: ChatLog) -> None:
+        """At the beginning of a drive: enters what was set aside for a call that nobody saw the end of.
+
+        Raises LostRun where the run is another's by now, who has set aside something of its own.
+        """
         if self._brief.fence <= 1:
             return
+        found: list[Spent] = []
 
-        def work(connection: Connection) -> tuple[bool, Spent]:
-            return settle_left(connection, self._brief.run_id), spent_by_run(connection, self._brief.run_id)
+        def also(connection: Connection) -> None:
+            self.has_settled = settle_left(connection, self._brief.run_id)
+            found.append(spent_by_run(connection, self._brief.run_id))
 
-        self.has_settled, spent = await store.write_rows(work)
-        known = spent_in(state)
+        await log.append([], also=also)
+        spent, known = found[-1], spent_in(log.state)
         self._before = Spent(tokens=spent.tokens - known.tokens, cost=spent.cost - known.cost)
 
     async def admitted(
@@ -92,7 +115,7 @@ class Spending:
         Waits for the ends of other calls where they hold what this one needs. Raises LimitReached where it
         cannot be made, InvalidInput where its price is not known but limited.
         """
-        if not self._has_amounts:
+        if not self.has_amounts:
             return request
         check_price(card, self._limits, request.model)
         call = worst_case(request, card)
@@ -100,14 +123,57 @@ class Spending:
         while True:
             answer = await self._reserve(call, target, log, may_wait=time.monotonic() < until)
             if answer.verdict == Verdict.FITS:
+                self._held = Held(call=call, tokens=answer.tokens, since=time.monotonic())
                 return replace(request, max_tokens=answer.tokens)
             if answer.verdict == Verdict.NEVER:
                 raise too_little(answer.narrowest, call)
             await signal.wait(asyncio.sleep(pause))
             pause = min(2 * pause, LAST_LOOK_SECONDS)
 
-    async def _reserve(self, call: Call, target: Target, log: ChatLog, *, may_wait: bool) -> Answer:
-        """Asks, and sets aside what fits, in one transaction under the run's fence."""
+    async def retried(self, log: ChatLog, event: Retrying, lost: UsageEntry | None) -> None:
+        """Logs that a try failed; `lost`, if it may be billed, replaces what was set aside for it."""
+
+        def also(connection: Connection) -> None:
+            if lost is not None:
+                self.close(connection, lost)
+
+        await log.append([event], phase=RunPhase.RETRYING, also=also)
+        if lost is not None and self._held is not None:
+            self._held = replace(self._held, is_spent=True)
+            tokens = lost.usage.prompt_tokens + lost.usage.completion_tokens
+            self._before = Spent(
+                tokens=self._before.tokens + tokens, cost=self._before.cost + (lost.cost or 0.0)
+            )
+
+    async def admit_again(self, log: ChatLog, target: Target) -> None:
+        """Sets aside for the next try what the last one took. Raises LimitReached where that is not left."""
+        held = self._held
+        if held is None:
+            return
+        if held.is_spent:
+            call = replace(held.call, answer=held.tokens)
+            # The request is what it was, so its answer may become as long as before.
+            answer = await self._reserve(call, target, log, may_wait=False, least=held.tokens)
+            if answer.verdict != Verdict.FITS:
+                raise too_little(answer.narrowest, call)
+        self._held = replace(held, is_spent=False, since=time.monotonic())
+
+    def with_hidden(self, usage: Usage) -> Usage:
+        """An estimate that has to keep limits: with what the model may have thought and not shown so far."""
+        held = self._held
+        if not self.has_amounts or held is None:
+            return usage
+        hidden = math.ceil((time.monotonic() - held.since) * HIDDEN_PER_SECOND)
+        completion = max(usage.completion_tokens, min(held.tokens, usage.completion_tokens + hidden))
+        return replace(usage, completion_tokens=completion, total_tokens=usage.prompt_tokens + completion)
+
+    async def _reserve(
+        self, call: Call, target: Target, log: ChatLog, *, may_wait: bool, least: int = 0
+    ) -> Answer:
+        """Asks, and sets aside what fits, in one transaction under the run's fence.
+
+        An answer that could not be as long as `least` does not fit.
+        """
         answers: list[Answer] = []
         brief = self._brief
 
@@ -117,6 +183,8 @@ class Spending:
                 take_turn(connection, brief.user_id)
                 rooms += self._rooms_of_day(connection)
             answer = judged(call, rooms, may_wait=may_wait)
+            if answer.verdict == Verdict.FITS and answer.tokens < least:
+                answer = replace(answer, verdict=Verdict.NEVER)
             answers.append(answer)
             if answer.verdict == Verdict.FITS:
                 row: dict[str, object] = {
@@ -154,7 +222,7 @@ class Spending:
         """Records a completion's line, if it has one, and gives back what was set aside for it."""
         if entry is not None:
             record(connection, entry)
-        if self._has_amounts:
+        if self.has_amounts:
             release(connection, self._brief.run_id)
 
     def calls_too_many(self, state: ChatState) -> list[Step]:

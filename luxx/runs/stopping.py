@@ -23,9 +23,7 @@ _not_ended = RunRow.status.not_in([status.value for status in ENDED])
 class Engine(Protocol):
     """Who drives runs (`durable.py`)."""
 
-    def cancel(self, run_id: str) -> bool: ...
-
-    async def adopt(self, run_id: str) -> None: ...
+    async def cancel(self, run_id: str) -> None: ...
 
 
 class RunStopper:
@@ -41,8 +39,8 @@ class RunStopper:
         until = time.monotonic() + PATIENCE_SECONDS
         running = await self._store.read(lambda session: _running(session, user_id))
         for run_id in running:
-            if self._engine is not None and not self._engine.cancel(run_id):
-                await self._engine.adopt(run_id)
+            if self._engine is not None:
+                await self._engine.cancel(run_id)
         while running and time.monotonic() < until:
             await asyncio.sleep(LOOK_SECONDS)
             running = await self._store.read(lambda session: _running(session, user_id))

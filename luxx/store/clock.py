@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import ColumnElement, Connection, Double, cast, extract, func, literal, select
+from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
 
@@ -24,10 +25,10 @@ def database_time(connection: Connection) -> ColumnElement[float]:
     return literal(time.time())
 
 
-def time_to_delete_by(connection: Connection) -> datetime | None:
+def time_to_delete_by(session: Session) -> datetime | None:
     """Now, by the database's clock where there is one. None where this process's own is far from it: one of
     them is wrong, and what is deleted by it would be gone for good."""
-    here = utc_now()
+    here, connection = utc_now(), session.connection()
     if connection.dialect.name != "postgresql":
         return here
     seconds = connection.execute(select(database_time(connection))).scalar_one()

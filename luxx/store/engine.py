@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -44,11 +44,22 @@ READERS = 8
 CASELESS = "luxx_caseless"
 """A function of SQLite connections: a text without capitals, of any language."""
 
-POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "tcp_user_timeout": 30_000}
-"""Seconds, seconds and milliseconds: a server that is gone is noticed, and nothing waits for it for ever."""
+POSTGRESQL_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "target_session_attrs": "read-write",
+}
+"""Seconds, and milliseconds: a server that is gone is noticed, and nothing waits for it for ever. One that
+only reads is not the one that is wanted: it has been replaced."""
 
 TOO_SILENT = "25P03"
 """PostgreSQL's code for a transaction that it ended because nothing was asked in it for too long."""
+
+READ_ONLY = "25006"
+"""Its code for a write at a server that has been replaced by another since it was connected to."""
 
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
 """All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
@@ -79,6 +90,11 @@ def resolve_url(url: str, data_dir: Path) -> URL:
     return parsed if path.is_absolute() else parsed.set(database=str(data_dir / path))
 
 
+def sqlite_file(url: URL) -> Path | None:
+    """Where the database is; None for PostgreSQL."""
+    return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
 def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool = False) -> Engine:
     """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys).
 
@@ -95,6 +111,7 @@ def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool =
             hide_parameters=True,
             connect_args=POSTGRESQL_PATIENCE,
         )
+        event.listen(engine, "handle_error", _leave_replaced)
         if silence_seconds is not None:
             event.listen(engine, "connect", partial(_bound_silence, silence_seconds))
         return engine
@@ -114,6 +131,11 @@ def reading(engine: Engine) -> Engine:
     if engine.dialect.name == "sqlite":
         return open_engine(engine.url, reads=True)
     return engine.execution_options(**POSTGRESQL_READ)
+
+
+def _leave_replaced(context: ExceptionContext) -> None:
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 def _bound_silence(seconds: float, connection: Any, _record: Any) -> None:
@@ -181,6 +203,7 @@ class Store:
         self.reading = reading(engine)
         self._kept = KeptConnections(self.reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
+        self._first = ThreadPoolExecutor(1, thread_name_prefix="store-first")
         self._writer = GroupWriter(engine) if self.is_sqlite else None
 
     async def read(self, work: Work[T]) -> T:
@@ -198,6 +221,13 @@ class Store:
         """`write` for work that needs no objects, only statements: without a Session it costs two thirds."""
         return await self._write(with_rows, work)
 
+    async def first(self, work: RowWork[T]) -> T:
+        """`write_rows` past all that waits for a thread: for the little that shows that the process lives."""
+        if self._writer is not None:
+            return await self.write_rows(work)
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._first, self._write_alone, with_rows, work))
+
     async def _write(self, form: Form, work: Callable[[Any], T]) -> T:
         started = time.perf_counter()
         if self._writer is None:
@@ -208,6 +238,23 @@ class Store:
         if self._on_write is not None:
             self._on_write(time.perf_counter() - started)
         return value
+
+    async def read_rows(self, work: RowWork[T]) -> T:
+        """`read` for work that needs no objects, only statements: cheaper."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_rows_now, work)
+
+    def read_rows_now(self, work: RowWork[T]) -> T:
+        """`read_rows` for a caller that is in a thread of its own."""
+        if self._kept is None:
+            with self.reading.begin() as connection:
+                return work(connection)
+        try:
+            connection = self._kept.mine()
+            with connection.begin():
+                return work(connection)
+        except DBAPIError as error:
+            self._kept.drop_if_broken(error)
+            raise
 
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""
@@ -240,9 +287,9 @@ class Store:
             with self.engine.begin() as connection:
                 return form(connection, work, own=False)
         except InternalError as error:
-            if getattr(error.orig, "sqlstate", None) != TOO_SILENT:
+            if getattr(error.orig, "sqlstate", None) not in (TOO_SILENT, READ_ONLY):
                 raise
-            # This process was frozen, or far too slow: to whoever asked, the database went away.
+            # This process was frozen, or the database is another now: to whoever asked, it went away.
             raise OperationalError(
                 error.statement, error.params, cast("BaseException", error.orig)
             ) from error
@@ -252,6 +299,7 @@ class Store:
         if self._writer is not None:
             self._writer.close()
         self._threads.shutdown(wait=True)
+        self._first.shutdown(wait=True)
         if self._kept is not None:
             self._kept.close()
             self.reading.dispose()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from store.conftest import numbers, postgresql
 from store.databases import new_database
 
-from keeping.homes import files_of, fill, home_of, move_in, rows_of
+from keeping.homes import config_of, files_of, fill, home_of, move_in, rows_of
 from luxx.errors import LuxxError
 from luxx.keeping import staging
 from luxx.keeping.backup import back_up
@@ -18,6 +18,7 @@ from luxx.keeping.home import Home
 from luxx.keeping.restore import restore
 from luxx.runs.leases import take_one
 from luxx.runs.processes import ProcessKind, forget, register, this_process
+from luxx.store.lock import DataDirLock
 
 __all__ = ["postgresql"]
 
@@ -66,6 +67,23 @@ def test_servers_that_are_up_are_named_and_nothing_is_changed(home: Home, tmp_pa
     come_up(home)
     refused(home, tmp_path / "backup.zip", f"in use by serve .*:{os.getpid()}; stop all")
     go_down(home)
+    assert restore(home, tmp_path / "backup.zip", replace=True).files == 4
+
+
+def test_a_server_with_another_data_directory_is_noticed_by_its_sqlite_file(tmp_path: Path) -> None:
+    file = tmp_path / "shared" / "luxx.db"
+    home = Home(config_of(tmp_path / "home", f"sqlite:///{file}"))
+    file.parent.mkdir()
+    move_in(home)
+    fill(home)
+    back_up(home, tmp_path / "backup.zip")
+    before = rows_of(home), files_of(home)
+    server = DataDirLock(tmp_path / "elsewhere", file)
+    server.take()
+    with pytest.raises(LuxxError, match="another Luxx server is using"):
+        restore(home, tmp_path / "backup.zip", replace=True)
+    assert (rows_of(home), files_of(home)) == before
+    server.release()
     assert restore(home, tmp_path / "backup.zip", replace=True).files == 4
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,9 +23,10 @@ from luxx.config import (
 from luxx.conversations.models import MessageRow
 from luxx.conversations.views import ConversationChange
 from luxx.house import House
-from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Counts, Faults, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.providers.views import NewProvider
 from luxx.runs.service import Sending
+from luxx.runs.spending import HIDDEN_PER_SECOND
 from luxx.runs.wall_time import BEAT_SECONDS
 from luxx.usage.models import ReserveRow, UsageRow
 from luxx.wire.run import ENDED, Run
@@ -225,5 +227,87 @@ def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
             upstream.release("g")
             runs = [await ended(house, caller, run.id) for run in (first, second)]
             assert [run.stop_reason for run in runs] == ["finished", "finished"]
+
+    asyncio.run(work())
+
+
+BREAKS_ONCE = Script(
+    rules=[
+        Rule(name="breaks", reply=[Text(text="lost")], faults=Faults(drop_at=0), times=1),
+        Rule(name="answers", reply=[Text(text="Here."), Counts(prompt=9, completion=3), Finish()]),
+    ]
+)
+
+
+async def lines_of(house: House) -> list[UsageRow]:
+    return list(
+        await house.store.read(lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all())
+    )
+
+
+def test_a_try_that_broke_after_it_was_sent_counts_where_tokens_are_limited(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            ScriptedProvider(BREAKS_ONCE) as upstream,
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (house, caller),
+        ):
+            seen = await ended(house, caller, (await begun(house, caller)).id)
+            assert seen.stop_reason == "finished"
+            lost, made = await lines_of(house)
+            assert lost.is_estimated
+            assert lost.prompt_tokens > 0
+            assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
+            assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
+            # The run's own sums are those of the calls it shows.
+            assert seen.usage.prompt_tokens == 9
+            assert await reserves(house) == 0
+
+    asyncio.run(work())
+
+
+def test_a_try_that_broke_is_not_made_again_where_what_it_took_is_not_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        rules = [BREAKS_ONCE.rules[0]]
+        async with (
+            ScriptedProvider(Script(rules=rules)) as upstream,
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (house, caller),
+        ):
+            seen = await ended(house, caller, (await begun(house, caller)).id)
+            assert seen.stop_reason == "tokens"
+            assert len(upstream.requests) == 1
+            assert len(await lines_of(house)) == 1
+            assert await reserves(house) == 0
+
+    asyncio.run(work())
+
+
+def test_without_limits_a_try_that_broke_before_it_said_anything_is_not_written_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            ScriptedProvider(BREAKS_ONCE) as upstream,
+            opened(tmp_path, upstream, LimitsConfig()) as (house, caller),
+        ):
+            await ended(house, caller, (await begun(house, caller)).id)
+            assert [line.completion_tokens for line in await lines_of(house)] == [3]
+
+    asyncio.run(work())
+
+
+def test_what_a_cut_call_may_have_thought_unseen_counts_by_its_time_where_tokens_are_limited(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        script = Script(rules=[Rule(reply=[Gate(name="g"), Text(text="late"), Finish()])])
+        async with (
+            ScriptedProvider(script) as upstream,
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (house, caller),
+        ):
+            begin = time.monotonic()
+            run = await begun(house, caller)
+            await upstream.reached("g")
+            await house.runs.cancel(caller, run.id)
+            most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
+            (line,) = await lines_of(house)
+            assert 0 < line.completion_tokens <= most
 
     asyncio.run(work())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from luxx.clock import utc_now
 from luxx.store import clock
@@ -27,15 +28,15 @@ def engine(postgresql: str) -> Iterator[Engine]:
 def test_nothing_is_deleted_by_a_clock_that_the_database_contradicts(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    with engine.connect() as connection:
+    with Session(engine) as session:
         monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(days=days))
-        assert clock.time_to_delete_by(connection) is None
+        assert clock.time_to_delete_by(session) is None
 
 
 def test_the_clock_of_the_database_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine.connect() as connection:
+    with Session(engine) as session:
         monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=50))
-        now = clock.time_to_delete_by(connection)
+        now = clock.time_to_delete_by(session)
     assert now is not None
     assert now.tzinfo is not None
     assert abs(now - utc_now()) < timedelta(minutes=1)

@@ -34,7 +34,7 @@ from luxx.api.sockets import Sockets
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.choosing import choose_bus
-from luxx.clock import new_id, utc_now
+from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
 from luxx.conversations.projects import ProjectService
@@ -67,6 +67,7 @@ from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import QUIET_SECONDS
+from luxx.store.clock import time_to_delete_by
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
@@ -345,7 +346,8 @@ class House:
             try:
                 if time.monotonic() >= next_prune:
                     next_prune = time.monotonic() + PRUNE_SECONDS
-                    await prune(self.store, utc_now(), days=self.config.runs.retention_days)
+                    if (now := await self.store.read(time_to_delete_by)) is not None:
+                        await prune(self.store, now, days=self.config.runs.retention_days)
                 await self.refusals.flush_if_due()
             except SQLAlchemyError as error:
                 logger.warning("audit_not_pruned", error=str(error))
@@ -354,9 +356,10 @@ class House:
     async def _keep_logs(self) -> None:
         while True:
             try:
-                forgotten = await forget_logs(self.store, utc_now(), days=self.config.runs.retention_days)
-                if forgotten:
-                    logger.info("logs_deleted", runs=forgotten)
+                if (now := await self.store.read(time_to_delete_by)) is not None:
+                    forgotten = await forget_logs(self.store, now, days=self.config.runs.retention_days)
+                    if forgotten:
+                        logger.info("logs_deleted", runs=forgotten)
             except SQLAlchemyError as error:
                 logger.warning("logs_not_deleted", error=str(error))
             await asyncio.sleep(PRUNE_SECONDS)

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -56,10 +56,18 @@ class Counted:
 
 
 class ArchiveWriter:
-    """Puts members into an archive, one after another."""
+    """Puts members into an archive, one after another. A `with` ends it where that fails."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # Else it would try to end itself when the file is long closed.
+            self._zip.fp = None
 
     @contextlib.contextmanager
     def open(self, name: str) -> Generator[Counted]:

@@ -17,10 +17,12 @@ from luxx.keeping.home import Home, LastBackup
 from luxx.keeping.manifest import Manifest, TablePart, WorkspacePart
 from luxx.keeping.rows import sequences_of, tables_of, write_rows
 from luxx.store.upgrade import from_future, known_steps
+from luxx.vault import SHORTEST_SECRET, Vault
 
 FORMAT = "luxx.backup"
 VERSION = 1
 SECRET_MEMBER = "secret_key"
+GIVE_IT = "give it as the servers have it, or the backup opens no provider key"
 
 
 class _Rows(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +39,14 @@ def back_up(home: Home, path: Path) -> Manifest:
     """
     if not home.has_database:
         raise LuxxError(f"there is no database {home.url.database} to back up")
-    with new_file(path) as file:
-        archive = ArchiveWriter(file)
+    key = home.secret()
+    if len(key) < SHORTEST_SECRET:
+        raise LuxxError(f"app.secret_key is not set here; {GIVE_IT}")
+    with new_file(path) as file, ArchiveWriter(file) as archive:
         with home.snapshot() as connection:
             rows = _write_tables(connection, archive)
-        secret = archive.put(SECRET_MEMBER, home.secret().encode())
+            others = _sealed_with_another(connection, key)
+        secret = archive.put(SECRET_MEMBER, key.encode())
         workspaces, left_out = _write_workspaces(home, rows.users, archive, path.parent)
         manifest = Manifest(
             format=FORMAT,
@@ -54,7 +59,7 @@ def back_up(home: Home, path: Path) -> Manifest:
             sequences=rows.sequences,
             workspaces=workspaces,
             secret=secret,
-            left_out=left_out,
+            left_out=[*others, *left_out],
         )
         archive.finish(manifest)
     last = LastBackup(at=manifest.made_at, file=str(path.absolute()), size=path.stat().st_size)
@@ -76,6 +81,20 @@ def _write_tables(connection: Connection, archive: ArchiveWriter) -> _Rows:
     names = [part.name for part in parts]
     users = [int(id_) for id_ in connection.scalars(text("SELECT id FROM users ORDER BY id"))]
     return _Rows(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
+
+
+def _sealed_with_another(connection: Connection, key: str) -> list[str]:
+    """Notes on provider keys that this secret does not open. Raises LuxxError where it opens none of them."""
+    sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
+    vault = Vault(key)
+    others = sum(vault.needs_sealing_anew(str(each)) for each in sealed)
+    if not others:
+        return []
+    if others == len(sealed):
+        raise LuxxError(
+            f"the provider keys are sealed with another app.secret_key than the one here; {GIVE_IT}"
+        )
+    return [f"{others} provider keys are sealed with another secret, which is not in the backup"]
 
 
 def _step(connection: Connection) -> str:

@@ -1,6 +1,7 @@
 """A user's files as a tar file and back. Regular files and folders only: links and devices stay behind.
 
-A file is copied whole before it is put in; one that changes meanwhile is copied again.
+A file is copied whole before it is put in; one that changes meanwhile is copied again. What cannot be read
+is left out and told of; where nothing can be written, it all fails.
 """
 
 import os
@@ -8,7 +9,8 @@ import re
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, Self, cast
 
@@ -27,6 +29,9 @@ MOST_HEADER = 64 * 1024
 
 TIME = re.compile(r"(\d{1,12})(?:\.(\d{0,18}))?", re.ASCII)
 """Seconds since 1970."""
+
+LATEST_NS = 2**63 - 1
+"""In the year 2262. Some file systems hold later times, which others could not take."""
 
 EXTENDED = (
     tarfile.XHDTYPE,
@@ -54,6 +59,26 @@ class Packed(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[str]
 
 
+class _Unreadable(Exception):
+    """Something in the workspace cannot be read, for this reason; `is_gone`: it was deleted meanwhile."""
+
+    def __init__(self, why: str, *, is_gone: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.is_gone = is_gone
+
+
+@contextmanager
+def _reading() -> Generator[None]:
+    """An error in here is the workspace's; any other is of what is written, where nothing may be missing."""
+    try:
+        yield
+    except OSError as error:
+        raise _Unreadable(
+            f"cannot be read: {error.strerror}", is_gone=isinstance(error, FileNotFoundError)
+        ) from error
+
+
 class _Header(tarfile.TarInfo):
     """Refuses what only fills the memory."""
 
@@ -70,7 +95,10 @@ class _Header(tarfile.TarInfo):
 
 def pack(root: Path, out: Writes, spool: Path) -> Packed:
     """The folder as a tar file; large files are copied in `spool` on their way. A missing folder is an empty
-    one."""
+    one.
+
+    Raises LuxxError where the folder cannot be read, OSError where `out` or `spool` cannot be written.
+    """
     packer = _Packer(out, spool)
     try:
         descriptor = os.open(root, _FOLDER)
@@ -80,16 +108,35 @@ def pack(root: Path, out: Writes, spool: Path) -> Packed:
         raise LuxxError(f"the workspace {root} cannot be read: {error.strerror}") from error
     try:
         packer.folder(descriptor, "")
+    except BaseException as error:
+        packer.abandon()
+        if isinstance(error, _Unreadable):
+            raise LuxxError(f"the workspace {root} {error.why}") from error
+        raise
     finally:
         os.close(descriptor)
     return packer.finish()
 
 
+class _Out:
+    """Where a tar file goes, until it is given up: it would end itself when that is long closed."""
+
+    def __init__(self, out: Writes) -> None:
+        self.write: Callable[[bytes], int] = out.write
+
+    def forget(self) -> None:
+        self.write = len
+
+
 class _Packer:
     def __init__(self, out: Writes, spool: Path) -> None:
+        self._out = _Out(out)
         # Closed by `finish`; where that is never reached, nothing is kept of the file.
         self._tar = tarfile.open(  # noqa: SIM115
-            fileobj=cast("IO[bytes]", out), mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
+            fileobj=cast("IO[bytes]", self._out),
+            mode="w|",
+            format=tarfile.PAX_FORMAT,
+            errors="surrogateescape",
         )
         self._spool = str(spool)
         self._files = 0
@@ -99,28 +146,34 @@ class _Packer:
         self._tar.close()
         return Packed(files=self._files, left_out=self._left_out)
 
+    def abandon(self) -> None:
+        self._out.forget()
+
     def folder(self, descriptor: int, prefix: str) -> None:
         """What is in an open folder, by name."""
-        for name in sorted(os.listdir(descriptor)):
+        with _reading():
+            names = sorted(os.listdir(descriptor))
+        for name in names:
             path = prefix + name
             try:
-                mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                with _reading():
+                    mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
                     self._sub_folder(descriptor, name, path)
                 elif stat.S_ISREG(mode):
                     self._file(descriptor, name, path)
                 else:
                     self._leave_out(path, "is no regular file")
-            except FileNotFoundError:
-                continue  # It was deleted meanwhile: nobody will miss it.
-            except OSError as error:
-                self._leave_out(path, f"cannot be read: {error.strerror}")
+            except _Unreadable as error:
+                if not error.is_gone:  # Else nobody will miss it.
+                    self._leave_out(path, error.why)
 
     def _sub_folder(self, descriptor: int, name: str, path: str) -> None:
         if path.count("/") >= MOST_DEPTH:
             self._leave_out(path, f"is more than {MOST_DEPTH} folders deep")
             return
-        below = os.open(name, _FOLDER, dir_fd=descriptor)
+        with _reading():
+            below = os.open(name, _FOLDER, dir_fd=descriptor)
         try:
             info = _described(path, os.fstat(below))
             info.type = tarfile.DIRTYPE
@@ -131,14 +184,15 @@ class _Packer:
 
     def _file(self, descriptor: int, name: str, path: str) -> None:
         for attempt in range(1, TRIES + 1):
-            file = os.open(name, _FILE, dir_fd=descriptor)
+            with _reading():
+                file = os.open(name, _FILE, dir_fd=descriptor)
             with (
                 os.fdopen(file, "rb") as source,
                 tempfile.SpooledTemporaryFile(IN_MEMORY, dir=self._spool) as copy,
             ):
                 before = os.fstat(source.fileno())
                 if not stat.S_ISREG(before.st_mode):
-                    raise FileNotFoundError
+                    raise _Unreadable("is no regular file any more", is_gone=True)
                 size = _copied(source, cast("IO[bytes]", copy), before.st_size)
                 is_steady = size == before.st_size and _state(os.fstat(source.fileno())) == _state(before)
                 if not is_steady and attempt < TRIES:
@@ -163,7 +217,11 @@ class _Packer:
 def _copied(source: IO[bytes], copy: IO[bytes], most: int) -> int:
     """Up to so many bytes: one that grows all the time has an end too."""
     left = most
-    while left and (data := source.read(min(CHUNK, left))):
+    while left:
+        with _reading():
+            data = source.read(min(CHUNK, left))
+        if not data:
+            break
         copy.write(data)
         left -= len(data)
     return most - left
@@ -176,7 +234,7 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 def _described(path: str, status: os.stat_result) -> tarfile.TarInfo:
     info = _Header(path)
     info.mode = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600 | (status.st_mode & stat.S_IXUSR)
-    seconds, rest = divmod(max(0, status.st_mtime_ns), 10**9)
+    seconds, rest = divmod(min(max(0, status.st_mtime_ns), LATEST_NS), 10**9)
     info.mtime = seconds
     # To the nanosecond: by it a file's hash is known to be still true.
     info.pax_headers = {"mtime": f"{seconds}.{rest:09d}"}
@@ -287,4 +345,4 @@ def _modified(info: tarfile.TarInfo) -> int:
     found = TIME.fullmatch(told)
     if found is None:
         raise ValueError(f"a file in it is from {told[:40]!r}, which is no time")
-    return min(int(found[1]) * 10**9 + int(f"{found[2] or '':0<9}"[:9]), 2**63 - 1)
+    return min(int(found[1]) * 10**9 + int(f"{found[2] or '':0<9}"[:9]), LATEST_NS)

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,11 +13,14 @@ from sqlalchemy import URL, Connection, Engine
 
 from luxx.accounts.workspaces import Workspaces
 from luxx.config import Config
+from luxx.errors import LuxxError
 from luxx.keeping.archive import sync_folder
 from luxx.store.engine import open_engine, reading, resolve_url
 from luxx.vault import SECRET_FILE
 
 LAST_BACKUP = "last_backup.json"
+SLACK = 64 * 1024 * 1024
+"""Bytes of a disk that stay free."""
 
 
 class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +66,7 @@ class Home:
 
     def secret(self) -> str:
         """The secret that is in force; empty where there is none yet."""
-        if self.configured_secret:
+        if self.configured_secret or not self.is_sqlite:
             return self.configured_secret
         try:
             return self.secret_file.read_text("utf-8").strip()
@@ -88,6 +92,16 @@ class Home:
     def remember_backup(self, last: LastBackup) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         write_private(self.data_dir / LAST_BACKUP, msgspec.json.encode(last))
+
+
+def check_free(place: Path, size: int, what: str) -> None:
+    """Raises LuxxError where a directory, there or not yet, has no room for so many bytes."""
+    there = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    if size + SLACK > free:
+        raise LuxxError(
+            f"{what} needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
+        )
 
 
 def last_backup(data_dir: Path) -> LastBackup | None:

@@ -68,7 +68,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     made_at: datetime
     tables: list[TablePart]
-    sequences: dict[Name, int]
+    sequences: dict[Name, Size]
     workspaces: list[WorkspacePart]
     secret: Member
     left_out: list[str]

@@ -24,7 +24,7 @@ class ToldSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A user's defaults, without the provider: it belongs to its server."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     thinking_enabled: bool | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
 

@@ -43,8 +43,7 @@ ROWS_AT_ONCE = 500
 def export_person(home: Home, username: str, path: Path) -> PersonManifest:
     """Writes a user's file, of one state of the database. Raises LuxxError, with no file made."""
     check_step(home)
-    with new_file(path) as file:
-        archive = ArchiveWriter(file)
+    with new_file(path) as file, ArchiveWriter(file) as archive:
         with home.snapshot() as connection, Session(connection) as session:
             user = found_user(session, username)
             person = archive.put(PERSON, msgspec.json.format(_encode(_person(session, user))))

@@ -22,13 +22,13 @@ from luxx.conversations.hidden import forget, hidden_of, reveal
 from luxx.conversations.models import ConversationRow, ProjectRow
 from luxx.conversations.room import MIB, check_room
 from luxx.errors import LuxxError, TooLarge
-from luxx.files.measure import measure
-from luxx.files.storage import Shelf
+from luxx.files.measure import MAX_ENTRIES, measure
+from luxx.files.storage import Shelf, shown
 from luxx.keeping.archive import ArchiveReader
 from luxx.keeping.folders import Entry, Reads, entries
-from luxx.keeping.home import Home
+from luxx.keeping.home import Home, check_free
 from luxx.keeping.manifest import PersonManifest
-from luxx.keeping.person import FORMAT, MOST_PERSON, VERSION, Person, ToldProject
+from luxx.keeping.person import FILES, FORMAT, MOST_PERSON, VERSION, Person, ToldProject
 from luxx.keeping.person_export import check_step, found_user
 from luxx.store.engine import Store
 from luxx.transfer.child import Reader
@@ -36,9 +36,11 @@ from luxx.transfer.document import ImportReport
 from luxx.transfer.draft import object_of
 from luxx.transfer.reading import Element
 from luxx.transfer.ready import Read, ReadyConversation, ReadyRow, Refused
+from luxx.transfer.service import UNPACKED
 from luxx.transfer.writing import write_hidden
 
 CHUNK = 1024 * 1024
+TOO_MANY_FILES = "too_many_files"
 NUMBERED = 240
 """Bytes of a name that still can get a number."""
 
@@ -87,12 +89,34 @@ def import_person(
     archive = ArchiveReader(path)
     with contextlib.closing(archive), tempfile.TemporaryFile(dir=home.data_dir) as rows:
         manifest = archive.manifest(PersonManifest, FORMAT, VERSION)
+        _check_sizes(home, manifest, config)
         archive.verify(manifest.members)
         try:
             person = msgspec.json.decode(archive.read(manifest.person, MOST_PERSON), type=Person)
         except msgspec.DecodeError as error:
             raise archive.damaged(f"what it says of the user cannot be read ({error})") from error
         return _Importing(home, store, archive, manifest, person, config).run(username, rows)
+
+
+def _check_sizes(home: Home, manifest: PersonManifest, config: FilesConfig) -> None:
+    """A file says how much it unpacks to; more than a user can have is not even read."""
+    if manifest.file_count > MAX_ENTRIES:
+        raise TooLarge(
+            f"it holds more than {MAX_ENTRIES:,} files, which no workspace may", kind=TOO_MANY_FILES
+        )
+    talk = max(UNPACKED * config.max_upload_mb, 2 * config.quota_mb)
+    for member, most, key in (
+        (manifest.conversations, talk, "files.max_upload_mb"),
+        (manifest.files, max(config.quota_mb, 1.0), "files.quota_mb"),
+    ):
+        if member.size > most * MIB:
+            raise TooLarge(
+                f"{member.name} unpacks to {member.size / MIB:,.0f} MiB; {most:,.0f} are taken in ({key})",
+                kind="import_too_large",
+            )
+    # Whole, as rows, and in a database that is there.
+    check_free(home.data_dir, 3 * manifest.conversations.size, "the import")
+    check_free(home.root, manifest.files.size, "the import")
 
 
 class _Importing:
@@ -159,36 +183,57 @@ class _Importing:
     # Files
 
     def _place_files(self, user_id: int, undo: ExitStack) -> int:
-        if not self._manifest.file_count:
-            return 0
-        shelf = Shelf(self._home.workspaces.prepare(user_id))
-        self._check_quota(shelf)
+        workspaces = self._home.workspaces
+        if self._manifest.file_count:
+            shelf = Shelf(workspaces.prepare(user_id))
+            self._check_quota(shelf)
+        else:
+            shelf = Shelf(root := workspaces.prepare_if_wanted(user_id))
+            if not root.is_dir():
+                return 0
         files = renamed = 0
         self._folders = {Path(".")}
         with self._archive.open(self._manifest.files) as file:
-            for entry in entries(file):
+            for place, entry in enumerate(entries(file)):
+                if place >= MAX_ENTRIES:
+                    raise TooLarge(f"{FILES} holds more than {MAX_ENTRIES:,} files", kind=TOO_MANY_FILES)
                 if entry.data is None:
+                    self._make_folder(shelf, entry.path, undo)
                     continue
-                self._note_folders(shelf, entry.path, undo)
+                self._note_folders(shelf, entry.path.parent, undo)
                 placed = _placed(shelf, entry, entry.data)
                 undo.callback(_remove, shelf, placed)
                 files += 1
                 renamed += placed != str(entry.path)
         if renamed:
             self._notes.append(f"{renamed} files have another name here, because theirs was taken")
+        # With those that were there they may be more than can be counted: then none could be added any more.
+        if files or len(self._folders) > 1:
+            self._held(shelf)
         return files
 
+    def _make_folder(self, shelf: Shelf, path: Path, undo: ExitStack) -> None:
+        there = shelf.look(str(path))
+        if there is not None and not there.is_folder:
+            self._notes.append(f"the folder {shown(str(path))} was not made: a file here has its name")
+            return
+        self._note_folders(shelf, path, undo)
+        shelf.make_folder(str(path))
+
     def _note_folders(self, shelf: Shelf, path: Path, undo: ExitStack) -> None:
-        """Folders that a file is going to make."""
-        for folder in reversed(path.parents):
+        """A folder that is going to be made, and those above it."""
+        for folder in (*reversed(path.parents), path):
             if folder not in self._folders:
                 self._folders.add(folder)
                 if shelf.look(str(folder)) is None:
                     undo.callback(_remove, shelf, str(folder))
 
-    def _check_quota(self, shelf: Shelf) -> None:
+    def _held(self, shelf: Shelf) -> int:
         with shelf.open_root() as root:
-            held = measure(root)
+            return measure(root)
+
+    def _check_quota(self, shelf: Shelf) -> None:
+        held = self._held(shelf)
         if held + self._manifest.files.size > self._config.quota_mb * MIB:
             raise TooLarge(
                 f"with these files the workspace would hold more than {self._config.quota_mb:g} MiB, which "

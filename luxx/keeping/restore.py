@@ -8,11 +8,12 @@ import contextlib
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, Engine, select, text, update
+from sqlalchemy import Connection, Engine, bindparam, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.models import User
@@ -21,10 +22,10 @@ from luxx.errors import LuxxError, Unavailable
 from luxx.keeping.archive import ArchiveReader
 from luxx.keeping.backup import FORMAT, VERSION
 from luxx.keeping.folders import unpack
-from luxx.keeping.home import Home, write_private
+from luxx.keeping.home import Home, check_free, write_private
 from luxx.keeping.manifest import Manifest, TablePart
 from luxx.keeping.rows import SEARCH, Loader, set_sequences, tables_of
-from luxx.keeping.staging import FOLDER, Staged, staged, sweep
+from luxx.keeping.staging import FOLDER, MOVED, Staged, clear, staged, sweep
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
 from luxx.store.upgrade import bring_up, current_step, known_steps
@@ -34,7 +35,7 @@ MOST_SECRET = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
 """What the folder of a user is called."""
 
-SLACK = 64 * 1024 * 1024
+AT_ONCE = 500
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,27 +62,46 @@ def restore(home: Home, path: Path, *, replace: bool = False) -> Restored:
             )
         _check_room(home, manifest)
         archive.verify(manifest.members)
+        secret = archive.read(manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+        _check_secret(home, secret)
         name = secrets.token_hex(6)
         with staged(home, name) as aside:
             if not replace:
                 _check_empty(home)
-            return _Restoring(home, archive, manifest, aside).run(name)
+            done = _Restoring(home, archive, manifest, aside).run(name, secret)
+            return msgspec.structs.replace(done, notes=[*done.notes, *_left_before(home, replace=replace)])
+
+
+def _left_before(home: Home, *, replace: bool) -> list[str]:
+    """What restores that failed could not put back goes only with all that was there."""
+    left = list(home.root.glob(f"{FOLDER}*"))
+    if not replace:
+        return [f"{each} holds files of users that an earlier restore had moved away" for each in left]
+    for each in left:
+        shutil.rmtree(each, ignore_errors=True)
+    return []
 
 
 def _check_room(home: Home, manifest: Manifest) -> None:
     """A backup says how much it unpacks to; it is never unpacked past that."""
     rows = sum(part.member.size for part in manifest.tables)
     files = sum(part.member.size for part in manifest.workspaces)
-    wanted = [(home.root, files)]
+    check_free(home.root, files, "the backup")
     if home.is_sqlite:
-        wanted.append((home.database_file.parent, 3 * rows))
-    for folder, size in wanted:
-        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-        free = shutil.disk_usage(there).free
-        if size + SLACK > free:
-            raise LuxxError(
-                f"the backup needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
-            )
+        check_free(home.database_file.parent, 3 * rows, "the backup")
+
+
+def _check_secret(home: Home, secret: str) -> None:
+    """No server would start without one."""
+    here = home.configured_secret
+    if here and len(here) < SHORTEST_SECRET:
+        raise LuxxError(f"app.secret_key has {len(here)} characters and needs {SHORTEST_SECRET}")
+    if not here and not home.is_sqlite:
+        raise LuxxError("app.secret_key is not set here; set it as the servers of this database have it")
+    if not here and len(secret) < SHORTEST_SECRET:
+        raise LuxxError(
+            "the backup has no secret key; set app.secret_key, to the one that its server had if you know it"
+        )
 
 
 def _check_empty(home: Home) -> None:
@@ -111,20 +131,27 @@ class _Restoring:
         self._aside = aside
         self._notes: list[str] = list(manifest.left_out)
 
-    def run(self, name: str) -> Restored:
-        secret = self._archive.read(self._manifest.secret, MOST_SECRET).decode("utf-8", "replace")
+    def run(self, name: str, secret: str) -> Restored:
         sweep(self._home.root)
         folder = self._home.root / f"{FOLDER}{name}"
         try:
             files = self._unpack(folder)
             self._make_database(self._aside.engine, secret)
             with ExitStack() as undo:
-                self._move_in(folder, undo)
-                self._set_secret(secret, undo)
-                self._aside.take_place(undo)
+                self._aside.take_place(undo, lambda: self._move_in(folder, secret, undo))
                 undo.pop_all()
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        except Exception as error:
+            if clear(folder):
+                raise
+            said = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
+            raise LuxxError(
+                f"{said}; and not all files of users could be put back: move what is in {folder / MOVED} "
+                f"to {self._home.root}"
+            ) from error
+        except BaseException:
+            clear(folder)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
         return Restored(manifest=self._manifest, files=files, notes=self._notes)
 
     # Rows
@@ -168,17 +195,32 @@ class _Restoring:
         for part in self._manifest.tables:
             if part.name == SEARCH:
                 self._index(connection, part)
-        _release_runs(connection)
+        self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
             place = str(self._home.workspaces.path_of(user_id))
             connection.execute(update(User).where(User.id == user_id).values(workspace_path=place))
         self._seal(connection, secret)
 
+    def _release_runs(self, connection: Connection) -> None:
+        """What drove a run when the backup was made or since does not drive it here: the next start takes it
+        up, past every fence that a process may still hold."""
+        rows = connection.execute(text("SELECT id, fence FROM runs WHERE finished_at IS NULL")).all()
+        fences = {str(row.id): int(row.fence) for row in rows}
+        if not self._home.is_sqlite:
+            for run_id, fence in _fences_now(self._home.engine, list(fences)):
+                fences[run_id] = max(fences[run_id], fence)
+        change = text("UPDATE runs SET owner = NULL, fence = :fence WHERE id = :id")
+        for run_id, fence in fences.items():
+            connection.execute(change, {"id": run_id, "fence": fence + 1 if fence else 0})
+
     def _index(self, connection: Connection, part: TablePart) -> None:
         connection.execute(text(f"DELETE FROM {SEARCH}"))
         with self._archive.open(part.member) as file:
             for batch in Loader(connection).batches(part, file):
-                put_back(connection, batch)
+                try:
+                    put_back(connection, batch)
+                except OverflowError as error:
+                    raise self._archive.damaged(f"what it says of {SEARCH} cannot be stored") from error
         set_sequences(connection, [SEARCH], self._manifest.sequences)
 
     def _seal(self, connection: Connection, secret: str) -> None:
@@ -186,8 +228,6 @@ class _Restoring:
         here = self._home.configured_secret
         if not here or here == secret:
             return
-        if len(here) < SHORTEST_SECRET:
-            raise LuxxError(f"app.secret_key has {len(here)} characters and needs {SHORTEST_SECRET}")
         vault = Vault(here, previous=[secret])
         lost = 0
         rows = connection.execute(
@@ -202,7 +242,8 @@ class _Restoring:
                 continue
             change = update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=sealed)
             connection.execute(change)
-        self._notes.append("app.secret_key is another one here: everybody has to sign in again")
+        if secret:
+            self._notes.append("app.secret_key is another one here: everybody has to sign in again")
         if lost:
             self._notes.append(f"{lost} provider keys were sealed with yet another secret; enter them anew")
 
@@ -217,21 +258,22 @@ class _Restoring:
                 files += unpack(file, target)
         return files
 
-    def _move_in(self, folder: Path, undo: ExitStack) -> None:
-        """Workspaces in their places; those that were there go away with `folder`.
+    def _move_in(self, folder: Path, secret: str, undo: ExitStack) -> None:
+        """Workspaces and the secret in their places; workspaces that were there go away with `folder`.
 
         All of them: somebody new may get the id of somebody who is in no backup.
         """
-        aside = folder / "replaced"
+        aside = folder / MOVED
         aside.mkdir(mode=0o700, parents=True)
         for there in _folders(self._home.root):
             gone = there.rename(aside / there.name)
-            undo.callback(gone.rename, there)
+            undo.callback(_put_back, gone, there)
         for part in self._manifest.workspaces:
             place = self._home.workspaces.path_of(part.user_id)
             new = folder / place.name
             new.rename(place)
-            undo.callback(place.rename, new)
+            undo.callback(_put_back, place, new)
+        self._set_secret(secret, undo)
 
     def _set_secret(self, secret: str, undo: ExitStack) -> None:
         home = self._home
@@ -244,6 +286,12 @@ class _Restoring:
             undo.callback(home.secret_file.unlink)
         else:
             undo.callback(write_private, home.secret_file, old)
+
+
+def _put_back(now: Path, before: Path) -> None:
+    """Nothing is lost where it cannot be: it stays where it is, and `run` tells of it."""
+    with contextlib.suppress(OSError):
+        now.rename(before)
 
 
 def _drop_foreign_keys(connection: Connection) -> list[str]:
@@ -259,6 +307,14 @@ def _drop_foreign_keys(connection: Connection) -> list[str]:
     return [f'ALTER TABLE {row.table_name} ADD CONSTRAINT "{row.conname}" {row.definition}' for row in found]
 
 
-def _release_runs(connection: Connection) -> None:
-    """What drove a run when the backup was made does not drive it here: the next start takes it up."""
-    connection.execute(text("UPDATE runs SET owner = NULL WHERE owner IS NOT NULL AND finished_at IS NULL"))
+def _fences_now(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
+    """Of those of the runs that are in the database that is to be replaced."""
+    of_these = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(
+        bindparam("ids", expanding=True)
+    )
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("runs"):
+            return
+        for at in range(0, len(run_ids), AT_ONCE):
+            for row in connection.execute(of_these, {"ids": run_ids[at : at + AT_ONCE]}):
+                yield str(row.id), int(row.fence)

@@ -28,13 +28,16 @@ OF_THE_MOMENT = frozenset({"processes", "tickets"})
 """Tables of what lives for seconds: processes that are up, tickets for sockets."""
 
 READ_ROWS = 100
-FEW_ROWS = {"message_blobs": 4}
+FEW_ROWS = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
 """Rows in memory at once, where a row may have megabytes."""
 
 BATCH_ROWS = 500
 BATCH_BYTES = 1024 * 1024
-MOST_LINE = 256 * 1024 * 1024
-"""Characters of one row; an answer of a model with all that its tools said stays far below."""
+
+UNREADABLE = (
+    msgspec.DecodeError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What is said of a row that no backup has."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Any]).decode
@@ -100,19 +103,21 @@ def write_rows(connection: Connection, name: str, columns: list[Column], out: Ca
 
 
 class LineReader:
-    """A file's lines, each within its bound."""
+    """A file's lines, however long: the file is not longer than its manifest says."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        rest = b""
+        begun: list[bytes] = []
         while data := self._file.read(BATCH_BYTES):
-            *lines, rest = (rest + data).split(b"\n") if b"\n" in data else (rest + data,)
-            if len(rest) > MOST_LINE:
-                raise LuxxError(f"the backup has a row of more than {MOST_LINE // 2**20} MiB")
-            yield from lines
-        if rest:
+            first, *lines = data.split(b"\n")
+            begun.append(first)
+            if lines:
+                yield b"".join(begun)
+                begun = [lines.pop()]
+                yield from lines
+        if rest := b"".join(begun):
             yield rest
 
 
@@ -132,7 +137,7 @@ class Loader:
             count += len(batch)
             try:
                 self._connection.execute(write, batch)
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, OverflowError) as error:
                 said = " ".join(str(getattr(error, "orig", None) or error).split())
                 raise LuxxError(f"the rows of {part.name} cannot be stored: {said[:500]}") from error
         if count != part.rows:
@@ -149,7 +154,7 @@ class Loader:
                 values = _decode(line)
                 read = [None if value is None else reader(value) for reader, value in
                         zip(readers, values, strict=True)]  # fmt: skip
-            except (msgspec.DecodeError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise LuxxError(
                     f"the backup has a row of {part.name} that cannot be read: {error}"
                 ) from error

@@ -6,7 +6,7 @@ transaction. Whatever goes wrong before that leaves what was there as it was.
 
 import shutil
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +25,10 @@ RESTORE_LOCK = 7_402_119
 
 SCHEMA = "luxx_restore_"
 FOLDER = ".restore-"
+MOVED = "replaced"
+"""In such a folder what was there before, until it is deleted or put back."""
+
+SHOWN = 5
 PATIENCE = "10s"
 """How long taking the place of tables waits for who reads them."""
 
@@ -35,8 +39,11 @@ class Staged:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def take_place(self, undo: ExitStack) -> None:
-        """The last step. What is pushed on `undo` brings back what was there."""
+    def take_place(self, undo: ExitStack, move: Callable[[], None]) -> None:
+        """The last step. `move` brings the files along, at a moment when nobody can use the database.
+
+        What is pushed on `undo` brings back what was there.
+        """
         raise NotImplementedError
 
 
@@ -51,9 +58,21 @@ def staged(home: Home, name: str) -> Generator[Staged]:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what restores that were killed left in a folder."""
+    """Removes what restores that were killed left in a folder, but for what they had moved away."""
     for left in folder.glob(f"{FOLDER}*"):
-        shutil.rmtree(left, ignore_errors=True)
+        clear(left)
+
+
+def clear(folder: Path) -> bool:
+    """Removes what a restore made aside; False where it holds what had been moved away, which stays."""
+    moved = folder / MOVED
+    if moved.is_dir() and any(moved.iterdir()):
+        for made in folder.iterdir():
+            if made != moved:
+                shutil.rmtree(made, ignore_errors=True)
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 # SQLite
@@ -65,7 +84,8 @@ class _StagedFile(Staged):
         self._home = home
         self._file = file
 
-    def take_place(self, undo: ExitStack) -> None:
+    def take_place(self, undo: ExitStack, move: Callable[[], None]) -> None:
+        move()
         _empty_log(self.engine)
         real, aside = self._home.database_file, self._file.with_name("replaced.db")
         if real.exists():
@@ -83,7 +103,7 @@ class _StagedFile(Staged):
 
 @contextmanager
 def _staged_sqlite(home: Home, name: str) -> Generator[Staged]:
-    lock = DataDirLock(home.data_dir)
+    lock = DataDirLock(home.data_dir, home.database_file)
     lock.take()
     # Beside the file whose place it takes, so that it can be renamed.
     parent = home.database_file.parent
@@ -98,7 +118,7 @@ def _staged_sqlite(home: Home, name: str) -> Generator[Staged]:
         finally:
             made.engine.dispose()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        clear(folder)
         lock.release()
 
 
@@ -123,37 +143,62 @@ class _StagedSchema(Staged):
         self._home = home
         self._schema = schema
 
-    def take_place(self, undo: ExitStack) -> None:
+    def take_place(self, undo: ExitStack, move: Callable[[], None]) -> None:
         self.engine.dispose()
         try:
             with self._home.engine.connect() as connection, connection.begin():
                 connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENCE}'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-                self._swap(connection)
+                self._swap(connection, move)
         except OperationalError as error:
             raise LuxxError(
                 "the tables are in use; stop all servers of this database and try again"
             ) from error
 
-    def _swap(self, connection: Connection) -> None:
+    def _swap(self, connection: Connection, move: Callable[[], None]) -> None:
         inspector = inspect(connection)
         real = connection.scalar(text("SELECT current_schema()"))
         if real is None:
             raise LuxxError("the database has no schema that its user may write to")
         there = set(inspector.get_table_names(schema=real))
         new = inspector.get_table_names(schema=self._schema)
-        for name in new:
-            if name in there:
-                connection.execute(text(f'DROP TABLE "{real}"."{name}" CASCADE'))
+        old = ", ".join(f'"{real}"."{name}"' for name in new if name in there)
+        if old:
+            connection.execute(text(f"LOCK TABLE {old} IN ACCESS EXCLUSIVE MODE"))
+        # From here on nobody comes up, nor writes: only now nothing can happen to files that are moved away.
+        _check_nobody_is_up(connection)
+        move()
+        if old:
+            connection.execute(text(f"DROP TABLE {old} CASCADE"))
         for name in new:
             connection.execute(text(f'ALTER TABLE "{self._schema}"."{name}" SET SCHEMA "{real}"'))
         connection.execute(text(f'DROP SCHEMA "{self._schema}"'))
+
+
+def _check_nobody_is_up(connection: Connection) -> None:
+    """By their leases, so that one that was killed counts for some seconds more."""
+    if not inspect(connection).has_table("processes"):
+        return
+    alive = connection.execute(
+        text(
+            "SELECT kind, host, pid FROM processes "
+            "WHERE lease_until >= extract(epoch FROM clock_timestamp()) ORDER BY started_at"
+        )
+    ).all()
+    if alive:
+        told = ", ".join(f"{row.kind} {row.host}:{row.pid}" for row in alive[:SHOWN])
+        more = f" and {len(alive) - SHOWN} more" if len(alive) > SHOWN else ""
+        raise LuxxError(
+            f"the database is in use by {told}{more}; stop all its servers and workers and try again, "
+            "after a killed one some seconds later"
+        )
 
 
 @contextmanager
 def _staged_postgresql(home: Home, name: str) -> Generator[Staged]:
     schema = f"{SCHEMA}{name}"
     with home.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as holder:
+        _check_nobody_is_up(holder)
         if not holder.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": RESTORE_LOCK}):
             raise LuxxError("another restore into this database is going on; wait for its end")
         for left in inspect(holder).get_schema_names():

@@ -3,6 +3,7 @@
 What is past a bound is cut and counted as lost; the bounds of images are in `own.py`, which reads them.
 """
 
+import msgspec
 from msgspec.structs import replace
 
 from luxx.transfer.draft import Draft, DraftMessage, Losses
@@ -14,14 +15,20 @@ from luxx.wire.message import (
     MAX_SAID,
     Attachment,
 )
+from luxx.wire.step import Step
 
 MOST_STEPS = 100_000
 """Of one answer: what a run of ten completions can store."""
+
+MOST_CONTENT = 64 * 1024 * 1024
+"""Bytes of one answer as it is stored: it is read, sent and backed up whole."""
 
 WITHOUT_TEXT = "(no text)"
 """Stands where a person's message says nothing: it cannot be sent so, and models refuse it."""
 
 UNNAMED = "file"
+
+_encode = msgspec.json.Encoder().encode
 
 
 def keep_within_bounds(draft: Draft) -> None:
@@ -29,9 +36,22 @@ def keep_within_bounds(draft: Draft) -> None:
     for message in draft.messages:
         if message.role == "user":
             _cut_said(message, draft.losses)
-        elif len(message.steps) > MOST_STEPS:
+            continue
+        if len(message.steps) > MOST_STEPS:
             draft.losses.add(f"steps past {MOST_STEPS:,} of an answer", len(message.steps) - MOST_STEPS)
             message.steps = message.steps[:MOST_STEPS]
+        kept = _steps_within(message.steps, MOST_CONTENT)
+        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - kept)
+        message.steps = message.steps[:kept]
+
+
+def _steps_within(steps: list[Step], most: int) -> int:
+    """How many of the steps, from the first, are stored in so many bytes."""
+    for place, step in enumerate(steps):
+        most -= len(_encode(step)) + 1
+        if most < 0:
+            return place
+    return len(steps)
 
 
 def _cut_said(message: DraftMessage, losses: Losses) -> None:

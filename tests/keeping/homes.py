@@ -144,7 +144,7 @@ def _fill(session: Any, home: Home) -> None:
 
 def rows_of(home: Home) -> dict[str, list[Any]]:
     """All rows of all tables that stay what they are in a restore."""
-    left = {"users": {"workspace_path"}, "runs": {"owner"}, "llm_providers": {"api_key"},
+    left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
             "search_texts": {"words"}}  # fmt: skip
 
     def work(session: Any) -> dict[str, list[Any]]:

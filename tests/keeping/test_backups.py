@@ -15,6 +15,7 @@ from store.databases import new_database
 from store.test_search import find
 
 from keeping.homes import KEY, SECRET, files_of, fill, home_of, move_in, rows_of, store_of
+from keeping.test_bad_archives import changed
 from luxx.accounts.models import User
 from luxx.clock import utc_now
 from luxx.errors import LuxxError
@@ -31,6 +32,8 @@ from luxx.vault import Vault
 __all__ = ["postgresql"]
 
 DATABASES = ("sqlite", "postgresql")
+LONG = 140_000_000
+"""Characters; twice as many in a backup, where each of these is escaped."""
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def test_a_place_that_is_taken_is_refused_unless_it_may_be_replaced(
 def test_a_backup_of_an_older_step_is_brought_to_this_version(
     make: Any, tmp_path: Path, kind: str, step: str
 ) -> None:
-    here, there = make("sqlite", "here"), make(kind, "there")
+    here, there = make("sqlite", "here", secret=SECRET), make(kind, "there", secret=SECRET)
     engine = open_engine(here.url)
     migrate(engine, to=step)
     with engine.begin() as connection:
@@ -183,6 +186,68 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
     done = restore(there, tmp_path / "backup.zip")
     assert not there.secret_file.exists()
     assert any("sign in again" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Path, kind: str) -> None:
+    """The secret of the servers is in their unit's environment, and cron has none, or has made another."""
+    here = make(kind, "here", secret=SECRET)
+    move_in(here)
+    fill(here)
+    for secret, said in (("", "not set here"), ("short", "not set here"), ("x" * 32, "sealed with another")):
+        here.configured_secret = secret
+        with pytest.raises(LuxxError, match=said):
+            back_up(here, tmp_path / "backup.zip")
+    assert [name for name in os.listdir(tmp_path) if "backup" in name] == []
+    assert last_backup(here.data_dir) is None
+    here.configured_secret = SECRET
+    with here.engine.begin() as connection:
+        connection.execute(insert(ProviderRow).values(
+            id=4, user_id=1, tenant_id=1, name="q", provider_type="openai", created_at=utc_now(),
+            updated_at=utc_now(), api_key=Vault("y" * 32).seal(KEY, identity=key_identity(4)),
+        ))  # fmt: skip
+    (note,) = [each for each in back_up(here, tmp_path / "backup.zip").left_out if "sealed" in each]
+    assert note.startswith("1 provider keys")
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
+    here, there = make("sqlite", "here"), make(kind, "there", secret=SECRET)
+    move_in(here)
+    fill(here)
+    back_up(here, tmp_path / "backup.zip")
+    backup = (tmp_path / "backup.zip").read_bytes()
+    (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
+    there.configured_secret = "short"
+    with pytest.raises(LuxxError, match="has 5 characters"):
+        restore(there, tmp_path / "backup.zip")
+    there.configured_secret = ""
+    with pytest.raises(LuxxError, match=r"app\.secret_key"):
+        restore(there, tmp_path / "empty.zip")
+    assert not there.root.exists()
+    assert not there.secret_file.exists()
+    there.configured_secret = SECRET
+    notes = restore(there, tmp_path / "empty.zip").notes
+    assert any(note.startswith("1 provider keys were sealed") for note in notes)
+
+
+def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
+    """One that somebody could store must not take the backup from everybody."""
+    here, there = make("sqlite", "here"), make("sqlite", "there")
+    move_in(here)
+    fill(here)
+    which = "id = (SELECT min(id) FROM messages)"
+    with here.engine.begin() as connection:
+        connection.execute(text(f"UPDATE messages SET content = :long WHERE {which}"), {"long": '"' * LONG})
+    made = back_up(here, tmp_path / "backup.zip")
+    (member,) = [part.member for part in made.tables if part.name == "messages"]
+    assert member.size > 2 * LONG
+    restore(there, tmp_path / "backup.zip")
+    with there.engine.connect() as connection:
+        told = connection.scalar(
+            text(f"SELECT content = :long FROM messages WHERE {which}"), {"long": '"' * LONG}
+        )
+    assert told == 1
 
 
 def test_nul_characters_that_postgresql_cannot_hold_are_counted(make: Any, tmp_path: Path) -> None:

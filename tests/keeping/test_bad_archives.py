@@ -129,6 +129,14 @@ def test_rows_that_are_not_what_the_manifest_says_are_refused(there: Home, good:
     refused(there, changed(good, "tables/users.jsonl", b"[1]\n"), "users that cannot be read")
     refused(there, changed(good, "tables/users.jsonl", b'{"a":1}\n'), "users that cannot be read")
     refused(there, changed(good, "tables/users.jsonl", b""), "0 rows of users")
+    refused(
+        there, changed(good, "tables/users.jsonl", users.replace(b"[1,", b"[1%s," % (b"0" * 30))), "users"
+    )
+    runs = members_of(good)["tables/runs.jsonl"]
+    refused(
+        there, changed(good, "tables/runs.jsonl", runs.replace(b"0.30000000000000004", b"1" * 400)), "runs"
+    )
+    refused(there, said_otherwise(good, sequences={"users": 10**30}), "manifest")
     # Whole, and of nobody: what refers to a user that is not there is seen at the end.
     other = users.replace(b"[1,", b"[9,")
     refused(there, changed(good, "tables/users.jsonl", other), "FOREIGN KEY")

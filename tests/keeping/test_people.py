@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -18,12 +19,14 @@ from store.databases import new_database
 from store.test_search import find
 
 from keeping.homes import KEY, files_of, fill, home_of, move_in, rows_of, store_of
-from keeping.test_bad_archives import HOSTILE, members_of, packed
+from keeping.test_bad_archives import HOSTILE, members_of, packed, tar_of
 from luxx.accounts.models import User, UserSettings
 from luxx.clock import utc_now
 from luxx.config import FilesConfig
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import LuxxError
+from luxx.files import measure as measuring
+from luxx.keeping import person_import
 from luxx.keeping.home import Home
 from luxx.keeping.person_export import export_person
 from luxx.keeping.person_import import Imported, import_person
@@ -104,8 +107,8 @@ def test_all_of_a_user_comes_to_another_server(here: Home, there: Home, tmp_path
     assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
     assert (done.projects, done.files) == (1, 4)
     assert done.notes == [*made.left_out, "1 settings were kept as they are here"]
-    out = {name: held for name, held in files_of(here).items() if held[0] is not None}
-    assert {name: held for name, held in files_of(there).items() if held[0] is not None} == out
+    assert "empty" in files_of(here)
+    assert files_of(there) == files_of(here)
     rows = rows_of(there)
     (conversation,) = [row for row in rows["conversations"] if row[1] == 1]
     (project,) = rows["projects"]
@@ -124,8 +127,10 @@ def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: Home, tmp_p
     assert (tmp_path / "ann.zip").stat().st_mode & 0o777 == 0o600
     members = members_of((tmp_path / "ann.zip").read_bytes())
     whole = b"".join(members.values())
-    for secret in (b"hash of ann", KEY.encode(), here.secret().encode(), b"of ben alone", b"v1."):
+    for secret in (b"hash of ann", KEY.encode(), here.secret().encode(), b"of ben alone"):
         assert secret not in whole, secret
+    # As sealed keys begin; the workspace has bytes by chance, which may be these.
+    assert b"v1." not in b"".join(held for name, held in members.items() if name != "files.tar")
     assert len(members["usage.jsonl"].splitlines()) == 1200
 
 
@@ -159,6 +164,7 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: Home, there: Home, tmp_p
     refused(there, path, "no user 'nobody'", "nobody")
     refused(there, path, r"files\.quota_mb", quota_mb=0.000001)
     refused(there, path, r"files\.quota_mb", quota_mb=1)
+    refused(there, path, r"conversations\.json unpacks to", quota_mb=0.000001, max_upload_mb=0.000001)
     path.write_bytes(good[:-1000])
     refused(there, path, "no whole ZIP")
     for member, content in (
@@ -174,7 +180,44 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: Home, there: Home, tmp_p
     manifest = json.loads(members_of(good)["manifest.json"]) | {"version": 2, "luxx": "9.1"}
     path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(manifest).encode()}))
     refused(there, path, "newer Luxx")
+    for told, match in (
+        ({"file_count": 200_001}, "more than 200,000 files"),
+        ({"files": manifest["files"] | {"size": 2**31}}, r"files\.tar unpacks to"),
+        ({"conversations": manifest["conversations"] | {"size": 2**40}}, r"conversations\.json unpacks to"),
+    ):
+        lying = json.loads(members_of(good)["manifest.json"]) | told
+        path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+        refused(there, path, match)
+    lying = json.loads(members_of(good)["manifest.json"])
+    lying["conversations"]["size"] = 2**40
+    path.write_bytes(packed(members_of(good) | {"manifest.json": json.dumps(lying).encode()}))
+    refused(there, path, "are free", quota_mb=2**30)
     assert not any(name.startswith("tmp") for name in os.listdir(there.data_dir))
+
+
+def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
+    here: Home, there: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ann.zip"
+    export_person(here, "ann", path)
+    good = path.read_bytes()
+    for module, match in ((person_import, "more than 5 files"), (measuring, "to be counted")):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 5)
+        folders = tar_of(*((f"folder{place}", {"type": tarfile.DIRTYPE}) for place in range(6)))
+        path.write_bytes(with_member(good, "files.tar", folders))
+        refused(there, path, match)
+        monkeypatch.undo()
+
+
+def test_settings_that_can_be_made_can_be_moved(here: Home, there: Home, tmp_path: Path) -> None:
+    for home, tokens in ((here, 2**31 - 1), (there, None)):
+        with home.engine.begin() as connection:
+            connection.execute(text("UPDATE user_settings SET max_tokens = :tokens"), {"tokens": tokens})
+    export_person(here, "ann", tmp_path / "ann.zip")
+    bring(there, tmp_path / "ann.zip")
+    with there.engine.connect() as connection:
+        tokens = connection.scalar(text("SELECT max_tokens FROM user_settings WHERE user_id = 1"))
+    assert tokens == 2**31 - 1
 
 
 def with_member(good: bytes, name: str, content: bytes) -> bytes:

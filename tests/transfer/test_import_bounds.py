@@ -6,14 +6,16 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from api.person import Person
 
-from luxx.transfer.bounds import WITHOUT_TEXT
+from luxx.transfer.bounds import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
 from luxx.transfer.child import Reader
-from luxx.transfer.draft import StepWriter
+from luxx.transfer.draft import Draft, DraftMessage, Losses, StepWriter
 from luxx.transfer.ready import Read
 from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.wire.step import Step, StepType
 from transfer.files import bring, lost, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
@@ -98,6 +100,17 @@ def test_an_answer_has_no_more_steps_than_a_run_makes() -> None:
     ]
     message = json.loads(rows.splitlines()[1])
     assert len(json.loads(message["content"])["steps"]) == 100_000
+
+
+def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
+    """What is escaped counts as it is stored."""
+    step = Step(id="step-0", index=0, type=StepType.TEXT, content='"' * 4_000_000)
+    answer = DraftMessage(key="m", parent=None, role="assistant", steps=[step] * 18)
+    draft = Draft(title="t", messages=[answer], losses=Losses())
+    keep_within_bounds(draft)
+    assert draft.losses.counts == {"steps past 64 MiB of an answer": 10}
+    assert len(answer.steps) == 8
+    assert len(msgspec.json.encode(answer.steps)) < MOST_CONTENT
 
 
 # Time

@@ -111,6 +111,9 @@ def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool =
             hide_parameters=True,
             connect_args=POSTGRESQL_PATIENCE,
         )
+        # Many rows in one INSERT. The driver would send one for each, in a pipeline, after which PostgreSQL
+        # does not count how long a transaction is silent: a frozen process would keep its locks.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
         event.listen(engine, "handle_error", _leave_replaced)
         if silence_seconds is not None:
             event.listen(engine, "connect", partial(_bound_silence, silence_seconds))

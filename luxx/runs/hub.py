@@ -237,11 +237,15 @@ class Hub:
                     self._relay.left(channel)
                 self._forget(channel)
 
-    def tell(self, run_id: str, *frames: Frame) -> None:
-        """To those who watch a run here: what was logged while nobody drives it."""
+    def tell(self, run_id: str, seq: int) -> None:
+        """To those who watch a run here: its log goes up to `seq`, by somebody who does not drive it.
+
+        No frame, for what other processes logged before it may have been told to nobody here.
+        """
         channel = self._channels.get(run_id)
-        if channel is not None:
-            channel.publish(*frames)
+        if channel is not None and seq > channel.known:
+            channel.known = seq
+            channel.wake()
 
     @property
     def watchers(self) -> int:

@@ -160,6 +160,7 @@ class Watch:
         self._index, self._until, self._snapshots = channel.end, None, b""
         self._taken_back, self._looked = channel.taken_back, channel.known
         if channel.is_fed:
+            self._looked = channel.logged
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged
             self._snapshots = b"".join(step.snapshot() for step in steps)

@@ -329,6 +329,55 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
     asyncio.run(work())
 
 
+def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
+    """The log of a run, written where nobody here hears of it."""
+    return RunLog(store, Channel(run.id), CancelSignal(), run_id=run.id, fence=1, seq=seq)
+
+
+def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
+    async def work() -> Watcher:
+        hub, run = Hub(), new_run(store)
+        log = logging_elsewhere(store, run)
+        watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+        async with asyncio.timeout(10):
+            await log.append([Warning(message="asked")])
+            reading = asyncio.create_task(watcher.read())
+            while watcher.ids != [1]:
+                await asyncio.sleep(0)
+            await log.append([Warning(message="answered elsewhere")])
+            await log.append([Warning(message="answered here")])
+            hub.tell(run.id, 3)
+            while 3 not in watcher.ids:
+                await asyncio.sleep(0)
+            hub.close()
+            await reading
+        return watcher
+
+    assert asyncio.run(work()).ids == [1, 2, 3]
+
+
+def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store: Store) -> None:
+    async def work() -> Watcher:
+        hub, run = Hub(), new_run(store)
+        log = logging_elsewhere(store, run)
+        async with asyncio.timeout(10):
+            await log.append([Warning(message="asked")])
+            watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+            with hub.driven(run.id, 1), hub.watched(run.id):
+                await log.append([Warning(message="answered")])
+                hub.tell(run.id, 2)
+                reading = asyncio.create_task(watcher.read())
+                while watcher.ids != [1]:
+                    await asyncio.sleep(0)
+            while 2 not in watcher.ids:
+                await asyncio.sleep(0)
+            hub.close()
+            await reading
+        return watcher
+
+    assert asyncio.run(work()).ids == [1, 2]
+
+
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:
     hub = Hub()
     with hub.driven("r", 0) as driven:

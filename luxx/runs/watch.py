@@ -5,11 +5,11 @@ text/event-stream; `api/sse.py` sends them.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
 from luxx.runs.events import StoredEvent, read_page
-from luxx.runs.frames import COMMENT, logged_frame, run_frame
+from luxx.runs.frames import COMMENT, OpenStep, logged_frame, run_frame
 from luxx.runs.hub import NOWHERE, Channel, Frame, Hub
 from luxx.store.engine import Store
 from luxx.wire.event import ENDING
@@ -183,22 +183,39 @@ class Watch:
             frames = frames[:end]
         self._taken_back += sum(frame.empties for frame in frames)
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
-        out: list[bytes] = []
-        for frame in frames[known[-1] + 1 :] if known else frames:
+        if known:
+            frames = frames[known[-1] + 1 :]
+        for frame in frames:
             if frame.seq:
                 self._sent = frame.seq
                 self._is_over = self._is_over or frame.is_last
-            out.append(frame.data if self._texts is None else self._accumulate(frame, self._texts))
-        return b"".join(out)
+        texts = self._texts
+        if texts is None:
+            return b"".join([frame.data for frame in frames])
+        data = b"".join(_accumulated(frames, texts))
+        for index in texts.keys() - self._channel.open_steps.keys():
+            del texts[index]
+        return data
 
-    @staticmethod
-    def _accumulate(frame: Frame, texts: dict[int, str]) -> bytes:
-        step = frame.step
-        if step is None:
-            return frame.data
-        if frame.empties:
-            texts.pop(step.index, None)
-            return frame.data
-        so_far = texts.get(step.index, "") + frame.text
-        texts[step.index] = so_far
-        return step.accumulated(frame.text, so_far)
+
+def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
+    """The frames with the text so far in each delta, and one delta of each step between two other frames:
+    each holds all the text, so those of a client that lags would come to the square of it."""
+    said: dict[OpenStep, list[str]] = {}
+    for frame in frames:
+        if frame.step is not None and not frame.empties:
+            said.setdefault(frame.step, []).append(frame.text)
+            continue
+        yield from _so_far(said, texts)
+        said.clear()
+        if frame.step is not None:
+            texts.pop(frame.step.index, None)
+        yield frame.data
+    yield from _so_far(said, texts)
+
+
+def _so_far(said: dict[OpenStep, list[str]], texts: dict[int, str]) -> Iterator[bytes]:
+    for step, parts in said.items():
+        text = "".join(parts)
+        so_far = texts[step.index] = texts.get(step.index, "") + text
+        yield step.accumulated(text, so_far)

@@ -329,6 +329,30 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
+def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every_word(
+    store: Store, types: list[StepType]
+) -> None:
+    async def work() -> bytes:
+        hub, run = Hub(), new_run(store)
+        watch = Watch(hub, store, run, accumulated=True)
+        watch.attach_first()
+        async with asyncio.timeout(10):
+            with hub.driven(run.id, 0) as channel, watch.attached():
+                assert b"event: run" in await watch.next()
+                steps = [OpenStep(run.id, index, type_) for index, type_ in enumerate(types)]
+                channel.open_steps.update(enumerate(steps))
+                for _ in range(1000):
+                    for step in steps:
+                        channel.publish(Frame(step.grow("x" * 40), 0, step, "x" * 40))
+                return await watch.next()
+
+    piece = asyncio.run(work())
+    assert len(piece) < 200_000, "twice what was said, and a little"
+    told = [json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]]
+    assert [(step["delta"], step["accumulated"]) for step in told] == [("x" * 40_000, "x" * 40_000)] * len(types)
+
+
 def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
     """The log of a run, written where nobody here hears of it."""
     return RunLog(store, Channel(run.id), CancelSignal(), run_id=run.id, fence=1, seq=seq)

@@ -31,6 +31,7 @@ from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
+from luxx.api.sse import Streams
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.choosing import choose_bus
@@ -133,6 +134,7 @@ class House:
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
         self.tickets = TicketService(self.store, self.accounts)
         self.sockets = Sockets(self.accounts, self.notices)
+        self.streams = Streams(self.accounts)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
@@ -193,6 +195,7 @@ class House:
             asyncio.create_task(self._keep_audit()),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
+            asyncio.create_task(self.streams.keep_checking()),
             asyncio.create_task(self._keep_logs()),
         ]
         if not self.store.is_sqlite:

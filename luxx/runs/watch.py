@@ -138,7 +138,7 @@ class Watch:
         page = await self._read_page()
         if page:
             self._sent = page[-1].seq
-            self._is_over = any(event.type in ENDING for event in page)
+            self._is_over = self._is_over or any(event.type in ENDING for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
         has_begun = self._channel.is_fed or self._channel.taken_back > self._taken_back
         if self._until is None and has_begun:
@@ -147,7 +147,8 @@ class Watch:
             return b""
         # A run that had ended when the watch was made has nothing to tell beyond its last event, which
         # may be on disk already and still on its way to the live tail.
-        self._is_over = self._run.status in ENDED and self._sent >= self._run.last_seq
+        has_ended = self._run.status in ENDED and self._sent >= self._run.last_seq
+        self._is_over = self._is_over or has_ended
         self._is_live = True
         return self._snapshots
 
@@ -183,16 +184,15 @@ class Watch:
             frames = frames[:end]
         self._taken_back += sum(frame.empties for frame in frames)
         known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
-        if known:
-            frames = frames[known[-1] + 1 :]
-        for frame in frames:
+        unseen = frames[known[-1] + 1 :] if known else frames
+        for frame in unseen:
             if frame.seq:
                 self._sent = frame.seq
                 self._is_over = self._is_over or frame.is_last
         texts = self._texts
         if texts is None:
-            return b"".join([frame.data for frame in frames])
-        data = b"".join(_accumulated(frames, texts))
+            return b"".join([frame.data for frame in unseen])
+        data = b"".join(_accumulated(unseen, texts))
         for index in texts.keys() - self._channel.open_steps.keys():
             del texts[index]
         return data

@@ -350,12 +350,19 @@ def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every
     piece = asyncio.run(work())
     assert len(piece) < 200_000, "twice what was said, and a little"
     told = [json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]]
-    assert [(step["delta"], step["accumulated"]) for step in told] == [("x" * 40_000, "x" * 40_000)] * len(types)
+    assert [(step["delta"], step["accumulated"]) for step in told] == [("x" * 40_000, "x" * 40_000)] * len(
+        types
+    )
 
 
 def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
     """The log of a run, written where nobody here hears of it."""
     return RunLog(store, Channel(run.id), CancelSignal(), run_id=run.id, fence=1, seq=seq)
+
+
+async def read_up_to(watcher: Watcher, seq: int) -> None:
+    while seq not in watcher.ids:  # noqa: ASYNC110 - bounded by the test's own limit
+        await asyncio.sleep(0)
 
 
 def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
@@ -366,13 +373,11 @@ def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere
         async with asyncio.timeout(10):
             await log.append([Warning(message="asked")])
             reading = asyncio.create_task(watcher.read())
-            while watcher.ids != [1]:
-                await asyncio.sleep(0)
+            await read_up_to(watcher, 1)
             await log.append([Warning(message="answered elsewhere")])
             await log.append([Warning(message="answered here")])
             hub.tell(run.id, 3)
-            while 3 not in watcher.ids:
-                await asyncio.sleep(0)
+            await read_up_to(watcher, 3)
             hub.close()
             await reading
         return watcher
@@ -391,15 +396,30 @@ def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store:
                 await log.append([Warning(message="answered")])
                 hub.tell(run.id, 2)
                 reading = asyncio.create_task(watcher.read())
-                while watcher.ids != [1]:
-                    await asyncio.sleep(0)
-            while 2 not in watcher.ids:
-                await asyncio.sleep(0)
+                await read_up_to(watcher, 1)
+            await read_up_to(watcher, 2)
             hub.close()
             await reading
         return watcher
 
     assert asyncio.run(work()).ids == [1, 2]
+
+
+def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Store) -> None:
+    async def work() -> None:
+        hub, run = Hub(), new_run(store)
+        async with asyncio.timeout(10):
+            await logging_elsewhere(store, run).append([Warning(message="w")])
+            watch = Watch(hub, store, run)
+            with watch.attached():
+                assert b"event: run" in await watch.next()
+                reading = asyncio.create_task(watch.next())
+                await asyncio.sleep(0)
+                watch.stop()
+                await reading
+                assert await watch.next() == b""
+
+    asyncio.run(work())
 
 
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:

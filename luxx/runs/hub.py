@@ -18,8 +18,8 @@ from luxx.runs.frames import OpenStep
 RING = 2048
 """Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
 
-KEPT = 32
-"""Frames kept where nobody lags, and as many again between cuts: 20 kB of deltas."""
+KEPT = 8
+"""Frames that are kept though all have read them, at most: 4 kB of deltas. To cut at each would take time."""
 
 NOWHERE = sys.maxsize
 """The place of a reader that will find its place anew: it needs nothing that is in the ring."""
@@ -86,7 +86,7 @@ class Channel:
         self.readers: set[Reader] = set()
         self._frames: list[Frame] = []
         self._base = 0
-        self._full = 2 * KEPT
+        self._full = KEPT
         self._taken_back: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -144,12 +144,22 @@ class Channel:
 
     def _cut(self) -> None:
         """Lets go of what all readers have read, and of what those that lag too far have not."""
-        slowest = min((reader.place for reader in (*self.readers, *self.tails)), default=NOWHERE)
+        frames = self._frames
+        start = end = self._base + len(frames)
+        for readers in (self.readers, self.tails):
+            for reader in readers:
+                if (place := reader.place) < start:
+                    start = place
         # One that has fallen off the ring already keeps nothing.
-        start = max(min(slowest, self.end - KEPT), self.end - RING, self._base)
-        del self._frames[: start - self._base]
+        start = max(start, end - RING, self._base)
+        del frames[: start - self._base]
         self._base = start
-        self._full = max(2 * KEPT, min(2 * len(self._frames), 2 * RING))
+        self._full = KEPT if start == end else max(KEPT, min(2 * (end - start), 2 * RING))
+
+    def rest(self) -> None:
+        """Nobody feeds it, maybe for hours: what all have read is let go of."""
+        if self._frames:
+            self._cut()
 
     def since(self, index: int) -> list[Frame] | None:
         """The frames from `index` on; None where the ring no longer holds it."""

@@ -111,15 +111,21 @@ class Watch:
                 continue
             if channel.is_gone:
                 break
-            if not channel.is_fed and channel.known > max(self._sent, self._looked):
-                # Nobody feeds the ring, and the log has grown.
-                self._is_live = self._is_placed = False
+            if not channel.is_fed and self._rests(channel):
                 continue
             await channel.news()
             if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
+
+    def _rests(self, channel: Channel) -> bool:
+        """Nobody feeds the ring, maybe for hours. Whether there is more in the log."""
+        channel.rest()
+        if channel.known <= max(self._sent, self._looked):
+            return False
+        self._is_live = self._is_placed = False
+        return True
 
     async def _before_live(self) -> bytes:
         if not self._has_begun:

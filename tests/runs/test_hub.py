@@ -24,7 +24,20 @@ def test_what_nobody_has_to_read_is_let_go_of() -> None:
     channel = Channel("r")
     channel.readers.add(Reader(NOWHERE))
     spoken(channel, 10_000)
-    assert KEPT <= kept(channel) <= 2 * KEPT
+    assert kept(channel) <= KEPT
+
+
+def test_what_was_read_of_a_run_that_rests_is_not_kept_while_it_does() -> None:
+    channel = Channel("r")
+    reader = Reader(0)
+    channel.readers.add(reader)
+    spoken(channel, 3)
+    reader.place = 2
+    channel.rest()
+    assert kept(channel) == 1
+    reader.place = 3
+    channel.rest()
+    assert kept(channel) == 0
 
 
 def test_a_reader_that_lags_finds_all_that_it_has_not_read() -> None:

@@ -152,10 +152,9 @@ class Mirror:
             self.cease()
 
     def _opened(self, item: Opened) -> OpenStep:
-        step = OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name)
-        if item.text:
-            step.parts.append(item.text)
-        return step
+        return OpenStep(
+            self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=item.text
+        )
 
     def _work_off(self) -> None:
         """Takes what waits, up to the next place where the log has to be read."""

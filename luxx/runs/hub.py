@@ -72,6 +72,25 @@ class Channel:
     `taken_back` counts the frames that took back what a lost producer had said.
     """
 
+    __slots__ = (
+        "_base",
+        "_frames",
+        "_full",
+        "_taken_back",
+        "_waiting",
+        "driver",
+        "is_fed",
+        "is_gone",
+        "known",
+        "logged",
+        "open_steps",
+        "readers",
+        "run_id",
+        "tails",
+        "taken_back",
+        "watchers",
+    )
+
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.logged = 0
@@ -213,20 +232,22 @@ class Hub:
         """Tells the relay of what is driven and watched from now on."""
         self._relay = relay
 
-    @contextmanager
-    def watched(self, run_id: str, *, is_begun: bool = True) -> Generator[Channel]:
-        """The run's channel, kept while somebody watches. Not `is_begun`: it is about to be driven here."""
-        channel = self._channels.setdefault(run_id, Channel(run_id))
+    def watch(self, run_id: str, *, is_begun: bool = True) -> Channel:
+        """The run's channel, kept until `unwatch`. Not `is_begun`: it is about to be driven here."""
+        channel = self._channels.get(run_id)
+        if channel is None:
+            channel = self._channels[run_id] = Channel(run_id)
         channel.watchers += 1
         if channel.watchers == 1 and not channel.is_driven and self._relay is not None:
             self._relay.watched(channel, is_begun=is_begun)
-        try:
-            yield channel
-        finally:
-            channel.watchers -= 1
-            if channel.watchers == 0 and not channel.is_driven and self._relay is not None:
-                self._relay.unwatched(channel)
-            self._forget(channel)
+        return channel
+
+    def unwatch(self, channel: Channel) -> None:
+        """One who watched does so no longer."""
+        channel.watchers -= 1
+        if channel.watchers == 0 and not channel.is_driven and self._relay is not None:
+            self._relay.unwatched(channel)
+        self._forget(channel)
 
     @contextmanager
     def driven(self, run_id: str, logged: int, fence: int = 1) -> Generator[Channel]:

@@ -5,8 +5,8 @@ text/event-stream; `api/sse.py` sends them.
 """
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from typing import Self
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, OpenStep, logged_frame, run_frame
@@ -25,6 +25,28 @@ class Watch:
     It catches up with the log first, then lives on the ring; falling off the ring sends it back.
     """
 
+    # Thousands may be open.
+    __slots__ = (
+        "_channel",
+        "_has_begun",
+        "_hub",
+        "_index",
+        "_is_attached",
+        "_is_first",
+        "_is_live",
+        "_is_over",
+        "_is_placed",
+        "_last_sent",
+        "_looked",
+        "_run",
+        "_sent",
+        "_snapshots",
+        "_store",
+        "_taken_back",
+        "_texts",
+        "_until",
+    )
+
     def __init__(
         self, hub: Hub, store: Store, run: Run, *, after: int = 0, accumulated: bool = False
     ) -> None:
@@ -34,7 +56,6 @@ class Watch:
         self._sent = after
         self._texts: dict[int, str] | None = {} if accumulated else None
         self._channel = Channel(run.id)
-        self._hold = ExitStack()
         self._is_attached = False
         self._has_begun = False
         self._is_first = False
@@ -54,19 +75,22 @@ class Watch:
         self._is_placed = self._is_first = True
         self._index = self._channel.end
 
-    @contextmanager
-    def attached(self) -> Generator[None]:
-        """Keeps the run's channel for as long as it is watched."""
-        with self._hold:
-            if not self._is_attached:
-                self._attach(is_begun=self._run.status not in ENDED)
-            yield
+    def attached(self) -> Self:
+        """Keeps the run's channel while the watch is entered."""
+        if not self._is_attached:
+            self._attach(is_begun=self._run.status not in ENDED)
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_failure: object) -> None:
+        self._channel.readers.discard(self)
+        self._hub.unwatch(self._channel)
 
     def _attach(self, *, is_begun: bool) -> None:
         self._is_attached = True
-        self._channel = self._hold.enter_context(self._hub.watched(self._run.id, is_begun=is_begun))
+        self._channel = self._hub.watch(self._run.id, is_begun=is_begun)
         self._channel.readers.add(self)
-        self._hold.callback(self._channel.readers.discard, self)
 
     @property
     def place(self) -> int:
@@ -156,7 +180,8 @@ class Watch:
         has_ended = self._run.status in ENDED and self._sent >= self._run.last_seq
         self._is_over = self._is_over or has_ended
         self._is_live = True
-        return self._snapshots
+        snapshots, self._snapshots = self._snapshots, b""
+        return snapshots
 
     async def _place(self) -> None:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""

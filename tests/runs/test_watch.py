@@ -392,7 +392,8 @@ def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store:
         async with asyncio.timeout(10):
             await log.append([Warning(message="asked")])
             watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
-            with hub.driven(run.id, 1), hub.watched(run.id):
+            with hub.driven(run.id, 1):
+                hub.watch(run.id)
                 await log.append([Warning(message="answered")])
                 hub.tell(run.id, 2)
                 reading = asyncio.create_task(watcher.read())
@@ -425,9 +426,14 @@ def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Sto
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:
     hub = Hub()
     with hub.driven("r", 0) as driven:
-        with hub.watched("r") as watched:
+        for _ in range(2):
+            watched = hub.watch("r")
             assert watched is driven
-        with hub.watched("r") as again:
-            assert again is driven
-    with hub.watched("r") as later:
-        assert later is not driven
+            hub.unwatch(watched)
+    later = hub.watch("r")
+    assert later is not driven
+    assert hub.watch("r") is later
+    hub.unwatch(later)
+    assert hub.is_watched("r")
+    hub.unwatch(later)
+    assert hub.watch("r") is not later

@@ -18,6 +18,9 @@ from luxx.runs.frames import OpenStep
 RING = 2048
 """Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
 
+RING_BYTES = 2 * 1024 * 1024
+"""Bytes of frames that are kept for watchers that lag, as long as deltas alone come up to twice as many."""
+
 KEPT = 8
 """Frames that are kept though all have read them, at most: 4 kB of deltas. To cut at each would take time."""
 
@@ -161,6 +164,11 @@ class Channel:
         for tail in self.tails:
             tail.stir()
 
+    def publish_events(self, *frames: Frame) -> None:
+        """Adds frames of logged events, which may be large: how large all are is looked at."""
+        self.publish(*frames)
+        self._bound()
+
     def _cut(self) -> None:
         """Lets go of what all readers have read, and of what those that lag too far have not."""
         frames = self._frames
@@ -173,7 +181,20 @@ class Channel:
         start = max(start, end - RING, self._base)
         del frames[: start - self._base]
         self._base = start
-        self._full = KEPT if start == end else max(KEPT, min(2 * (end - start), 2 * RING))
+        self._full = KEPT
+        if end - start > KEPT:
+            self._bound()
+            self._full = max(KEPT, min(2 * len(frames), 2 * RING))
+
+    def _bound(self) -> None:
+        """Lets go of the oldest frames past RING_BYTES, but for one."""
+        sizes = [len(frame.data) for frame in self._frames]
+        size, first = sum(sizes), 0
+        while size > RING_BYTES and first < len(sizes) - 1:
+            size -= sizes[first]
+            first += 1
+        del self._frames[:first]
+        self._base += first
 
     def rest(self) -> None:
         """Nobody feeds it, maybe for hours: what all have read is let go of."""

@@ -218,7 +218,7 @@ class Mirror:
                 channel.open_steps.pop(_step_of(event.data).step.index, None)
         channel.logged = page[-1].seq
         self.is_over = self.is_over or page[-1].type in ENDING
-        channel.publish(
+        channel.publish_events(
             *(
                 Frame(
                     logged_frame(event.seq, event.type, event.data), event.seq, is_last=event.type in ENDING

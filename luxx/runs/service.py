@@ -220,9 +220,9 @@ class RunService:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
         def work(session: Session) -> tuple[list[StoredEvent], bool]:
-            self._logged(session, caller, run_id)
-            events = read_page(session, run_id, after, limit=limit + 1)
-            return events[:limit], len(events) > limit
+            last_seq = self._logged(session, caller, run_id).last_seq
+            events = read_page(session, run_id, after, limit=limit)
+            return events, bool(events) and events[-1].seq < last_seq
 
         return await self._store.read(work)
 

@@ -16,7 +16,7 @@ from sqlalchemy import insert
 
 from luxx.clock import new_id, utc_now
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.events import RunLog
+from luxx.runs.events import PAGE_BYTES, RunLog
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Channel, Frame, Hub
 from luxx.runs.models import RunRow
@@ -421,6 +421,31 @@ def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Sto
                 assert await watch.next() == b""
 
     asyncio.run(work())
+
+
+def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store) -> None:
+    async def work() -> list[bytes]:
+        hub, run = Hub(), new_run(store)
+        async with asyncio.timeout(20):
+            log = logging_elsewhere(store, run)
+            sizes = [1, 3 * PAGE_BYTES, *[PAGE_BYTES // 10] * 35, 1, 1, 2 * PAGE_BYTES]
+            await log.append([Warning(message="x" * size) for size in sizes])
+            await log.append(
+                [Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)]
+            )
+            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=log.seq)
+            watch = Watch(hub, store, ended)
+            with watch.attached():
+                pieces: list[bytes] = []
+                while piece := await watch.next():
+                    pieces.append(piece)
+        ids = [int(line[4:]) for piece in pieces for line in piece.splitlines() if line.startswith(b"id: ")]
+        assert ids == list(range(1, log.seq + 1))
+        return pieces
+
+    pieces = asyncio.run(work())
+    assert all(len(piece) < 4 * PAGE_BYTES for piece in pieces)
+    assert 7 <= len(pieces) <= 12
 
 
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:

@@ -13,7 +13,7 @@ from luxx.runs.frames import COMMENT, OpenStep, logged_frame, run_frame
 from luxx.runs.hub import NOWHERE, Channel, Frame, Hub
 from luxx.store.engine import Store
 from luxx.wire.event import ENDING
-from luxx.wire.run import ENDED, Run
+from luxx.wire.run import ENDED, Run, RunStatus
 
 QUIET_SECONDS = 15.0
 """A comment line is sent after this long without a frame."""
@@ -71,7 +71,8 @@ class Watch:
 
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
-        self._attach(is_begun=False)
+        # One that is queued may be taken by any process, which has to know before that somebody watches.
+        self._attach(is_begun=self._run.status == RunStatus.QUEUED)
         self._is_placed = self._is_first = True
         self._index = self._channel.end
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from bus.joined import Joined
 from hypothesis import HealthCheck, given, settings
@@ -113,12 +114,12 @@ class Client:
 class Process:
     """One process: it can watch runs, drive them, and die."""
 
-    def __init__(self, joined: Joined, store: Store, name: str) -> None:
+    def __init__(self, joined: Joined, store: Store, name: str, look_seconds: float = LOOK_SECONDS) -> None:
         self.name = name
         self.joined = joined
         self.bus = joined.bus(name)
         self.hub = Hub()
-        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=LOOK_SECONDS)
+        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=look_seconds)
         self.clients: list[Client] = []
         self._store = store
 
@@ -204,8 +205,10 @@ def new_run(store: Store) -> Run:
 
 
 @asynccontextmanager
-async def processes(store: Store, joined: Joined, names: str = "ab") -> AsyncIterator[tuple[Process, ...]]:
-    made = [Process(joined, store, name) for name in names]
+async def processes(
+    store: Store, joined: Joined, names: str = "ab", *, look_seconds: float = LOOK_SECONDS
+) -> AsyncIterator[tuple[Process, ...]]:
+    made = [Process(joined, store, name, look_seconds) for name in names]
     try:
         async with asyncio.timeout(SECONDS):
             for one in made:
@@ -356,6 +359,24 @@ def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
             drive.say("now")
             await client.until(lambda: client.shown == {0: "now"})
             assert b.relay.mirrors == 1
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
+    async def work() -> None:
+        run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
+        async with processes(store, Joined(), look_seconds=2 * SECONDS) as (a, b):
+            watch = Watch(b.hub, store, run)
+            watch.attach_first()
+            client = Client(watch)
+            b.clients.append(client)
+            await client.until(lambda: client.types == ["run"])
+            drive = await a.drive(run, 1)
+            drive.say("now")
+            await client.until(lambda: client.shown == {0: "now"})
             await drive.end()
             await seen_to_the_end(store, run, client)
 

@@ -67,7 +67,7 @@ from luxx.runs.replay import ReplayService
 from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
-from luxx.runs.watch import QUIET_SECONDS
+from luxx.runs.watch import BEAT_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
@@ -339,7 +339,7 @@ class House:
 
     async def _keep_lines_open(self) -> None:
         while True:
-            await asyncio.sleep(QUIET_SECONDS / 3)
+            await asyncio.sleep(BEAT_SECONDS)
             self.hub.wake_all()
 
     async def _keep_audit(self) -> None:

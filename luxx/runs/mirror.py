@@ -200,6 +200,9 @@ class Mirror:
                 self._publish(page)
         except SQLAlchemyError as error:
             logger.warning("log_not_mirrored", run_id=self.run_id, error=type(error).__name__)
+        except Exception:
+            # Nobody awaits this: it would count as still reading, and nothing would come here any more.
+            logger.exception("log_not_mirrored", run_id=self.run_id)
         if self._stream != stream:
             return
         self._reading = None

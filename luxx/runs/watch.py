@@ -15,8 +15,11 @@ from luxx.store.engine import Store
 from luxx.wire.event import ENDING
 from luxx.wire.run import ENDED, Run, RunStatus
 
-QUIET_SECONDS = 15.0
-"""A comment line is sent after this long without a frame."""
+BEAT_SECONDS = 5.0
+"""How often `Hub.wake_all` is called."""
+
+QUIET_SECONDS = 10.0
+"""A comment line is sent at the first beat after this long without a frame: every 15 s at the latest."""
 
 
 class Watch:

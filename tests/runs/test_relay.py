@@ -21,6 +21,7 @@ from rows import add_user
 from sqlalchemy import delete, insert, update
 
 from luxx.clock import new_id, utc_now
+from luxx.runs import telling
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.events import RunLog, read_log
 from luxx.runs.frames import OpenStep
@@ -379,6 +380,63 @@ def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store:
             await client.until(lambda: client.shown == {0: "now"})
             await drive.end()
             await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+class Breaking:
+    """A database whose next reading for a mirror goes wrong as nobody foresaw."""
+
+    def __init__(self, store: Store) -> None:
+        self.broke = False
+        self._store = store
+
+    async def read(self, work: Any) -> Any:
+        if not self.broke and "Mirror" in work.__qualname__:
+            self.broke = True
+            raise RuntimeError("nobody foresaw this")
+        return await self._store.read(work)
+
+
+def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            breaking = Breaking(store)
+            b.relay._store = breaking  # type: ignore[assignment]
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            drive.say("one")
+            await client.until(lambda: client.shown == {0: "one"})
+            await drive.note()
+            drive.say("two")
+            await client.until(lambda: client.shown == {2: "two"})
+            assert breaking.broke
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_who_would_follow_a_run_is_forgotten_if_it_is_not_heard_of_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "FORGET_SECONDS", 0.3)
+
+    async def work() -> None:
+        async with processes(store, Joined()) as (a, b):
+            clients = [b.watch(new_run(store)) for _ in range(2)]
+            wanted = a.relay._telling._wanted
+            while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(LOOK_SECONDS)
+            clients[0].reading.cancel()
+            while len(wanted) == 2:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert a.relay._telling.is_busy, "the other is still heard of"
+            b.joined.leave("b")
+            while wanted:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert not a.relay._telling.is_busy
 
     asyncio.run(work())
 

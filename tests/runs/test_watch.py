@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,13 @@ from rows import add_user
 from sqlalchemy import insert
 
 from luxx.clock import new_id, utc_now
+from luxx.runs import watch as module
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.events import PAGE_BYTES, RunLog
-from luxx.runs.frames import OpenStep
+from luxx.runs.frames import COMMENT, OpenStep
 from luxx.runs.hub import Channel, Frame, Hub
 from luxx.runs.models import RunRow
-from luxx.runs.watch import Watch
+from luxx.runs.watch import BEAT_SECONDS, Watch
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
@@ -446,6 +448,36 @@ def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store
     pieces = asyncio.run(work())
     assert all(len(piece) < 4 * PAGE_BYTES for piece in pieces)
     assert 7 <= len(pieces) <= 12
+
+
+def test_a_quiet_stream_says_something_every_15_seconds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        now = 1002.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+        hub, run = Hub(), new_run(store)
+        watch = Watch(hub, store, run)
+        watch.attach_first()
+        async with asyncio.timeout(10):
+            with watch.attached():
+                await watch.next()
+                said, reading = now, asyncio.create_task(watch.next())
+                for beat in range(1, 12):
+                    now = 1000.0 + beat * BEAT_SECONDS
+                    await asyncio.sleep(0)
+                    hub.wake_all()
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    assert now - said <= 15 or reading.done()
+                    if reading.done():
+                        assert reading.result() == COMMENT
+                        assert now - said <= 15
+                        said, reading = now, asyncio.create_task(watch.next())
+                watch.stop()
+                assert await reading == b""
+
+    asyncio.run(work())
 
 
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:

@@ -21,7 +21,7 @@ EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first, each with its `seq`."""
+    """Logged events, oldest first, each with its `seq`; of large ones fewer than `limit`."""
 
     events: list[msgspec.Raw]
     has_more: bool

@@ -129,6 +129,7 @@ def _parts(house: House) -> dict[str, Provide]:
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
         "sockets": _given(lambda: house.sockets),
+        "streams": _given(lambda: house.streams),
         "tickets": _given(lambda: house.tickets),
         "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),

@@ -31,6 +31,7 @@ from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
+from luxx.api.sse import Streams
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.bus.choosing import choose_bus
@@ -66,7 +67,7 @@ from luxx.runs.replay import ReplayService
 from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
-from luxx.runs.watch import QUIET_SECONDS
+from luxx.runs.watch import BEAT_SECONDS
 from luxx.store.clock import time_to_delete_by
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
@@ -134,6 +135,7 @@ class House:
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
         self.tickets = TicketService(self.store, self.accounts)
         self.sockets = Sockets(self.accounts, self.notices)
+        self.streams = Streams(self.accounts)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
@@ -194,6 +196,7 @@ class House:
             asyncio.create_task(self._keep_audit()),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
+            asyncio.create_task(self.streams.keep_checking()),
             asyncio.create_task(self._keep_logs()),
         ]
         if not self.store.is_sqlite:
@@ -337,7 +340,7 @@ class House:
 
     async def _keep_lines_open(self) -> None:
         while True:
-            await asyncio.sleep(QUIET_SECONDS / 3)
+            await asyncio.sleep(BEAT_SECONDS)
             self.hub.wake_all()
 
     async def _keep_audit(self) -> None:

@@ -8,12 +8,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.accounts.service import AccountService
 from luxx.api.envelope import Success, success
 from luxx.api.messages import AskingBody, AttachmentBody, Text, attachment, check_text, wants_json
 from luxx.api.parameters import GivenCaller, TextId
 from luxx.api.response_format import response_schema
-from luxx.api.sse import EventStream
+from luxx.api.sse import EventStream, Streams
 from luxx.conversations.branches import BranchService, ConversationTree
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationView, MessageView
@@ -49,7 +48,7 @@ class MessageBranchController(Controller):
         request: Request[Any, Any, Any],
         caller: GivenCaller,
         runs: NamedDependency[RunService],
-        accounts: NamedDependency[AccountService],
+        streams: NamedDependency[Streams],
         message_id: TextId,
         accumulated: FromQuery[bool] = False,
         data: JSONBody[AskingBody] = AS_USUAL,
@@ -64,7 +63,7 @@ class MessageBranchController(Controller):
             run = await runs.send(caller, asking)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         watch = await runs.send_and_watch(caller, asking, accumulated=accumulated)
-        return EventStream(watch, caller, accounts)
+        return EventStream(watch, caller, streams)
 
     @put("/{message_id:str}")
     async def edit(

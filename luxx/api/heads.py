@@ -13,6 +13,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from luxx.api.envelope import Failure
+from luxx.api.leaving import LEAVING, Leaving
 from luxx.api.protection import HEAD_TOO_LARGE
 from luxx.api.sending import CUT
 
@@ -40,6 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*given, **named)
         self._unread = 0
         self._is_refused = False
+        self._leaving = Leaving()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The system itself watches over what is sent: every answer and stream, and what is left of one."""
@@ -48,6 +50,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = TAKES_NOTHING_SECONDS * 1000
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._leaving.left()
 
     def data_received(self, data: bytes) -> None:
         """Counts what comes until the parser has made something of it."""
@@ -60,7 +66,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[CUT] = self.transport.abort
+        scope = cast("dict[str, Any]", self.scope)
+        scope[CUT], scope[LEAVING] = self.transport.abort, self._leaving
 
     def on_headers_complete(self) -> None:
         self._unread = 0

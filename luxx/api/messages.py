@@ -8,12 +8,11 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.accounts.service import AccountService
 from luxx.api.described import DESCRIBED
 from luxx.api.envelope import Success, success
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.api.response_format import ResponseFormat, response_schema
-from luxx.api.sse import EventStream
+from luxx.api.sse import EventStream, Streams
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
 from luxx.errors import InvalidInput
@@ -117,7 +116,7 @@ class MessageController(Controller):
         request: Request[Any, Any, Any],
         caller: GivenCaller,
         runs: NamedDependency[RunService],
-        accounts: NamedDependency[AccountService],
+        streams: NamedDependency[Streams],
         data: JSONBody[MessageBody],
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
@@ -126,7 +125,7 @@ class MessageController(Controller):
             run = await runs.send(caller, await _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         watch = await runs.send_and_watch(caller, await _sending(data), accumulated=accumulated)
-        return EventStream(watch, caller, accounts)
+        return EventStream(watch, caller, streams)
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

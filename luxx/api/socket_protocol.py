@@ -51,6 +51,12 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.transport.resume_reading()
 
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        if self.handshake_complete and not self.close_sent and self.conn.close_rcvd is None:
+            # Not even a close was taken: the connection would stay until the client has read what was before.
+            self.transport.abort()
+
     async def receive(self) -> Any:
         """As uvicorn's, but reading goes on only where writing does."""
         message = await self.queue.get()

@@ -8,8 +8,8 @@ is `websocket.py`'s affair.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, assert_never
 
 import msgspec
@@ -18,11 +18,11 @@ from litestar.exceptions import WebSocketDisconnect
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.changes import AccountChange
 from luxx.accounts.limits import RateLimit
 from luxx.accounts.service import AccountService
 from luxx.api.bodies import read_body
 from luxx.api.errors import status_of
+from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
 from luxx.clock import new_id
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.runs.notices import Notices
@@ -52,14 +52,8 @@ MOST_NOTES = 20
 MESSAGES_PER_MINUTE = 1200
 """Of one socket; at once, so that a client can subscribe to all it may when it comes back."""
 
-RECHECK_SECONDS = 3.0
-"""An ended sign-in cuts its sockets within 5 s, whoever ended it; at once where the bus tells it."""
-
 RESTATE_SECONDS = 60.0
 """How often all subscriptions are looked at again; only what differs is sent."""
-
-PATIENCE_SECONDS = 1.0
-"""How long a socket that must close waits for a client that does not read."""
 
 RETRY_SECONDS = 1.0
 """After the database did not answer."""
@@ -121,6 +115,10 @@ class Socket:
             for task in both:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
+
+    def refuse(self) -> None:
+        """See `Open`."""
+        self.cut(ENDED_SIGN_IN)
 
     def cut(self, close: Close) -> None:
         """Closes it, whether or not the client reads."""
@@ -242,18 +240,17 @@ class Sockets:
     """All that are open at this process, by user."""
 
     def __init__(self, accounts: AccountService, notices: Notices) -> None:
-        self._accounts = accounts
         self._notices = notices
         self._limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
-        self._open: dict[int, set[Socket]] = {}
-        accounts.subscribe(self._cut_who_changed)
+        self._open: KeptOpen[Socket] = KeptOpen(accounts)
+        self.keep_checking = self._open.keep_checking
 
     def __len__(self) -> int:
-        return sum(len(sockets) for sockets in self._open.values())
+        return len(self._open)
 
     async def serve(self, caller: Caller, receive: Receive, send: Send) -> None:
         """Serves a socket that was accepted until it is closed; turns it away where the user has too many."""
-        if len(self._open.get(caller.user_id, ())) >= MOST_SOCKETS:
+        if self._open.of(caller.user_id) >= MOST_SOCKETS:
             await send(
                 {
                     "type": "websocket.close",
@@ -263,45 +260,13 @@ class Sockets:
             )
             return
         socket = Socket(caller, self._notices, self._limit, receive=receive, send=send)
-        with self._kept(socket):
-            await socket.serve()
-
-    async def keep_checking(self) -> None:
-        """Cuts those whose sign-in ended or whose rights shrank, until cancelled."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            sockets = [socket for each in self._open.values() for socket in each]
-            if not sockets:
-                continue
-            try:
-                fallen = await self._accounts.fallen([socket.caller for socket in sockets])
-            except SQLAlchemyError:
-                continue  # The database does not answer just now; ask again.
-            except Exception:
-                logger.exception("sockets_not_checked")
-                continue
-            for socket in sockets:
-                if socket.caller in fallen:
-                    socket.cut(ENDED_SIGN_IN)
-
-    @contextmanager
-    def _kept(self, socket: Socket) -> Generator[None]:
-        user_id = socket.caller.user_id
-        self._open.setdefault(user_id, set()).add(socket)
-        leave = self._notices.listen(user_id, socket)
+        self._open.add(socket)
+        leave = self._notices.listen(caller.user_id, socket)
         try:
-            yield
+            await socket.serve()
         finally:
             leave()
-            sockets = self._open[user_id]
-            sockets.discard(socket)
-            if not sockets:
-                del self._open[user_id]
-
-    def _cut_who_changed(self, change: AccountChange) -> None:
-        for socket in tuple(self._open.get(change.user_id, ())):
-            if change.concerns(socket.caller):
-                socket.cut(ENDED_SIGN_IN)
+            self._open.remove(socket)
 
 
 def refusal(error: LuxxError, session_id: str | None = None) -> Refusal:

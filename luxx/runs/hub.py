@@ -18,8 +18,11 @@ from luxx.runs.frames import OpenStep
 RING = 2048
 """Frames kept for watchers that lag, and up to twice as many between cuts: about a megabyte of deltas."""
 
-KEPT = 32
-"""Frames kept where nobody lags, and as many again between cuts: 20 kB of deltas."""
+RING_BYTES = 2 * 1024 * 1024
+"""Bytes of frames that are kept for watchers that lag, as long as deltas alone come up to twice as many."""
+
+KEPT = 8
+"""Frames that are kept though all have read them, at most: 4 kB of deltas. To cut at each would take time."""
 
 NOWHERE = sys.maxsize
 """The place of a reader that will find its place anew: it needs nothing that is in the ring."""
@@ -72,6 +75,25 @@ class Channel:
     `taken_back` counts the frames that took back what a lost producer had said.
     """
 
+    __slots__ = (
+        "_base",
+        "_frames",
+        "_full",
+        "_taken_back",
+        "_waiting",
+        "driver",
+        "is_fed",
+        "is_gone",
+        "known",
+        "logged",
+        "open_steps",
+        "readers",
+        "run_id",
+        "tails",
+        "taken_back",
+        "watchers",
+    )
+
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.logged = 0
@@ -86,7 +108,7 @@ class Channel:
         self.readers: set[Reader] = set()
         self._frames: list[Frame] = []
         self._base = 0
-        self._full = 2 * KEPT
+        self._full = KEPT
         self._taken_back: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -142,14 +164,42 @@ class Channel:
         for tail in self.tails:
             tail.stir()
 
+    def publish_events(self, *frames: Frame) -> None:
+        """Adds frames of logged events, which may be large: how large all are is looked at."""
+        self.publish(*frames)
+        self._bound()
+
     def _cut(self) -> None:
         """Lets go of what all readers have read, and of what those that lag too far have not."""
-        slowest = min((reader.place for reader in (*self.readers, *self.tails)), default=NOWHERE)
+        frames = self._frames
+        start = end = self._base + len(frames)
+        for readers in (self.readers, self.tails):
+            for reader in readers:
+                if (place := reader.place) < start:
+                    start = place
         # One that has fallen off the ring already keeps nothing.
-        start = max(min(slowest, self.end - KEPT), self.end - RING, self._base)
-        del self._frames[: start - self._base]
+        start = max(start, end - RING, self._base)
+        del frames[: start - self._base]
         self._base = start
-        self._full = max(2 * KEPT, min(2 * len(self._frames), 2 * RING))
+        self._full = KEPT
+        if end - start > KEPT:
+            self._bound()
+            self._full = max(KEPT, min(2 * len(frames), 2 * RING))
+
+    def _bound(self) -> None:
+        """Lets go of the oldest frames past RING_BYTES, but for one."""
+        sizes = [len(frame.data) for frame in self._frames]
+        size, first = sum(sizes), 0
+        while size > RING_BYTES and first < len(sizes) - 1:
+            size -= sizes[first]
+            first += 1
+        del self._frames[:first]
+        self._base += first
+
+    def rest(self) -> None:
+        """Nobody feeds it, maybe for hours: what all have read is let go of."""
+        if self._frames:
+            self._cut()
 
     def since(self, index: int) -> list[Frame] | None:
         """The frames from `index` on; None where the ring no longer holds it."""
@@ -203,20 +253,22 @@ class Hub:
         """Tells the relay of what is driven and watched from now on."""
         self._relay = relay
 
-    @contextmanager
-    def watched(self, run_id: str, *, is_begun: bool = True) -> Generator[Channel]:
-        """The run's channel, kept while somebody watches. Not `is_begun`: it is about to be driven here."""
-        channel = self._channels.setdefault(run_id, Channel(run_id))
+    def watch(self, run_id: str, *, is_begun: bool = True) -> Channel:
+        """The run's channel, kept until `unwatch`. Not `is_begun`: it is about to be driven here."""
+        channel = self._channels.get(run_id)
+        if channel is None:
+            channel = self._channels[run_id] = Channel(run_id)
         channel.watchers += 1
         if channel.watchers == 1 and not channel.is_driven and self._relay is not None:
             self._relay.watched(channel, is_begun=is_begun)
-        try:
-            yield channel
-        finally:
-            channel.watchers -= 1
-            if channel.watchers == 0 and not channel.is_driven and self._relay is not None:
-                self._relay.unwatched(channel)
-            self._forget(channel)
+        return channel
+
+    def unwatch(self, channel: Channel) -> None:
+        """One who watched does so no longer."""
+        channel.watchers -= 1
+        if channel.watchers == 0 and not channel.is_driven and self._relay is not None:
+            self._relay.unwatched(channel)
+        self._forget(channel)
 
     @contextmanager
     def driven(self, run_id: str, logged: int, fence: int = 1) -> Generator[Channel]:
@@ -237,11 +289,15 @@ class Hub:
                     self._relay.left(channel)
                 self._forget(channel)
 
-    def tell(self, run_id: str, *frames: Frame) -> None:
-        """To those who watch a run here: what was logged while nobody drives it."""
+    def tell(self, run_id: str, seq: int) -> None:
+        """To those who watch a run here: its log goes up to `seq`, by somebody who does not drive it.
+
+        No frame, for what other processes logged before it may have been told to nobody here.
+        """
         channel = self._channels.get(run_id)
-        if channel is not None:
-            channel.publish(*frames)
+        if channel is not None and seq > channel.known:
+            channel.known = seq
+            channel.wake()
 
     @property
     def watchers(self) -> int:

@@ -152,10 +152,9 @@ class Mirror:
             self.cease()
 
     def _opened(self, item: Opened) -> OpenStep:
-        step = OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name)
-        if item.text:
-            step.parts.append(item.text)
-        return step
+        return OpenStep(
+            self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=item.text
+        )
 
     def _work_off(self) -> None:
         """Takes what waits, up to the next place where the log has to be read."""
@@ -201,6 +200,9 @@ class Mirror:
                 self._publish(page)
         except SQLAlchemyError as error:
             logger.warning("log_not_mirrored", run_id=self.run_id, error=type(error).__name__)
+        except Exception:
+            # Nobody awaits this: it would count as still reading, and nothing would come here any more.
+            logger.exception("log_not_mirrored", run_id=self.run_id)
         if self._stream != stream:
             return
         self._reading = None
@@ -219,7 +221,7 @@ class Mirror:
                 channel.open_steps.pop(_step_of(event.data).step.index, None)
         channel.logged = page[-1].seq
         self.is_over = self.is_over or page[-1].type in ENDING
-        channel.publish(
+        channel.publish_events(
             *(
                 Frame(
                     logged_frame(event.seq, event.type, event.data), event.seq, is_last=event.type in ENDING

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
-from luxx.runs.frames import logged_frame
-from luxx.runs.hub import Frame, Hub
+from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
 from luxx.runs.questions_rows import (
@@ -131,8 +130,7 @@ class QuestionService:
         return True
 
     async def _go_on(self, user_id: int, settled: Settled) -> None:
-        frame = logged_frame(settled.seq, str(QuestionAnswered.__struct_config__.tag), settled.data)
-        self._hub.tell(settled.run_id, Frame(frame, settled.seq))
+        self._hub.tell(settled.run_id, settled.seq)
         self._told(settled.run_id, user_id)
         if settled.is_last:
             self._engine.wake()

@@ -156,15 +156,17 @@ class RunRelay:
             self._looks += 1
             is_beat = self._looks % LOOKS_PER_BEAT == 0
             try:
-                await self._look(is_beat=is_beat)
+                try:
+                    await self._look(is_beat=is_beat)
+                finally:
+                    if is_beat:
+                        self._telling.forget_silent()
+                        self._follow_on()
             except SQLAlchemyError as error:
                 logger.warning("runs_not_looked_at", error=type(error).__name__)
             except Exception:
                 # Whatever it was, the next look may succeed; without looks a lost message is lost for good.
                 logger.exception("look_failed")
-            if is_beat:
-                self._telling.forget_silent()
-                self._follow_on()
             if not (self._mirrors or self._telling.is_busy):
                 self._busy.clear()
 

@@ -17,7 +17,7 @@ from luxx.accounts.caller import Caller
 from luxx.conversations.models import MessageRow
 from luxx.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
-from luxx.runs.events import StoredEvent
+from luxx.runs.events import StoredEvent, count_with_room
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.retention import check_log
 from luxx.runs.views import own_run, run_view
@@ -106,13 +106,14 @@ class ReplayService:
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
-        """Up to `limit` events of all runs, oldest first; the cursor after them; whether there are more."""
+        """Up to `limit` events of all runs, oldest first, of large ones fewer; the cursor after them; whether
+        there are more."""
         place = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             event = RunEventRow
-            rows = session.execute(
+            query = (
                 select(event.run_id, event.seq, event.type, event.data)
                 .join(RunRow, RunRow.id == event.run_id)
                 .where(
@@ -121,12 +122,12 @@ class ReplayService:
                     *_after(place, event.seq),
                 )
                 .order_by(RunRow.id, event.seq)
-                .limit(limit + 1)
-            ).all()
-            page = rows[:limit]
+            )
+            sizes = session.scalars(query.with_only_columns(func.length(event.data)).limit(limit + 1)).all()
+            page = session.execute(query.limit(count_with_room(sizes[:limit]))).all()
             after = Place(page[-1].run_id, page[-1].seq) if page else place
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
-            return events, write_cursor(after), len(rows) > limit
+            return events, write_cursor(after), len(sizes) > len(page)
 
         return await self._store.read(work)
 

@@ -51,7 +51,8 @@ STOPPING_SECONDS = 1
 UNDER_WAY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
 
 ANSWER_SECONDS = 1.0
-"""How often a run that has no place, or is driven elsewhere, is looked at for those who await its answer."""
+"""A run that has no place, or is driven elsewhere, is looked at at least so often for one who awaits its
+answer; the sooner, the shorter it has been waited for."""
 
 LOOK_SECONDS = 0.1
 """How often a run that another process drives is looked at."""
@@ -163,6 +164,7 @@ class RunService:
         not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
         """
         closes = asyncio.create_task(self._hub.closed.wait())
+        began = time.monotonic()
         try:
             while True:
                 await self._not_driven_here(run.id, closes)
@@ -171,11 +173,10 @@ class RunService:
                     return answer
                 if closes.done():
                     raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
-                # It has no place yet, or another process drives it.
-                with self._hub.watched(run.id) as channel:
-                    await asyncio.wait(
-                        {channel.news(), closes}, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
+                # It has no place yet, or another process drives it. What it says is not wanted, only its
+                # end: nobody need tell us of it, and who has waited long waits a little longer.
+                waited = time.monotonic() - began
+                await asyncio.wait({closes}, timeout=min(max(LOOK_SECONDS, waited / 10), ANSWER_SECONDS))
         finally:
             closes.cancel()
 
@@ -219,9 +220,9 @@ class RunService:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
         def work(session: Session) -> tuple[list[StoredEvent], bool]:
-            self._logged(session, caller, run_id)
-            events = read_page(session, run_id, after, limit=limit + 1)
-            return events[:limit], len(events) > limit
+            last_seq = self._logged(session, caller, run_id).last_seq
+            events = read_page(session, run_id, after, limit=limit)
+            return events, bool(events) and events[-1].seq < last_seq
 
         return await self._store.read(work)
 

@@ -200,8 +200,8 @@ class Telling:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anybody follows."""
-        return bool(self._followers)
+        """Whether anybody follows, or would."""
+        return bool(self._followers or self._wanted)
 
     def driven(self, channel: Channel, fence: int) -> None:
         """The run is driven here from now on."""
@@ -246,7 +246,9 @@ class Telling:
         """A process does not follow these runs any more."""
         follower = self._followers.get(sender)
         for run_id in decode_ids(payload):
-            self._wanted.get(run_id, {}).pop(sender, None)
+            wanted = self._wanted.get(run_id, {})
+            if wanted.pop(sender, None) is not None and not wanted:
+                del self._wanted[run_id]
             if follower is not None:
                 self._drop(follower, run_id)
 
@@ -265,6 +267,9 @@ class Telling:
                     self._drop(follower, tail.run_id)
             if not follower.tails:
                 del self._followers[follower.process]
+        for run_id, wanted in list(self._wanted.items()):
+            if max(wanted.values()) < now:
+                del self._wanted[run_id]
 
     def _follow(self, process: str, run_id: str, now: float) -> None:
         channel, fence = self._driven[run_id]

@@ -6,11 +6,13 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import uvicorn
 from litestar.exceptions import WebSocketDisconnect
 
 from api.line import opened, ticket_of
@@ -19,6 +21,7 @@ from api.server import Server
 from luxx.accounts.caller import Caller
 from luxx.accounts.limits import RateLimit
 from luxx.api import sockets as module
+from luxx.api.socket_protocol import socket_options
 from luxx.api.sockets import ENDED_SIGN_IN, MOST_NOTES, Socket
 from luxx.bus.core import LocalBus
 from luxx.runs.notices import Notices
@@ -28,6 +31,10 @@ from luxx.wire.tool import CommandPermission
 
 SECONDS = 10.0
 MIB = 1024 * 1024
+UPGRADE = (
+    b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 CALLER = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
 )
@@ -222,6 +229,36 @@ def test_a_client_that_vanishes_ends_its_socket(error: Exception) -> None:
     asyncio.run(run())
 
 
+def test_a_connection_whose_client_took_not_even_a_close_is_dropped() -> None:
+    async def talk(_scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    await send({"type": "websocket.send", "text": "x" * 16 * 1024})
+
+    async def run() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        options = socket_options() | {"log_config": None, "lifespan": "off", "access_log": False}
+        server = uvicorn.Server(uvicorn.Config(talk, **options))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            with socket.create_connection(listener.getsockname()) as raw:
+                raw.sendall(UPGRADE % b"/")
+                connections = server.server_state.connections
+                async with asyncio.timeout(SECONDS):
+                    while not connections:  # noqa: ASYNC110 - uvicorn calls nobody back
+                        await asyncio.sleep(0.01)
+                    while connections:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+        finally:
+            server.should_exit = True
+            await serving
+
+    asyncio.run(run())
+
+
 # --- a real server ----------------------------------------------------------------------------------
 
 
@@ -242,11 +279,7 @@ def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: P
         host, port = server.url.removeprefix("http://").split(":")
         before = process.memory_info().rss
         with socket.create_connection((host, int(port)), timeout=2) as raw:
-            raw.sendall(
-                f"GET /ws?token={ticket_of(person)} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\n"
-                "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
-            )
+            raw.sendall(UPGRADE % f"/ws?token={ticket_of(person)}".encode())
             assert raw.recv(4096).startswith(b"HTTP/1.1 101")
             sent = sent_until_stuck(raw, frame * 500, 200 * MIB)
         assert sent < 100 * MIB, "the server took whatever came"

@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from bus.joined import Joined
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from rows import add_user
 from sqlalchemy import delete, insert, update
 
 from luxx.clock import new_id, utc_now
+from luxx.runs import telling
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.events import RunLog, read_log
 from luxx.runs.frames import OpenStep
@@ -113,12 +115,12 @@ class Client:
 class Process:
     """One process: it can watch runs, drive them, and die."""
 
-    def __init__(self, joined: Joined, store: Store, name: str) -> None:
+    def __init__(self, joined: Joined, store: Store, name: str, look_seconds: float = LOOK_SECONDS) -> None:
         self.name = name
         self.joined = joined
         self.bus = joined.bus(name)
         self.hub = Hub()
-        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=LOOK_SECONDS)
+        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=look_seconds)
         self.clients: list[Client] = []
         self._store = store
 
@@ -204,8 +206,10 @@ def new_run(store: Store) -> Run:
 
 
 @asynccontextmanager
-async def processes(store: Store, joined: Joined, names: str = "ab") -> AsyncIterator[tuple[Process, ...]]:
-    made = [Process(joined, store, name) for name in names]
+async def processes(
+    store: Store, joined: Joined, names: str = "ab", *, look_seconds: float = LOOK_SECONDS
+) -> AsyncIterator[tuple[Process, ...]]:
+    made = [Process(joined, store, name, look_seconds) for name in names]
     try:
         async with asyncio.timeout(SECONDS):
             for one in made:
@@ -358,6 +362,81 @@ def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
             assert b.relay.mirrors == 1
             await drive.end()
             await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
+    async def work() -> None:
+        run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
+        async with processes(store, Joined(), look_seconds=2 * SECONDS) as (a, b):
+            watch = Watch(b.hub, store, run)
+            watch.attach_first()
+            client = Client(watch)
+            b.clients.append(client)
+            await client.until(lambda: client.types == ["run"])
+            drive = await a.drive(run, 1)
+            drive.say("now")
+            await client.until(lambda: client.shown == {0: "now"})
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+class Breaking:
+    """A database whose next reading for a mirror goes wrong as nobody foresaw."""
+
+    def __init__(self, store: Store) -> None:
+        self.broke = False
+        self._store = store
+
+    async def read(self, work: Any) -> Any:
+        if not self.broke and "Mirror" in work.__qualname__:
+            self.broke = True
+            raise RuntimeError("nobody foresaw this")
+        return await self._store.read(work)
+
+
+def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            breaking = Breaking(store)
+            b.relay._store = breaking  # type: ignore[assignment]
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            drive.say("one")
+            await client.until(lambda: client.shown == {0: "one"})
+            await drive.note()
+            drive.say("two")
+            await client.until(lambda: client.shown == {2: "two"})
+            assert breaking.broke
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_who_would_follow_a_run_is_forgotten_if_it_is_not_heard_of_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "FORGET_SECONDS", 0.3)
+
+    async def work() -> None:
+        async with processes(store, Joined()) as (a, b):
+            clients = [b.watch(new_run(store)) for _ in range(2)]
+            wanted = a.relay._telling._wanted
+            while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(LOOK_SECONDS)
+            clients[0].reading.cancel()
+            while len(wanted) == 2:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert a.relay._telling.is_busy, "the other is still heard of"
+            b.joined.leave("b")
+            while wanted:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert not a.relay._telling.is_busy
 
     asyncio.run(work())
 

@@ -1,4 +1,4 @@
-"""The rows of many: 1,000 streams on one process, writes from eight threads, a late client of a long run."""
+"""The rows of many: 1,000 streams beside waiting runs, eight threads that write, late clients of a long run."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,11 @@ RAMP_SECONDS = 10.0
 """The streams begin one by one over so long, as people do; all of them are on for the rest."""
 
 WARM_STREAMS = 50
+WAITING_RUNS = 200
 AFTER_SECONDS = 6.0
+IDLE_SECONDS = 70.0
+"""Until the connections to the model server that nobody uses any more have been closed."""
+
 LAG = re.compile(r'luxx_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)')
 EVENTS = 10_000
 FEW_EVENTS = 1_000
@@ -46,7 +50,10 @@ ATTACHES = 10
 
 
 async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
-    """1,000 streams of 10 tokens a second: none lost, on time, little memory each, all of it given back."""
+    """1,000 streams of 10 tokens a second, and 200 runs that wait for a person, on one process.
+
+    None is lost; tokens are on time, a stream takes little memory, and gives it back.
+    """
     with contextlib.ExitStack() as stack:
         _allow_open_files()
         luxx = stack.enter_context(luxx_server())
@@ -56,6 +63,8 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         warm = await asyncio.to_thread(api.new_conversations, WARM_STREAMS)
         first = [await Client.connect(target) for _ in warm]
         await asyncio.gather(*map(_one, first, warm, [0.0] * WARM_STREAMS, [20] * WARM_STREAMS))
+        for conversation in await asyncio.to_thread(api.new_conversations, WAITING_RUNS):
+            await asyncio.to_thread(api.begin_waiting, conversation)
         await asyncio.sleep(AFTER_SECONDS)
         idle = luxx.memory()
         for _ in range(rounds):
@@ -71,7 +80,7 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             peak = luxx.memory()
             answers = await asyncio.gather(*streams)
             late = {edge: count - lag[edge] for edge, count in (await _lag(luxx.port)).items()}
-            await asyncio.sleep(AFTER_SECONDS)
+            await asyncio.sleep(IDLE_SECONDS)
             _tell_streams(figures, answers, (peak - idle) / STREAMS, late)
             figures.add("streams", "memory afterwards / idle", luxx.memory() / idle, "×", at_most=1.1)
             yield

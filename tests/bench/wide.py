@@ -1,4 +1,4 @@
-"""The rows of many: 1,000 streams beside waiting runs, eight threads that write, late clients of a long run."""
+"""The rows of many: 1,000 streams beside waiting runs, eight threads that write, late clients."""
 
 import asyncio
 import contextlib

@@ -68,6 +68,7 @@ WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 # --- what is shown works ----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:

@@ -300,6 +300,7 @@ def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:
     return sent
 
 
+@pytest.mark.heavy
 def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
     with Server(tmp_path) as server, Person(server, None).sign_in() as admin:
         count, per_person = 200, 20

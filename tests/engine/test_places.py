@@ -79,6 +79,7 @@ def test_a_run_past_the_limit_waits_and_begins_when_a_place_is_free(
     run(story())
 
 
+@pytest.mark.heavy
 def test_a_user_with_one_run_does_not_wait_for_another_who_has_a_hundred(
     database_url: str, tmp_path: Path, run: Runs
 ) -> None:

@@ -231,6 +231,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     assert any(note.startswith("1 provider keys were sealed") for note in notes)
 
 
+@pytest.mark.heavy
 def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
     """One that somebody could store must not take the backup from everybody."""
     here, there = make("sqlite", "here"), make("sqlite", "there")

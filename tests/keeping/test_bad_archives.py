@@ -122,6 +122,7 @@ def test_other_files_are_refused(there: Home, good: bytes) -> None:
     refused(there, packed({"manifest.json": b'{"format":"luxx.backup","version":1}'}), "manifest")
 
 
+@pytest.mark.heavy
 def test_rows_that_are_not_what_the_manifest_says_are_refused(there: Home, good: bytes) -> None:
     users = members_of(good)["tables/users.jsonl"]
     refused(there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "not what the manifest")

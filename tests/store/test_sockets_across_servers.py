@@ -14,6 +14,8 @@ from api.server import Server
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
 
+pytestmark = pytest.mark.heavy
+
 SECRET = "a secret that all servers of one database share, long enough"
 CUT_SECONDS = 5.0
 

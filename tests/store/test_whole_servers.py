@@ -20,6 +20,8 @@ from api.streams import attached, sending
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
 
+pytestmark = pytest.mark.heavy
+
 SECRET = "a secret that all servers of one database share, long enough"
 CUT_SECONDS = 5.0
 

@@ -178,6 +178,7 @@ def test_an_export_during_a_run_has_what_is_stored(ann: Person, upstream: Script
     ann.good("POST", f"/runs/{run['id']}/cancel")
 
 
+@pytest.mark.heavy
 def test_a_long_conversation_goes_out_and_comes_in_whole(ann: Person) -> None:
     talk = {"uuid": "x", "name": "long", "chat_messages": []}
     talk["chat_messages"] = [

@@ -181,6 +181,7 @@ def test_circles_and_doubles_in_claudes_and_our_own_files(ann: Person) -> None:
     assert [message["text"] for message in tree(ann, made)] == ["2"]
 
 
+@pytest.mark.heavy
 def test_a_chain_of_a_hundred_thousand_is_taken_and_one_more_is_not(ann: Person) -> None:
     report = bring(ann, [nodes(*((str(n), str(n - 1) if n else None) for n in range(20_000)))])
     assert report["messages"] == 20_000

@@ -32,10 +32,13 @@ from tests.bench.processes import ROOT, Api, luxx_server
 from tests.bench.upstream import Upstream
 
 STREAMS = 1000
-TOKENS = 200
+TOKENS = 600
 DELAY_MS = 100
-RAMP_SECONDS = 10.0
-"""The streams begin one by one over so long, as people do; all of them are on for the rest."""
+RAMP_SECONDS = 30.0
+"""The streams begin one by one over so long, as people do; all of them are on for as long after that."""
+
+STEADY_SECONDS = 15.0
+"""Of the time when all are on: what a token costs then."""
 
 WARM_STREAMS = 50
 WAITING_RUNS = 200
@@ -77,7 +80,10 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
                 for at, (client, each) in enumerate(zip(clients, conversations, strict=True))
             ]
             await asyncio.sleep(RAMP_SECONDS + 4)
-            peak = luxx.memory()
+            peak, cpu = luxx.memory(), luxx.cpu()
+            await asyncio.sleep(STEADY_SECONDS)
+            each = (luxx.cpu() - cpu) / (STREAMS * STEADY_SECONDS * 1e3 / DELAY_MS)
+            figures.add("streams", "CPU per token, all on", each * 1e6, "µs")
             answers = await asyncio.gather(*streams)
             late = {edge: count - lag[edge] for edge, count in (await _lag(luxx.port)).items()}
             await asyncio.sleep(IDLE_SECONDS)

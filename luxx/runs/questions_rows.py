@@ -61,11 +61,10 @@ class QuestionRow(Base):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is in the log at `seq`; `data` is its event there. `is_last`: the run goes on."""
+    """An answer that is in the log at `seq`. `is_last`: the run goes on."""
 
     run_id: str
     seq: int
-    data: bytes
     is_last: bool
 
 
@@ -141,7 +140,7 @@ def settle(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -
     is_last = connection.execute(_one_open, {"run_id": row.run_id}).first() is None
     if is_last:
         wake(connection, RunRow.id == row.run_id)
-    return Settled(run_id=row.run_id, seq=seq, data=data, is_last=is_last)
+    return Settled(run_id=row.run_id, seq=seq, is_last=is_last)
 
 
 def wake(connection: Connection, which: ColumnElement[bool]) -> None:

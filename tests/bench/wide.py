@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import random
 import re
 import resource
 import statistics
@@ -35,7 +36,10 @@ STREAMS = 1000
 TOKENS = 600
 DELAY_MS = 100
 RAMP_SECONDS = 30.0
-"""The streams begin one by one over so long, as people do; all of them are on for as long after that."""
+"""The streams begin at random moments within it, as people do; all of them are on for as long after that.
+
+Begun in even steps they would all speak in the same few milliseconds of each tenth of a second.
+"""
 
 STEADY_SECONDS = 15.0
 """Of the time when all are on: what a token costs then."""
@@ -74,10 +78,10 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
             lag = await _lag(luxx.port)
             clients = [await Client.connect(target) for _ in range(STREAMS)]
-            pause = RAMP_SECONDS / STREAMS
+            moments = random.Random(STREAMS)
             streams = [
-                asyncio.create_task(_one(client, each, at * pause, TOKENS))
-                for at, (client, each) in enumerate(zip(clients, conversations, strict=True))
+                asyncio.create_task(_one(client, each, moments.uniform(0, RAMP_SECONDS), TOKENS))
+                for client, each in zip(clients, conversations, strict=True)
             ]
             await asyncio.sleep(RAMP_SECONDS + 4)
             peak, cpu = luxx.memory(), luxx.cpu()

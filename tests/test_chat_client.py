@@ -190,6 +190,7 @@ def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -
     assert re.search(r"✓ python_eval \(\d+ ms\) .*42", done.stderr)
 
 
+@pytest.mark.heavy
 def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: LiveServer) -> None:
     failed = run_chat(server.url, "break")
     assert failed.returncode == 1
@@ -208,6 +209,7 @@ def test_no_server_is_one_sentence(server: LiveServer) -> None:
     assert run_chat("nonsense", "hello").returncode == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cut", [1, 700, 1900])
 def test_nothing_is_lost_or_repeated_over_a_line_that_breaks(server: LiveServer, cut: int) -> None:
     with breaking_line(server.url, cut) as (url, streams):

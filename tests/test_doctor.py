@@ -200,6 +200,7 @@ def test_a_started_server_has_nothing_stuck_and_no_backup(tmp_path: Path) -> Non
     assert "0 days old" in look(config)["backup"].text
 
 
+@pytest.mark.heavy
 def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: Path) -> None:
     config = config_in(tmp_path, runs=RunsConfig(lease_seconds=1))
     asyncio.run(start_once(config))

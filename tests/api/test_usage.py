@@ -245,6 +245,7 @@ def test_cancelling_in_time_does_not_get_round_the_days_limit(
         assert KEY not in str(offered)
 
 
+@pytest.mark.heavy
 def test_a_completion_that_ended_with_its_process_is_there_with_nothing_known_of_it(
     tmp_path: Path, upstream: ScriptedProvider
 ) -> None:

@@ -86,6 +86,7 @@ def _numbered(calls: list) -> list:
     ]
 
 
+@pytest.mark.heavy
 def test_a_time_that_was_over_while_nothing_ran_counts_at_the_start(
     quick_server: LuxxServer, travel: Traveller
 ) -> None:

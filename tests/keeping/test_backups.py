@@ -53,6 +53,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         home.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DATABASES, DATABASES)))
 def test_everything_comes_back_on_either_database(
     make: Any, tmp_path: Path, source: str, target: str
@@ -87,6 +88,7 @@ def new_user(session: Any) -> int:
     return int(session.execute(new.returning(User.id)).scalar_one())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_place_that_is_taken_is_refused_unless_it_may_be_replaced(
     make: Any, tmp_path: Path, kind: str

@@ -20,6 +20,8 @@ from luxx.runs.leases import take_one
 from luxx.runs.processes import ProcessKind, forget, register, this_process
 from luxx.store.lock import DataDirLock
 
+pytestmark = pytest.mark.heavy
+
 __all__ = ["postgresql"]
 
 SERVER = this_process("a-server", ProcessKind.SERVE)

@@ -13,7 +13,7 @@ PEERS ?=
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long check format bench clean
+.PHONY: help run test test-heavy test-long check format bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -23,7 +23,10 @@ run: $(RUN_STAMP) ## Install if needed and start the server (ARGS="--port 9000")
 	@exec $(PYTHON) run.py $(ARGS)
 
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k rooms")
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long" --timeout=120 -rs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rs $(ARGS)
+
+test-heavy: $(DEV_STAMP) ## Run the tests that keep several processes busy for ten seconds or more
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only those)
 	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)

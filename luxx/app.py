@@ -18,19 +18,22 @@ from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
 from luxx.api.parameters import GivenCaller
+from luxx.api.processes import ProcessController
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
 from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.questions import QuestionController
 from luxx.api.replay import ReplayController
 from luxx.api.runs import RunController
 from luxx.api.search import SearchController
-from luxx.api.service_info import ServiceInfoController
+from luxx.api.service_info import ProbeController, ServiceInfoController
 from luxx.api.settings import SettingsController
 from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
 from luxx.api.usage import UsageController
 from luxx.api.users import UserController
+from luxx.api.websocket import SocketController
 from luxx.house import House
 
 CONTROLLERS: list[ControllerRouterHandler] = [
@@ -44,13 +47,17 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     FileController,
     MessageBranchController,
     MessageController,
+    ProbeController,
+    ProcessController,
     ProjectController,
     ProvidersController,
+    QuestionController,
     ReplayController,
     RunController,
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SocketController,
     TenantController,
     TenantsController,
     ToolController,
@@ -83,6 +90,23 @@ def create_app(house: House) -> Litestar:
     return app
 
 
+def create_probes(house: House) -> Litestar:
+    """What a worker answers: whether it lives, whether it can work, and its counters."""
+    peers = PeerReader([])
+    app = Litestar(
+        route_handlers=[ProbeController],
+        dependencies={"peer": Provide(provide_peer), "service_state": _given(house.service_state)},
+        guards=[require_sign_in(house.accounts, peers)],
+        before_request=before_handling,
+        exception_handlers=HANDLERS,
+        openapi_config=None,
+        logging_config=None,
+        debug=False,
+    )
+    app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
+    return app
+
+
 def _parts(house: House) -> dict[str, Provide]:
     """What handlers are given by name."""
     return {
@@ -98,10 +122,15 @@ def _parts(house: House) -> dict[str, Provide]:
         "conversations": _given_after_caller(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
+        "processes": _given(lambda: house.processes),
+        "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
+        "sockets": _given(lambda: house.sockets),
+        "streams": _given(lambda: house.streams),
+        "tickets": _given(lambda: house.tickets),
         "searches": _given_after_caller(lambda: house.searches),
         "tool_executor": _given(lambda: house.executor),
         "usage": _given(lambda: house.usage),

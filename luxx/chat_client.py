@@ -19,6 +19,7 @@ import msgspec
 
 from luxx.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
 from luxx.api.envelope import Failure, Success
+from luxx.chat_questions import HeardQuestion, LeftOpen, read_answer
 from luxx.chat_transcript import Heard, Screen, Transcript
 from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
 from luxx.wire.event import DoneStatus
@@ -236,6 +237,25 @@ class Talk:
             async for heard in frames:
                 for piece in transcript.hear(heard):
                     self._screen.show(piece)
+                for question in list(transcript.questions.values()):
+                    await self._answer(transcript, question)
+
+    async def _answer(self, transcript: Transcript, question: HeardQuestion) -> None:
+        """Has the person at the terminal answer. Raises LuxxError where nobody does and the run waits on."""
+        path = f"/runs/{transcript.run_id}/questions/{question.question_id}/answer"
+        self._screen.end_line()
+        try:
+            await self._server.call("POST", path, Named, {"answer": read_answer(question)})
+        except LeftOpen:
+            if question.required or sys.stdin.isatty():
+                raise LuxxError(f"the run waits for an answer; give it with POST {path}") from None
+        except KeyboardInterrupt:
+            transcript.questions.clear()  # The loop heard of it too, and stops the run.
+        except LuxxError as error:
+            self._screen.note(f"error: {error.message}")
+            if error.kind == "invalid_input":
+                return
+        transcript.questions.pop(question.question_id, None)
 
     async def _sent_run(self) -> str:
         """The run of a message whose stream broke before its first frame; it may still be on its way."""

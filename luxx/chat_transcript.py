@@ -11,6 +11,7 @@ from typing import TextIO
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.chat_questions import HeardOption, HeardQuestion, question_lines
 from luxx.wire.event import ENDING
 from luxx.wire.step import StepType
 
@@ -61,6 +62,12 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     delay_ms: int = 0
     status: str = ""
+    question_id: str = ""
+    prompt: str = ""
+    options: list[HeardOption] = []
+    multiple: bool = False
+    required: bool = False
+    arguments: str = ""
 
 
 class Transcript:
@@ -72,6 +79,7 @@ class Transcript:
         self.status = ""
         self.error = ""
         self.is_over = False
+        self.questions: dict[str, HeardQuestion] = {}
         self._texts: dict[int, str] = {}
         self._shown: dict[int, str] = {}
         self._told: set[int] = set()
@@ -91,6 +99,11 @@ class Transcript:
         match heard.type:
             case "process_step" if heard.step is not None:
                 return self._step(heard.step, is_logged=heard.seq > 0)
+            case "question_asked":
+                return self._question(heard)
+            case "question_answered":
+                is_open = self.questions.pop(heard.question_id, None) is not None
+                return [note("answered: nobody needs to any more")] if is_open else []
             case "retrying":
                 return [note(f"trying again in {heard.delay_ms / 1000:.1f} s: {heard.reason}")]
             case "warning":
@@ -100,6 +113,12 @@ class Transcript:
                 return []
             case _:
                 return []
+
+    def _question(self, heard: Heard) -> list[Piece]:
+        names = HeardQuestion.__struct_fields__
+        question = HeardQuestion(**{name: getattr(heard, name) for name in names})
+        self.questions[question.question_id] = question
+        return [note(line) for line in question_lines(question)]
 
     def _step(self, step: HeardStep, *, is_logged: bool) -> list[Piece]:
         match step.type:

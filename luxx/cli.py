@@ -1,10 +1,9 @@
-"""The command line: parses `luxx serve|migrate|user|model|doctor|chat` and calls what does it."""
+"""The command line: parses `luxx serve|worker|migrate|user|model|doctor|chat` and calls what does it."""
 
 import argparse
 import asyncio
 import getpass
 import os
-import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,15 +16,19 @@ from litestar import Litestar
 from luxx import __version__
 from luxx.accounts.rights import UserChange
 from luxx.accounts.users import UserView
+from luxx.api.heads import BoundedProtocol
+from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app
 from luxx.chat_client import add_chat_options, chat
+from luxx.cli_keeping import add_keeping_commands
 from luxx.config import Config
 from luxx.config_file import load_config
 from luxx.doctor import examine
-from luxx.errors import ConfigError, LuxxError
+from luxx.errors import LuxxError
 from luxx.house import House
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
+from luxx.serving import DRAIN_SECONDS, serve, work
 from luxx.store.engine import open_engine, resolve_url
 from luxx.store.upgrade import bring_up
 from luxx.wire.tool import CommandPermission
@@ -35,9 +38,6 @@ T = TypeVar("T")
 DEFAULT_FILE = Path("config.yaml")
 RELOAD_VARIABLE = "LUXX_RELOAD_ARGUMENTS"
 """How the reloading parent hands its arguments to the process that serves."""
-
-DRAIN_SECONDS = 3
-"""How long a stop waits for open streams before it cuts them; clients attach again where they were."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,10 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--host")
     serve.add_argument("--port", type=int)
     serve.add_argument("--reload", action="store_true", help="start again when the code changes")
+    worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
+    worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
     _command(commands, "migrate", _migrate, "bring the database to this version")
     _command(commands, "doctor", _doctor, "check everything and say how to mend it")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    add_keeping_commands(lambda name, run, about: _command(commands, name, run, about), load)
     chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
     add_chat_options(chatting)
     return parser
@@ -112,6 +115,13 @@ def _model_commands(parser: argparse.ArgumentParser) -> None:
     _command(commands, "list", _model_list, "list models and which are here")
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError(text)
+    return port
+
+
 def load(options: argparse.Namespace) -> Config:
     """The configuration of a command: its options over the environment over the file over defaults."""
     file = options.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
@@ -126,54 +136,16 @@ def load(options: argparse.Namespace) -> Config:
     return config
 
 
-class _Server(uvicorn.Server):
-    """Opens and closes the house around serving, and says where it listens once it does."""
-
-    def __init__(self, house: House, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._house = house
-
-    async def startup(self, sockets: Any = None) -> None:
-        # Not by ASGI's lifespan: what refuses the start is one sentence, not a traceback.
-        await self._house.open()
-        await super().startup(sockets)
-        if self.started:
-            host = self.config.host
-            port = self.servers[0].sockets[0].getsockname()[1]
-            shown = f"[{host}]" if ":" in host else host
-            print(f"Luxx listens on http://{shown}:{port}", flush=True)
-
-    async def shutdown(self, sockets: Any = None) -> None:
-        self._house.hub.close()
-        await super().shutdown(sockets)
-        await self._house.close()
-
-
 def _serve(options: argparse.Namespace) -> int:
     config = load(options)
     if options.reload:
         return _serve_reloading(options, config)
-    house = House(config)
-    server = _Server(
-        house,
-        uvicorn.Config(
-            create_app(house),
-            host=config.app.host,
-            port=config.app.port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            # Who the peer is behind a proxy is judged in `api/guards.py`, by server.trusted_proxies.
-            proxy_headers=False,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-            server_header=False,
-        ),
-    )
-    # Before anything is opened: a port that is taken must not cost a run its place.
-    listening = _listen(config.app.host, config.app.port)
-    with listening:
-        server.run(sockets=[listening])
-    return 0 if server.started else 1
+    return 0 if serve(config) else 1
+
+
+def _worker(options: argparse.Namespace) -> int:
+    work(load(options), options.health_port)
+    return 0
 
 
 def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
@@ -188,21 +160,12 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
         reload=True,
         host=config.app.host,
         port=config.app.port,
+        http=BoundedProtocol,
         proxy_headers=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        **socket_options(),
     )
     return 0
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound. Raises ConfigError with what to do."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
-        ) from error
 
 
 def reloaded_app() -> Litestar:

@@ -88,14 +88,20 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 means no limit."""
+    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued."""
 
     requests_per_minute: Count = 600
     logins_per_minute: Count = 10
     concurrent_runs_per_user: Count = 20
     concurrent_runs: Count = 200
+    queued_runs_per_user: Count = 100
+    queued_runs: Count = 1000
     tokens_per_day: Count = 0
     cost_per_day: Amount = 0
+    tokens_per_run: Count = 0
+    cost_per_run: Amount = 0
+    seconds_per_run: Amount = 0
+    tool_calls_per_run: Count = 0
     question_timeout_seconds: Count = 300
 
 
@@ -113,7 +119,17 @@ class FilesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1)] = 10
+    grace_seconds: Amount = 5
     retention_days: PositiveCount = 90
+
+
+class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What joins servers that share a database. `url` may hold a password and stays out of the repr."""
+
+    url: str = ""
+
+    def __repr__(self) -> str:
+        return "HubConfig()"
 
 
 class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,6 +175,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: list[ModelConfig] = []
     files: FilesConfig = FilesConfig()
     runs: RunsConfig = RunsConfig()
+    hub: HubConfig = HubConfig()
     local: LocalConfig = LocalConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     data_dir: Text = "./data"

@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import User
+from luxx.bus.choosing import choose_wire
+from luxx.checkup import Finding, examine_work
 from luxx.config import Config
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -35,21 +37,9 @@ from luxx.vault import SECRET_FILE, SHORTEST_SECRET, Vault
 from luxx.wire.tool import CommandPermission
 
 PROVIDER_SECONDS = 15.0
+BUS_SECONDS = 15.0
 LEAST_FREE_BYTES = 500 * 1024 * 1024
 """What a day of logs and files may take; below it a database may fail in the middle of a write."""
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a part; `mend` is what to do where it is bad."""
-
-    part: str
-    is_bad: bool = False
-    text: str
-    mend: str = ""
-
-    def __str__(self) -> str:
-        line = f"{'BAD' if self.is_bad else 'ok':<4} {self.part:<12} {self.text}"
-        return f"{line} → {self.mend}" if self.mend else line
 
 
 async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -128,18 +118,23 @@ def _existing(path: Path) -> Path:
 
 def _server(data_dir: Path) -> Finding:
     """A server's lock is only looked at: a shared lock is refused while it is held, and freed at once."""
-    part, nobody = "server", "no server is using this data directory"
+    is_held = _is_held(data_dir)
+    told = "a server is running on" if is_held else "no server is using"
+    return Finding(part="server", text=f"{told} this data directory")
+
+
+def _is_held(data_dir: Path) -> bool:
     try:
         descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return Finding(part=part, text=nobody)
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return Finding(part=part, text="a server is running on this data directory")
+        return True
     finally:
         os.close(descriptor)
-    return Finding(part=part, text=nobody)
+    return False
 
 
 def _disk(data_dir: Path) -> Finding:
@@ -173,7 +168,11 @@ async def _database_and_what_is_in_it(
         try:
             return [
                 database,
+                *await _bus(config, engine),
                 await store.read(lambda session: _exposure(session, config.app.host)),
+                *await examine_work(
+                    store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
+                ),
                 *await _providers(store, config, data_dir, environ),
             ]
         finally:
@@ -202,6 +201,27 @@ def _database(engine: Engine) -> Finding:
         return Finding(part=part, is_bad=True, text=text, mend=mend)
     text = f"is at step {current or 'none'}, this version's is {known[-1]}"
     return Finding(part=part, text=text, mend="the next start brings it there, or `luxx migrate` now")
+
+
+async def _bus(config: Config, engine: Engine) -> list[Finding]:
+    """Nothing where a server is alone: then nobody needs to be heard."""
+    part, mend = "bus", "start it, or mend hub.url; until then runs of other servers are shown more slowly"
+    try:
+        wire = choose_wire(engine, config.hub.url, config.app.secret_key)
+        if wire is None:
+            return []
+        async with asyncio.timeout(BUS_SECONDS):
+            await wire.open("doctor")
+        await wire.close()
+    except LuxxError as error:
+        return [Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)]
+    except Exception as error:
+        # Each carrier fails in its own way; whatever it is, servers would not hear each other.
+        said = " ".join(redact(str(error)).split()) or type(error).__name__
+        return [Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)]
+    return [
+        Finding(part=part, text=f"servers hear each other by {'Redis' if config.hub.url else 'PostgreSQL'}")
+    ]
 
 
 def _exposure(session: Session, host: str) -> Finding:

@@ -9,8 +9,10 @@ LuxxError
 ├── NotSignedIn            no, expired or revoked token
 ├── NotAllowed             signed in, but may not
 ├── NotFound               missing, or someone else's: indistinguishable
+├── Gone                   was here, and was deleted because it was old
 ├── Conflict               the state does not allow it now
 ├── TooMany                a limit; `retry_after` says when to try again
+├── LimitReached           a run has used what it may; it ends with what it produced
 ├── Unavailable            a part of the server is not there; try later
 ├── ToolFailed             a tool says why it failed; becomes a result for the model
 └── ProviderError          the model's server failed; `retryable` says if trying again may help
@@ -73,6 +75,10 @@ class NotFound(LuxxError):
     kind = "not_found"
 
 
+class Gone(LuxxError):
+    kind = "gone"
+
+
 class Conflict(LuxxError):
     kind = "conflict"
 
@@ -87,8 +93,31 @@ class TooMany(LuxxError):
         self.retry_after = retry_after
 
 
+class LimitReached(LuxxError):
+    """`kind` is the name of the limit's key; `stop_reason` the run's."""
+
+    kind = "limit_reached"
+
+    def __init__(self, message: str, *, kind: str, stop_reason: str) -> None:
+        super().__init__(message, kind=kind)
+        self.stop_reason = stop_reason
+
+
 class Unavailable(LuxxError):
+    """`retry_after` in seconds, where it is known."""
+
     kind = "unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        detail: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message, kind=kind, detail=detail)
+        self.retry_after = retry_after
 
 
 class ToolFailed(LuxxError):

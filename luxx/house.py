@@ -26,12 +26,16 @@ from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
 from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
+from luxx.api.sockets import Sockets
+from luxx.api.sse import Streams
 from luxx.audit.keeping import prune
 from luxx.audit.refusals import WINDOW_SECONDS, Refusals
-from luxx.clock import new_id, utc_now
+from luxx.bus.choosing import choose_bus
+from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
 from luxx.conversations.projects import ProjectService
@@ -55,11 +59,17 @@ from luxx.runs.crew import CrewFinder
 from luxx.runs.durable import Durable
 from luxx.runs.hub import Hub
 from luxx.runs.loop import ChatLoop
+from luxx.runs.notices import Notices
+from luxx.runs.processes import ProcessKind, ProcessService, this_process
+from luxx.runs.questions import QuestionService
+from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
+from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
-from luxx.runs.watch import QUIET_SECONDS
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.runs.watch import BEAT_SECONDS
+from luxx.store.clock import time_to_delete_by
+from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
@@ -75,13 +85,10 @@ NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
 
 PRUNE_SECONDS = 3600.0
-"""How often the audit log is cut to what is kept; also done at the start."""
+"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
 
 SWEEP_SECONDS = 3600.0
 """How often what killed servers left of imports is deleted, where servers share a database."""
-
-GRACE_SECONDS = 5.0
-"""How long a stop waits for runs to end by themselves; the rest goes on at the next start."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
@@ -92,16 +99,24 @@ logger = structlog.get_logger()
 class House:
     """All parts of one server process. Made cheaply; `open` does the work."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str] = os.environ,
+        kind: ProcessKind = ProcessKind.SERVE,
+    ) -> None:
+        self.kind = kind
         self.config = config
         self.environ = environ
         self.data_dir = Path(config.data_dir)
+        self.process = new_id()
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
-        self.lock = DataDirLock(self.data_dir)
-        self.engine = open_engine(url)
+        self.lock = DataDirLock(self.data_dir, sqlite_file(url))
+        self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds / 2)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
+        self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
         self.vault = Vault(secret)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
@@ -113,17 +128,25 @@ class House:
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
         self.transfer = TransferService(self.store, self.data_dir, config.files, forget_runs=forget_runs)
-        self.usage = UsageService(self.store)
+        self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
+        self.tickets = TicketService(self.store, self.accounts)
+        self.sockets = Sockets(self.accounts, self.notices)
+        self.streams = Streams(self.accounts)
+        self.metrics.sockets.set_function(lambda: len(self.sockets))
+        self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)
+        self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
+        self._is_drained = False
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
         config = self.config
-        self.account_changes = AccountChanges()
+        self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
         self.accounts = AccountService(
@@ -154,9 +177,12 @@ class House:
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.to_thread(bring_up, self.engine)
+        await self.bus.open()
+        await self.relay.open()
         await self.transfer.open()
         self._wire_providers()
         self._wire_runs()
+        self._wire_conversations()
         self._wire_people()
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_made", username="admin")
@@ -168,6 +194,10 @@ class House:
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
             asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(self.notices.keep_telling()),
+            asyncio.create_task(self.sockets.keep_checking()),
+            asyncio.create_task(self.streams.keep_checking()),
+            asyncio.create_task(self._keep_logs()),
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(self._sweep_transfers()))
@@ -176,15 +206,36 @@ class House:
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
         gc.set_threshold(*GC_THRESHOLDS)
 
+    def leave(self) -> None:
+        """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""
+        if self.durable.is_open:
+            logger.info("stopping", driven=len(self.durable.drives()))
+        self.durable.leave()
+        self.hub.close()
+
+    async def drain(self) -> None:
+        """Lets runs end for a while; the rest is handed over by `close`. There is one such while."""
+        if not self._is_drained:
+            self._is_drained = True
+            await self.durable.drain(self.config.runs.grace_seconds)
+
+    def hurry(self) -> None:
+        """Ends `drain` at once."""
+        self.durable.hurry()
+
     async def close(self) -> None:
-        """Admits nothing new, lets runs end for a while, leaves the rest to the next start."""
+        """Ends it; what is driven here goes on elsewhere, or after the next start."""
+        self.leave()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.refusals.flush()
-        await self.durable.close(GRACE_SECONDS)
+        await self.drain()
+        await self.durable.close()
         await self.transport.aclose()
         await self.local.stop()
+        await self.relay.close()
+        await self.bus.close()
         await asyncio.to_thread(self.release)
 
     def release(self) -> None:
@@ -219,15 +270,22 @@ class House:
             executor=self.executor,
             crew=CrewFinder(self.providers, self.registry, self.workspaces),
             max_iterations=config.tools.max_iterations,
+            limits=config.limits,
             metrics=self.metrics,
+            decision_seconds=config.limits.question_timeout_seconds,
+            told=self.notices.told,
         )
         self.durable = Durable(
             self.store,
             self.loop.drive,
-            slot=new_id(),
+            self.bus,
+            process=this_process(self.process, self.kind),
             lease_seconds=config.runs.lease_seconds,
+            limits=config.limits,
             is_alone=self.store.is_sqlite,
+            at_beat=self._answer_due_questions,
         )
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -236,8 +294,14 @@ class House:
             self.registry,
             config.limits,
             self.attachments,
+            self.notices.told,
         )
-        self.branches = BranchService(self.store, quota_mb=config.files.quota_mb, forget_runs=forget_runs)
+        self.processes = ProcessService(self.store)
+        self._wire_conversations()
+
+    def _wire_conversations(self) -> None:
+        quota_mb = self.config.files.quota_mb
+        self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,
@@ -261,6 +325,9 @@ class House:
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
 
+    async def _answer_due_questions(self) -> None:
+        await self.questions.answer_due()
+
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""
         return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
@@ -273,7 +340,7 @@ class House:
 
     async def _keep_lines_open(self) -> None:
         while True:
-            await asyncio.sleep(QUIET_SECONDS / 3)
+            await asyncio.sleep(BEAT_SECONDS)
             self.hub.wake_all()
 
     async def _keep_audit(self) -> None:
@@ -282,11 +349,23 @@ class House:
             try:
                 if time.monotonic() >= next_prune:
                     next_prune = time.monotonic() + PRUNE_SECONDS
-                    await prune(self.store, utc_now(), days=self.config.runs.retention_days)
+                    if (now := await self.store.read(time_to_delete_by)) is not None:
+                        await prune(self.store, now, days=self.config.runs.retention_days)
                 await self.refusals.flush_if_due()
             except SQLAlchemyError as error:
                 logger.warning("audit_not_pruned", error=str(error))
             await asyncio.sleep(WINDOW_SECONDS / 2)
+
+    async def _keep_logs(self) -> None:
+        while True:
+            try:
+                if (now := await self.store.read(time_to_delete_by)) is not None:
+                    forgotten = await forget_logs(self.store, now, days=self.config.runs.retention_days)
+                    if forgotten:
+                        logger.info("logs_deleted", runs=forgotten)
+            except SQLAlchemyError as error:
+                logger.warning("logs_not_deleted", error=str(error))
+            await asyncio.sleep(PRUNE_SECONDS)
 
     async def _sweep_transfers(self) -> None:
         while True:
@@ -308,6 +387,7 @@ class House:
             return True
 
         return ServiceState(
+            bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=NO_SANDBOX,

@@ -36,7 +36,7 @@ SECRET_TEXT = re.compile(
     re.IGNORECASE,
 )
 LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "litestar")
-QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack")
+QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack", "uvicorn.sockets")
 """Libraries whose info is our debug."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -168,6 +168,7 @@ class Metrics:
             registry=at,
         )
         self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=at)
+        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=at)
 
     def _describe_runs(self) -> None:
         at = self.registry
@@ -192,6 +193,21 @@ class Metrics:
             "Seconds from asking for a write until it was on disk.",
             buckets=SECONDS,
             registry=self.registry,
+        )
+        self.bus_up = Gauge(
+            "luxx_bus_up", "Whether other servers are heard just now.", registry=self.registry
+        )
+        self.bus_packets_total = Counter(
+            "luxx_bus_packets",
+            "Packets sent to and heard from other servers.",
+            ["way"],
+            registry=self.registry,
+        )
+        self.bus_dropped_total = Counter(
+            "luxx_bus_dropped", "Messages that found no room on the bus.", registry=self.registry
+        )
+        self.relayed_runs = Gauge(
+            "luxx_relayed_runs", "Runs followed here that another server drives.", registry=self.registry
         )
         self.event_loop_lag_seconds = Histogram(
             "luxx_event_loop_lag_seconds",

@@ -19,9 +19,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
+from luxx.chat_questions import HeardOption, HeardQuestion, typed_answer
 from luxx.chat_transcript import Heard, HeardRun, HeardStep, Piece, PieceKind, Transcript
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
@@ -127,8 +129,18 @@ def test_an_error_and_the_end_are_remembered() -> None:
 
 # --- against a real server --------------------------------------------------------------------------
 
+ASK = Call(
+    name="ask_clarification",
+    arguments={
+        "question_type": "scope",
+        "question": "Which colour?",
+        "options": [{"label": "red"}, {"label": "blue", "description": "like the sea"}],
+    },
+)
 SCRIPT = Script(
     rules=[
+        Rule(when=When(user="ask me", has_tool_result=False), reply=[ASK]),
+        Rule(when=When(user="ask me", has_tool_result=True), reply=[Text(text="As you like.")]),
         Rule(when=When(user="^count"), reply=[Thinking(text="Counting."), Text(text=LONG)], delay=0.02),
         Rule(
             when=When(user="^calculate", has_tool_result=False),
@@ -178,6 +190,7 @@ def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -
     assert re.search(r"✓ python_eval \(\d+ ms\) .*42", done.stderr)
 
 
+@pytest.mark.heavy
 def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: LiveServer) -> None:
     failed = run_chat(server.url, "break")
     assert failed.returncode == 1
@@ -196,6 +209,7 @@ def test_no_server_is_one_sentence(server: LiveServer) -> None:
     assert run_chat("nonsense", "hello").returncode == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("cut", [1, 700, 1900])
 def test_nothing_is_lost_or_repeated_over_a_line_that_breaks(server: LiveServer, cut: int) -> None:
     with breaking_line(server.url, cut) as (url, streams):
@@ -235,6 +249,69 @@ def test_what_a_model_says_cannot_steer_the_terminal(server: LiveServer) -> None
     assert terminal.end() == 0
 
 
+def test_a_question_is_shown_and_answered_by_number_and_the_answer_goes_on(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
+    terminal.expect("? Which colour?")
+    terminal.expect("2. blue: like the sea")
+    terminal.expect("answer> ")
+    terminal.say("\n")
+    terminal.expect("answer> ")
+    terminal.say("2\n")
+    terminal.expect('"answer":"blue"')
+    terminal.expect("As you like.")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_at_a_question_stops_the_run(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
+    terminal.expect("answer> ")
+    terminal.rests()
+    terminal.say("\x03")
+    terminal.expect("stopped")
+    assert terminal.end() == 130
+
+
+def test_a_question_that_nobody_is_there_to_answer_is_left_open_with_where_to_answer(
+    server: LiveServer,
+) -> None:
+    alone = run_chat(server.url, "ask me")
+    assert alone.returncode == 1
+    assert re.search(r"waits for an answer; give it with POST /runs/\S+/questions/\S+/answer", alone.stderr)
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
+    terminal.expect("answer> ")
+    terminal.say("\x04")
+    terminal.expect("waits for an answer")
+    assert terminal.end() == 1
+
+
+OPTIONS = [HeardOption(label="red"), HeardOption(label="blue", is_recommended=True)]
+
+
+@pytest.mark.parametrize(
+    ("multiple", "line", "answer"),
+    [
+        (False, "1", "red"),
+        (False, " 2 ", "blue"),
+        (False, "3", "3"),
+        (False, "1 2", "1 2"),
+        (False, "green", "green"),
+        (False, "", "blue"),
+        (True, "", ["blue"]),
+        (True, "1, 2", ["red", "blue"]),
+        (True, "1 3", "1 3"),
+        (True, "2", "blue"),
+        (False, "²", "²"),
+    ],
+)
+def test_what_is_typed_becomes_an_answer(multiple: bool, line: str, answer: Any) -> None:
+    question = HeardQuestion(question_id="q", prompt="Which?", options=OPTIONS, multiple=multiple)
+    assert typed_answer(question, line) == answer
+
+
+def test_nothing_typed_is_no_answer_where_nothing_is_recommended() -> None:
+    assert typed_answer(HeardQuestion(question_id="q", prompt="Which?"), " ") is None
+
+
 class Terminal:
     """A program on a pseudo-terminal; `shown` is all it wrote."""
 
@@ -255,6 +332,14 @@ class Terminal:
 
     def say(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    def rests(self) -> None:
+        """Returns once the program waits: between its prompt and its reading Python misses a signal."""
+        process = psutil.Process(self.process.pid)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while process.status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline, "it does not come to rest"
+            time.sleep(0.01)
 
     def expect(self, text: str) -> None:
         """Returns once `text` was shown after what was expected before."""

@@ -108,13 +108,19 @@ def test_contract_defaults_hold() -> None:
         "logins_per_minute": 10,
         "concurrent_runs_per_user": 20,
         "concurrent_runs": 200,
+        "queued_runs_per_user": 100,
+        "queued_runs": 1000,
         "tokens_per_day": 0,
         "cost_per_day": 0,
+        "tokens_per_run": 0,
+        "cost_per_run": 0,
+        "seconds_per_run": 0,
+        "tool_calls_per_run": 0,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")
     assert (config.files.max_upload_mb, config.files.quota_mb) == (100, 1000)
-    assert (config.runs.lease_seconds, config.runs.retention_days) == (10, 90)
+    assert (config.runs.lease_seconds, config.runs.grace_seconds, config.runs.retention_days) == (10, 5, 90)
 
 
 # --- finding and merging ----------------------------------------------------------------------------

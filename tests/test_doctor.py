@@ -4,11 +4,25 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
-from luxx.config import AppConfig, Config, DatabaseConfig, LlmConfig, LocalConfig, WorkspaceConfig
+from luxx.clock import utc_now
+from luxx.config import (
+    AppConfig,
+    Config,
+    DatabaseConfig,
+    LlmConfig,
+    LocalConfig,
+    RunsConfig,
+    WorkspaceConfig,
+)
 from luxx.doctor import Finding, examine
 from luxx.house import House
+from luxx.keeping.backup import back_up
+from luxx.keeping.home import Home
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
+from luxx.runs.models import RunRow
 from luxx.store.lock import DataDirLock
 
 KEY = "sk-a-key-that-nobody-may-see"
@@ -172,3 +186,50 @@ def test_a_finding_is_one_line() -> None:
         == "BAD  disk         full → make room"
     )
     assert str(Finding(part="disk", text="fine")) == "ok   disk         fine"
+
+
+def test_a_started_server_has_nothing_stuck_and_no_backup(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    asyncio.run(start_once(config))
+    found = look(config)
+    assert [found[part].is_bad for part in ("runs", "queue", "questions", "wal", "backup")] == [False] * 5
+    assert found["backup"].mend == "luxx backup FILE"
+    home = Home(config)
+    back_up(home, tmp_path / "backup.zip")
+    home.close()
+    assert "0 days old" in look(config)["backup"].text
+
+
+@pytest.mark.heavy
+def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: Path) -> None:
+    config = config_in(tmp_path, runs=RunsConfig(lease_seconds=1))
+    asyncio.run(start_once(config))
+    house = House(config, {})
+    try:
+        with house.engine.begin() as connection:
+            add_lost_runs(connection)
+    finally:
+        house.release()
+    found = look(config)
+    assert "nobody drives them" in found["runs"].text
+    assert "luxx serve" in found["runs"].mend
+    assert found["queue"].text.startswith("1 runs wait for a place, the oldest for ")
+    lock = DataDirLock(tmp_path / "data")
+    lock.take()
+    try:
+        stuck = look(config)["runs"]
+    finally:
+        lock.release()
+    assert stuck.is_bad
+    assert "lost-run" in stuck.text
+
+
+def add_lost_runs(connection: Connection) -> None:
+    for run_id, status in (("lost-run", "running"), ("waiting-run", "queued")):
+        run = RunRow(
+            id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id="s", status=status, request="{}",
+            created_at=utc_now(),
+        )  # fmt: skip
+        with Session(connection) as session:
+            session.add(run)
+            session.flush()

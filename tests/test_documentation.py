@@ -20,7 +20,7 @@ from live_server import ROOT, live_server, scripted_models
 from luxx.cli import main
 from luxx.config import Config, ModelConfig
 from luxx.providers.registry import ProviderType
-from luxx.providers.scripted import Rule, Script, Text, Thinking, When
+from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -36,9 +36,18 @@ PAGES = [
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 SCRIPT_SECONDS = 90.0
+COLOUR = Call(
+    name="ask_clarification",
+    arguments={
+        "question_type": "scope",
+        "question": "Which colour?",
+        "options": [{"label": "red"}, {"label": "blue", "is_recommended": True}],
+    },
+)
 MODEL = Script(
     models=["gpt-4.1-mini", "scripted"],
     rules=[
+        Rule(when=When(user="colour", has_tool_result=False), reply=[COLOUR]),
         Rule(when=When(user="story"), reply=[Text(text="and then " * 400)], delay=0.05),
         Rule(reply=[Thinking(text="A greeting."), Text(text="Hello there, from the model.")]),
     ],
@@ -59,6 +68,7 @@ WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 # --- what is shown works ----------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
@@ -70,6 +80,7 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             "https://generativelanguage.googleapis.com/v1beta": f"{model.url}/v1beta",
             "$OPENAI_API_KEY": "sk-a-key-for-the-documentation",
             ".venv/bin/luxx ": "luxx ",
+            ".venv/bin/python ": "python ",
             "luxx chat": f"luxx chat --url {server.url}",
             "8099": str(free_port()),
         }.items():

@@ -18,7 +18,8 @@ from litestar.testing import TestClient
 from luxx.accounts.limits import Peer
 from luxx.api.envelope import Failure
 from luxx.api.protection import protection
-from luxx.api.service_info import ServiceInfoController, ServiceState
+from luxx.api.service_info import ProbeController, ServiceInfoController, ServiceState
+from luxx.bus.core import LocalBus
 from luxx.config import AppConfig, Config, FilesConfig, ServerConfig
 from luxx.errors import LuxxError, NotAllowed, Unavailable
 from luxx.observe import Metrics
@@ -452,6 +453,7 @@ def client_for(
 ) -> TestClient[Litestar]:
     counted = metrics or Metrics()
     state = ServiceState(
+        bus=LocalBus("alone"),
         version="1.2.3",
         database="sqlite",
         sandbox="bubblewrap",
@@ -460,7 +462,7 @@ def client_for(
         checks={"database": fine, "engine": fine} if checks is None else checks,
     )
     app = Litestar(
-        [read_run, read_body, stream, ServiceInfoController],
+        [read_run, read_body, stream, ProbeController, ServiceInfoController],
         dependencies={
             "service_state": Provide(lambda: state, sync_to_thread=False),
             "peer": Provide(lambda: Peer(address="192.0.2.9", is_local=is_local), sync_to_thread=False),
@@ -547,6 +549,7 @@ def test_health_names_the_backends_in_force() -> None:
             "version": "1.2.3",
             "sandbox": "bubblewrap",
             "database": "sqlite",
+            "bus": "none",
         }
 
 

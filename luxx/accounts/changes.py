@@ -4,8 +4,14 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
+import structlog
 
 from luxx.accounts.caller import Caller
+from luxx.bus.core import Bus
+
+TOPIC = "account"
+
+logger = structlog.get_logger()
 
 
 class Because(StrEnum):
@@ -39,10 +45,13 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountChanges:
-    """One per process; other processes learn of a change by asking again (`AccountService.recheck`)."""
+    """One per process. Other processes are told over the bus; where it is away, they learn of a change by
+    asking again (`AccountService.recheck`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._subscribers: list[Callable[[AccountChange], None]] = []
+        self._bus = bus
+        bus.on(TOPIC, self._hear)
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
         """`callback` runs on the event loop after each change; the answer ends the subscription."""
@@ -50,5 +59,18 @@ class AccountChanges:
         return lambda: self._subscribers.remove(callback)
 
     def tell(self, change: AccountChange) -> None:
+        """To every subscriber here and in the other processes."""
+        if not self._bus.is_alone:
+            self._bus.tell(TOPIC, msgspec.json.encode(change))
+        self._pass_on(change)
+
+    def _hear(self, _process: str, payload: bytes) -> None:
+        try:
+            self._pass_on(msgspec.json.decode(payload, type=AccountChange))
+        except msgspec.DecodeError as error:
+            # Said by another version of Luxx.
+            logger.warning("account_change_not_understood", error=str(error))
+
+    def _pass_on(self, change: AccountChange) -> None:
         for callback in tuple(self._subscribers):
             callback(change)

@@ -1,4 +1,4 @@
-"""Rows of people: tenants, users, their sign-ins and their settings.
+"""Rows of people: tenants, users, their sign-ins, tickets and settings.
 
 What may be done with them is in `service.py` and `settings.py`; rows never leave this feature.
 """
@@ -93,6 +93,16 @@ class SignIn(Base):
     revoked_because: Mapped[str | None] = mapped_column(String(20))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     last_used_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class TicketRow(Base):
+    """A ticket that opens a socket, for the sign-in that asked for it; used, the row is gone."""
+
+    __tablename__ = "tickets"
+
+    ticket_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    sign_in_id: Mapped[str] = mapped_column(ForeignKey("sign_ins.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
 class UserSettings(Base):

@@ -4,7 +4,7 @@ Whoever asks comes first (`Caller` or `Peer`). Administering others is `administ
 caller, for the command line, is `operator.py`'s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Literal, NoReturn
 
@@ -19,6 +19,7 @@ from luxx.accounts.limits import Limits, Peer
 from luxx.accounts.models import SignIn, User
 from luxx.accounts.passwords import DEFAULT_ADMIN, Passwords, check_password
 from luxx.accounts.rights import record_new, record_password
+from luxx.accounts.standing import fallen
 from luxx.accounts.tenants import takes_registrations
 from luxx.accounts.tokens import Claims, Tokens, TokenType, jti_hash
 from luxx.accounts.users import NewUser, UserView, view_of
@@ -121,7 +122,7 @@ class AccountService:
     async def authenticate(self, token: str, peer: Peer | None = None) -> Caller:
         """The user of an access token as the database has them now. Raises NotSignedIn."""
         claims = self._tokens.read(token, TokenType.ACCESS)
-        caller = await self._caller(claims.sid, peer)
+        caller = await self.of_sign_in(claims.sid, peer)
         if str(caller.user_id) != claims.sub:
             raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid")
         return caller
@@ -131,20 +132,27 @@ class AccountService:
 
         Raises NotSignedIn once revoked, NotAllowed once the user may do less than when the stream began.
         """
-        now = await self._caller(caller.sign_in_id, caller.peer)
+        now = await self.of_sign_in(caller.sign_in_id, caller.peer)
         if now.permission_level < caller.permission_level or now.tenant_id != caller.tenant_id:
             raise NotAllowed("your rights were changed; ask again", kind="rights_changed")
         return now
+
+    async def fallen(self, callers: Sequence[Caller]) -> set[Caller]:
+        """Those of many for whom `recheck` would raise."""
+        now = self._clock()
+        return await self._store.read(lambda session: fallen(session, callers, now))
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""
         self._limits.count_request(caller.user_id)
 
-    async def _caller(self, sign_in_id: str, peer: Peer | None) -> Caller:
-        def work(session: Session):
-            return session.connection().execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
+    async def of_sign_in(self, sign_in_id: str, peer: Peer | None) -> Caller:
+        """The user of a sign-in as the database has them now. Raises NotSignedIn."""
 
-        row = await self._store.read(work)
+        def work(connection: Connection):
+            return connection.execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
+
+        row = await self._store.read_rows(work)
         if row is None or row.revoked_at is not None or row.expires_at <= self._clock():
             _refuse_ended()
         if not row.is_active:

@@ -8,24 +8,24 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.accounts.service import AccountService
 from luxx.api.envelope import Success, success
 from luxx.api.messages import AskingBody, AttachmentBody, Text, attachment, check_text, wants_json
 from luxx.api.parameters import GivenCaller, TextId
 from luxx.api.response_format import response_schema
-from luxx.api.sse import EventStream
+from luxx.api.sse import EventStream, Streams
 from luxx.conversations.branches import BranchService, ConversationTree
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationView, MessageView
 from luxx.files.attachments import AttachmentReader
 from luxx.runs.service import AskingAgain, RunService
+from luxx.wire.message import MAX_ATTACHMENTS
 
 
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`attachments` left out are the old message's; an empty list is none."""
 
     content: Text
-    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] | UnsetType = UNSET
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] | UnsetType = UNSET
 
 
 class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class MessageBranchController(Controller):
         request: Request[Any, Any, Any],
         caller: GivenCaller,
         runs: NamedDependency[RunService],
-        accounts: NamedDependency[AccountService],
+        streams: NamedDependency[Streams],
         message_id: TextId,
         accumulated: FromQuery[bool] = False,
         data: JSONBody[AskingBody] = AS_USUAL,
@@ -63,7 +63,7 @@ class MessageBranchController(Controller):
             run = await runs.send(caller, asking)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         watch = await runs.send_and_watch(caller, asking, accumulated=accumulated)
-        return EventStream(watch, caller, accounts)
+        return EventStream(watch, caller, streams)
 
     @put("/{message_id:str}")
     async def edit(

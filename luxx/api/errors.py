@@ -18,6 +18,7 @@ from luxx.api.bodies import BODY, refusal
 from luxx.api.envelope import Failure
 from luxx.errors import (
     Conflict,
+    Gone,
     InvalidInput,
     LuxxError,
     NotAllowed,
@@ -36,6 +37,7 @@ STATUS: tuple[tuple[type[LuxxError], int], ...] = (
     (NotAllowed, 403),
     (NotFound, 404),
     (Conflict, 409),
+    (Gone, 410),
     (TooMany, 429),
     (ProviderError, 502),
     (Unavailable, 503),
@@ -70,6 +72,8 @@ def _ours(_request: Request[Any, Any, Any], error: LuxxError) -> Response[Failur
     response = failure(status_of(error), error.message, error.kind, **error.detail)
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(max(1, error.retry_after))
+    if isinstance(error, Unavailable) and error.retry_after is not None:
+        response.headers["Retry-After"] = str(error.retry_after)
     if isinstance(error, NotSignedIn):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

@@ -88,7 +88,7 @@ def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
         connection.scope["state"][CALLER] = caller
         check_peer(peer, has_default_password=caller.has_default_password)
         if not handler.opt.get(WITH_ANY_PASSWORD):
-            _check_password_is_theirs(caller)
+            check_password_is_theirs(caller)
         accounts.count_request(caller)
 
     return guard
@@ -114,7 +114,7 @@ async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
     return peer
 
 
-def _check_password_is_theirs(caller: Caller) -> None:
+def check_password_is_theirs(caller: Caller) -> None:
     """Raises NotAllowed while a password that an administrator chose stands; the published default is
     kept to this machine instead."""
     if caller.must_change_password and not caller.has_default_password:

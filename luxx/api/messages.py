@@ -8,18 +8,20 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.accounts.service import AccountService
-from luxx.api.envelope import Page, Success, success
+from luxx.api.described import DESCRIBED
+from luxx.api.envelope import Success, success
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.api.response_format import ResponseFormat, response_schema
-from luxx.api.sse import EventStream
+from luxx.api.sse import EventStream, Streams
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
 from luxx.errors import InvalidInput
 from luxx.files.attachments import GivenAttachment
 from luxx.runs.service import RunService, Sending
+from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
 
-Text = Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
+TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
 ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -28,9 +30,9 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     perhaps `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
     """
 
-    name: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
-    content: Annotated[str, Meta(max_length=2_000_000)] | UnsetType = UNSET
-    extension: Annotated[str, Meta(max_length=20)] | UnsetType = UNSET
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_FILE_NAME)] | UnsetType = UNSET
+    content: Annotated[str, Meta(max_length=MAX_ATTACHED_TEXT)] | UnsetType = UNSET
+    extension: Annotated[str, Meta(max_length=MAX_EXTENSION)] | UnsetType = UNSET
     file_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
     media_type: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     data: bytes | UnsetType = UNSET
@@ -53,15 +55,25 @@ class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
     content: Text
-    attachments: Annotated[list[AttachmentBody], Meta(max_length=20)] = []
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """As every page of a list; `has_more`: older messages follow the last item."""
+
+    items: list[MessageView]
+    total: int
+    page: int
+    page_size: int
+    has_more: bool
 
 
 class MessageController(Controller):
     path = "/messages"
     tags = ("messages",)
 
-    @get()
+    @get(opt={DESCRIBED: TOO_LARGE_PAGE})
     async def list_messages(
         self,
         caller: GivenCaller,
@@ -71,13 +83,24 @@ class MessageController(Controller):
         page_size: PageSize = 20,
         before: Before = None,
         limit: Limit = None,
-    ) -> Success[Page[MessageView]]:
-        """A conversation's messages, newest first."""
+    ) -> Success[MessagePage]:
+        """A conversation's messages, newest first.
+
+        With `limit` or `before`: as many as one answer has room for, and `has_more` says whether older ones
+        follow. A page is given whole; one that is too large is refused with 413.
+        """
         size = limit or page_size
-        items, total = await conversations.list_messages(
-            caller, conversation_id, page=page, page_size=size, before=before
+        if before is not None or (limit is not None and page == 1):
+            found = await conversations.list_messages_before(
+                caller, conversation_id, limit=size, before=before
+            )
+        else:
+            found = await conversations.list_messages(caller, conversation_id, page=page, page_size=size)
+        return success(
+            MessagePage(
+                items=found.items, total=found.total, page=page, page_size=size, has_more=found.has_more
+            )
         )
-        return success(Page(items=items, total=total, page=page, page_size=size))
 
     @post(status_code=200)
     async def send(
@@ -93,7 +116,7 @@ class MessageController(Controller):
         request: Request[Any, Any, Any],
         caller: GivenCaller,
         runs: NamedDependency[RunService],
-        accounts: NamedDependency[AccountService],
+        streams: NamedDependency[Streams],
         data: JSONBody[MessageBody],
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
@@ -102,7 +125,7 @@ class MessageController(Controller):
             run = await runs.send(caller, await _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         watch = await runs.send_and_watch(caller, await _sending(data), accumulated=accumulated)
-        return EventStream(watch, caller, accounts)
+        return EventStream(watch, caller, streams)
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

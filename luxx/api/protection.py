@@ -34,6 +34,13 @@ OPEN_TO_ALL = ("/auth/login", "/auth/register", "/auth/refresh")
 
 OPEN_BYTES = 64 * 1024
 
+HEAD_TOO_LARGE = "head_too_large"
+MOST_HEADERS = 200
+MOST_HEADER_BYTES = 64 * 1024
+MOST_ADDRESS_BYTES = 16 * 1024
+MOST_HOST = 300
+"""What other servers take, or more. Each header and each query parameter costs time and memory below."""
+
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = SAFE_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
 CONTENT_SECURITY_POLICY = (
@@ -81,6 +88,7 @@ class _Asked(msgspec.Struct, kw_only=True):
 
     host: bytes = b""
     hosts: int = 0
+    size: int = 0
     origin: bytes | None = None
     length: bytes | None = None
     is_chunked: bool = False
@@ -88,7 +96,9 @@ class _Asked(msgspec.Struct, kw_only=True):
 
 def _read_headers(headers: Headers) -> _Asked:
     asked = _Asked()
+    size = 0
     for name, value in headers:
+        size += len(name) + len(value)
         if name == b"host":
             asked.host = value
             asked.hosts += 1
@@ -98,6 +108,7 @@ def _read_headers(headers: Headers) -> _Asked:
             asked.length = value
         elif name == b"transfer-encoding":
             asked.is_chunked = True
+    asked.size = size
     return asked
 
 
@@ -146,6 +157,8 @@ class _Protection:
                 raise
             await _refuse(answer.send, STOPPING)
         finally:
+            # It leads back to the scope: a circle that would stay until the collector comes by.
+            del scope[STRAIGHT]
             if refusal is None:
                 # Litestar leaves the template in the scope once it has found the route.
                 route = scope.get("path_template", "unknown") or "mounted"
@@ -161,7 +174,7 @@ class _Protection:
         return limit or self._post_limits.get(normalize_path(path), self._body_limit)
 
     def _refuse_caller(self, scope: Scope, asked: _Asked) -> _Refusal | None:
-        refusal = self._hosts.refuse(asked, scope.get("server"))
+        refusal = _refuse_head(scope, asked) or self._hosts.refuse(asked, scope.get("server"))
         if refusal is None and ("\0" in scope["path"] or b"%00" in scope.get("query_string", b"")):
             refusal = NUL_REFUSED
         if refusal is not None or asked.origin is None:
@@ -242,7 +255,7 @@ class _Hosts:
         self._judged = lru_cache(maxsize=1024)(self._judge)
 
     def refuse(self, asked: _Asked, server: tuple[str, int | None] | None) -> _Refusal | None:
-        if asked.hosts != 1:
+        if asked.hosts != 1 or len(asked.host) > MOST_HOST:
             return BAD_HOST
         return self._judged(asked.host, server[0] if server else "")
 
@@ -290,6 +303,17 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
+LONG_ADDRESS = _Refusal(
+    status=414,
+    kind=HEAD_TOO_LARGE,
+    error=f"the address of the request has more than {MOST_ADDRESS_BYTES // 1024} KiB; shorten its query",
+)
+LARGE_HEAD = _Refusal(
+    status=431,
+    kind=HEAD_TOO_LARGE,
+    error=f"the request has more than {MOST_HEADERS} headers, or more than {MOST_HEADER_BYTES // 1024} KiB "
+    "of them; send less",
+)
 BAD_HOST = _Refusal(status=400, kind="invalid_host", error="the request needs exactly one valid Host header")
 NUL_REFUSED = _Refusal(
     status=400, kind="invalid_input", error="the address of a request must not contain the character NUL"
@@ -309,6 +333,14 @@ FOREIGN_ORIGIN = _Refusal(
     kind="origin_not_allowed",
     error="a page of another site may not do this; open Luxx under its own address",
 )
+
+
+def _refuse_head(scope: Scope, asked: _Asked) -> _Refusal | None:
+    if len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_ADDRESS_BYTES:
+        return LONG_ADDRESS
+    if asked.size > MOST_HEADER_BYTES or len(scope["headers"]) > MOST_HEADERS:
+        return LARGE_HEAD
+    return None
 
 
 def _refuse_length(length: bytes | None, limit: int) -> _Refusal | None:

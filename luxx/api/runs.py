@@ -7,11 +7,10 @@ from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
-from luxx.accounts.service import AccountService
 from luxx.api.envelope import Page, Success, success
 from luxx.api.messages import wants_json
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, Seq, TextId
-from luxx.api.sse import EventStream
+from luxx.api.sse import EventStream, Streams
 from luxx.errors import InvalidInput
 from luxx.runs.events import StoredEvent
 from luxx.runs.service import RunService
@@ -22,7 +21,7 @@ EventLimit = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Logged events, oldest first, each with its `seq`."""
+    """Logged events, oldest first, each with its `seq`; of large ones fewer than `limit`."""
 
     events: list[msgspec.Raw]
     has_more: bool
@@ -64,7 +63,7 @@ class RunController(Controller):
         request: Request[Any, Any, Any],
         caller: GivenCaller,
         runs: NamedDependency[RunService],
-        accounts: NamedDependency[AccountService],
+        streams: NamedDependency[Streams],
         run_id: TextId,
         last_event_id: Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)] = None,
         from_sequence: Seq = 0,
@@ -78,7 +77,7 @@ class RunController(Controller):
             return Response(success(EventPage(events=[numbered(e) for e in events], has_more=has_more)))
         after = named if last_event_id is None else last_event_id
         watch = await runs.watch(caller, run_id, after=after, accumulated=accumulated)
-        return EventStream(watch, caller, accounts)
+        return EventStream(watch, caller, streams)
 
     @post("/{run_id:str}/cancel", status_code=200)
     async def cancel(

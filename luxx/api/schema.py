@@ -19,8 +19,10 @@ from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
 from luxx.api.schema_files import DOWNLOADS, UPLOADS
 from luxx.api.schema_types import Json, Types, is_shape, parameter_type
+from luxx.api.websocket import message_table
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
+from luxx.wire.socket import ClientMessage, ServerMessage
 
 BODY = "data"
 RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
@@ -35,6 +37,7 @@ TAGS = {
     "messages": "Send a message and get its answer, whole or as a stream.",
     "files": "Files of your workspace.",
     "search": "Full text over your own conversations.",
+    "questions": "What runs ask you, and your answers.",
     "runs": "Look at runs, follow one, cancel one.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",
@@ -49,6 +52,7 @@ REFUSALS = {
     "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
     "404": ("NotFound", "Missing, or someone else's: there is no telling which."),
     "409": ("Conflict", "The state does not allow it now."),
+    "410": ("Gone", "It was deleted because it was old."),
     "413": ("TooLarge", "The body is larger than the server takes."),
     "429": ("TooMany", "A limit was reached; `Retry-After` says in how many seconds to try again."),
     "502": (
@@ -74,6 +78,9 @@ STREAMS: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
 }
 """Routes that stream events, and what they answer instead with `Accept: application/json`."""
+
+OPENS_SOCKET = ("POST", "/auth/ticket")
+"""OpenAPI knows no sockets: what is said on one is told where its ticket comes from."""
 
 LAST_EVENT_ID: Json = {
     "name": "Last-Event-ID",
@@ -142,7 +149,14 @@ def build_document(app: Litestar, *, title: str, version: str) -> Json:
 
 
 def _wanted(operations: list[Operation]) -> list[Any]:
-    wanted: list[Any] = [Failure, RunState, Event, *(answer for _, answer, _ in STREAMS.values())]
+    wanted: list[Any] = [
+        Failure,
+        RunState,
+        Event,
+        ClientMessage,
+        ServerMessage,
+        *(answer for _, answer, _ in STREAMS.values()),
+    ]
     wanted += [document for document, _ in DOWNLOADS.values()]
     for operation in operations:
         wanted += [parameter_type(field) for field, _ in operation.parameters]
@@ -209,6 +223,8 @@ def _describe(operation: Operation, types: Types) -> Json:
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     elif operation.key in UPLOADS:
         described["requestBody"] = {"required": True, "content": UPLOADS[operation.key]}
+    if operation.key == OPENS_SOCKET:
+        described["description"] = f"{said}\n\n{message_table()}"
     stream = STREAMS.get(operation.key)
     described["responses"] = _answers(operation, types)
     if stream is not None:
@@ -297,6 +313,7 @@ def _refusals(operation: Operation) -> list[str]:
         "403": True,
         "404": not operation.is_public and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
+        "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
         "413": operation.body is not None or operation.key in UPLOADS,
         "429": not operation.is_public or is_sign_in,
         "502": bool(ASKS_UPSTREAM & set(operation.tags)),

@@ -19,6 +19,7 @@ from litestar.response import Redirect
 from luxx.accounts.limits import Peer
 from luxx.api.envelope import Success, success
 from luxx.api.guards import PUBLIC
+from luxx.bus.core import Bus
 from luxx.errors import NotAllowed, Unavailable
 from luxx.observe import Metrics
 
@@ -39,6 +40,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     2 s, makes the server not ready. `sandbox` is the backend in force.
     """
 
+    bus: Bus
     version: str
     database: Literal["sqlite", "postgresql"]
     sandbox: str
@@ -58,12 +60,17 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The process lives. `sandbox` and `database` are the backends in force."""
+    """The process lives. `sandbox` and `database` are the backends in force.
+
+    `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
+    servers are shown more slowly. `none`: there can be no other server.
+    """
 
     status: Literal["ok"] = "ok"
     version: str
     sandbox: str
     database: str
+    bus: Literal["none", "up", "away"]
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +85,14 @@ class ServiceInfoController(Controller):
     opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
     tags = ("service",)
 
+    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
+    async def page(
+        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
+    ) -> Response[str]:
+        """A page for people: what runs and how to begin."""
+        text = _page(str(request.base_url).rstrip("/"), service_state)
+        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
+
     @get("/", media_type=MediaType.JSON)
     async def info(
         self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
@@ -87,11 +102,26 @@ class ServiceInfoController(Controller):
             return Redirect("/ui/", status_code=303)
         return Response(success(ServiceInfo(name="Luxx", version=service_state.version)))
 
+
+class ProbeController(Controller):
+    """What watches over processes asks; workers answer it too."""
+
+    path = "/"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("service",)
+
     @get("/health")
     async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
         """Whether the process lives, and on which backends."""
-        state = service_state
-        return success(Health(version=state.version, sandbox=state.sandbox, database=state.database))
+        state, bus = service_state, service_state.bus
+        return success(
+            Health(
+                version=state.version,
+                sandbox=state.sandbox,
+                database=state.database,
+                bus="none" if bus.is_alone else "up" if bus.is_up else "away",
+            )
+        )
 
     @get("/ready")
     async def ready(self, service_state: NamedDependency[ServiceState]) -> Success[Readiness]:
@@ -116,14 +146,6 @@ class ServiceInfoController(Controller):
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
         return Response(service_state.metrics.render(), media_type=PROMETHEUS)
-
-    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
-    async def page(
-        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
-    ) -> Response[str]:
-        """A page for people: what runs and how to begin."""
-        text = _page(str(request.base_url).rstrip("/"), service_state)
-        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
 
 
 async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:

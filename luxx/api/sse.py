@@ -5,22 +5,22 @@ ended, or the server closes.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from litestar import Request
 from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
-from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.caller import Caller
-from luxx.accounts.changes import AccountChange
-from luxx.accounts.service import AccountService
+from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
+from luxx.api.leaving import LEAVING, Leaving
 from luxx.api.protection import STRAIGHT
-from luxx.errors import LuxxError
+from luxx.api.sending import CUT
 from luxx.runs.watch import Watch
 
-RECHECK_SECONDS = 3.0
-"""An ended sign-in cuts its streams within 5 s, whichever server ended it."""
+COME_AGAIN = b"retry: 1000\n\n"
+"""To clients of a server that stops: attach again in a second, in milliseconds."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,9 +32,9 @@ HEADERS = [
 class EventStream(Response[bytes]):
     """Answer a route with this to stream a watch."""
 
-    def __init__(self, watch: Watch, caller: Caller, accounts: AccountService) -> None:
+    def __init__(self, watch: Watch, caller: Caller, streams: "Streams") -> None:
         super().__init__(b"", media_type="text/event-stream")
-        self._stream = _Stream(watch, caller, accounts)
+        self._stream = OpenStream(watch, caller, streams)
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
         """What Litestar calls to send it; nothing of a plain response applies."""
@@ -42,52 +42,52 @@ class EventStream(Response[bytes]):
         return self._stream
 
 
-class _Stream(ASGIResponse):
-    def __init__(self, watch: Watch, caller: Caller, accounts: AccountService) -> None:
+class OpenStream(ASGIResponse):
+    """The answer itself, as an ASGI application."""
+
+    __slots__ = ("_cut", "_cutting", "_streams", "_watch", "caller")
+
+    def __init__(self, watch: Watch, caller: Caller, streams: "Streams") -> None:
         super().__init__(media_type="text/event-stream")
+        self.caller = caller
         self._watch = watch
-        self._caller = caller
-        self._accounts = accounts
+        self._streams = streams
+        self._cut: Callable[[], None] | None = None
+        self._cutting: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ending = [
-            asyncio.create_task(self._stop_when_gone(receive)),
-            asyncio.create_task(self._stop_when_refused()),
-        ]
-        unsubscribe = self._accounts.subscribe(self._stop_when_revoked)
+        del receive
+        given = cast("dict[str, Any]", scope)
+        self._cut = given.get(CUT)
+        leaving: Leaving = given.get(LEAVING) or Leaving()
+        leaving.call(self._watch.stop)
+        self._streams.add(self)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             # Whoever wraps `send` looks at an answer's start only; a wrapper costs each frame a coroutine.
-            straight: Send = cast("dict[str, Any]", scope).get(STRAIGHT, send)
-            with self._watch.attached():
-                while data := await self._watch.next():
-                    await straight({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._send(send, given.get(STRAIGHT, send))
         except OSError:
             pass  # The client went away between two frames; the run goes on.
         finally:
-            unsubscribe()
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            self._streams.remove(self)
+            leaving.forget(self._watch.stop)
+            if self._cutting is not None:
+                self._cutting.cancel()
 
-    async def _stop_when_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    async def _send(self, send: Send, straight: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        with self._watch.attached():
+            while data := await self._watch.next():
+                await straight({"type": "http.response.body", "body": data, "more_body": True})
+        last = COME_AGAIN if self._watch.is_cut else b""
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def refuse(self) -> None:
+        """See `Open`."""
         self._watch.stop()
+        if self._cut is not None and self._cutting is None:
+            # Else it would go on for as long as the client takes for what is on its way already.
+            self._cutting = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._cut)
 
-    async def _stop_when_refused(self) -> None:
-        """Another process (a server of the same database, the command line) tells nobody here."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            try:
-                await self._accounts.recheck(self._caller)
-            except LuxxError:
-                break
-            except SQLAlchemyError:
-                continue  # The database does not answer just now; ask again.
-        self._watch.stop()
 
-    def _stop_when_revoked(self, change: AccountChange) -> None:
-        if change.concerns(self._caller):
-            self._watch.stop()
+class Streams(KeptOpen[OpenStream]):
+    """All that are open at this process."""

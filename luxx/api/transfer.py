@@ -1,23 +1,20 @@
 """`/conversations/{id}/export` and `/conversations/import`: conversations as files."""
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any, Literal
 from urllib.parse import quote
 
 from litestar import Controller, Request, get, post
-from litestar.concurrency import sync_to_thread
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
-from litestar.response import Stream
 
 from luxx.api.envelope import Success, success
 from luxx.api.parameters import GivenCaller, TextId
+from luxx.api.sending import Sending
 from luxx.api.uploads import receive_file
 from luxx.transfer.document import ImportReport
 from luxx.transfer.service import Download, TransferService
 
-CHUNK = 256 * 1024
 NAME_LENGTH = 80
 NOT_IN_A_NAME = re.compile(r"[^\w\- ]+")
 
@@ -33,7 +30,7 @@ class TransferController(Controller):
         transfer: NamedDependency[TransferService],
         conversation_id: TextId,
         format: FromQuery[Literal["json", "md"]] = "json",
-    ) -> Stream:
+    ) -> Sending:
         """A conversation as a file: `json` with all its branches, to import again, or `md` to read."""
         if format == "md":
             return _sent(await transfer.export_markdown(caller, conversation_id), "text/markdown", "md")
@@ -52,15 +49,13 @@ class TransferController(Controller):
             return success(await transfer.import_file(caller, file), "imported")
 
 
-def _sent(download: Download, media_type: str, suffix: str) -> Stream:
+def _sent(download: Download, media_type: str, suffix: str) -> Sending:
     name = NOT_IN_A_NAME.sub("", download.title).strip()[:NAME_LENGTH].strip() or "conversation"
     plain = name.encode("ascii", "ignore").decode().strip() or "conversation"
     named = f"attachment; filename=\"{plain}.{suffix}\"; filename*=UTF-8''{quote(f'{name}.{suffix}')}"
-    headers = {"content-disposition": named, "content-length": str(download.size)}
-    return Stream(_chunks(download), media_type=media_type, headers=headers)
-
-
-async def _chunks(download: Download) -> AsyncIterator[bytes]:
-    with download.file as file:
-        while data := await sync_to_thread(file.read, CHUNK):
-            yield data
+    headers = {
+        "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
+        "content-length": str(download.size),
+        "content-disposition": named,
+    }
+    return Sending(download.file, headers, close=download.close)

@@ -10,6 +10,7 @@ from litestar.params import FromQuery, QueryParameter
 from luxx.api.envelope import Success, success
 from luxx.api.parameters import GivenCaller, PageNumber, PageSize, TextId
 from luxx.conversations.service import ConversationService
+from luxx.usage.allowance import UsageLimits
 from luxx.usage.report import GroupBy, Scope, UsageQuery, UsageReport, UsageService
 
 GivenUsage = NamedDependency[UsageService]
@@ -43,6 +44,11 @@ class UsageController(Controller):
             page=page, page_size=page_size,
         )  # fmt: skip
         return success(await usage.report(caller, query))
+
+    @get("/usage/limits")
+    async def limits(self, caller: GivenCaller, usage: GivenUsage) -> Success[UsageLimits]:
+        """What you may still spend: today, and in one run."""
+        return success(await usage.limits(caller))
 
     @get("/conversations/{conversation_id:str}/usage")
     async def of_conversation(

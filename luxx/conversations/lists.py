@@ -9,16 +9,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, UnaryExpression, and_, bindparam, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    UnaryExpression,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+)
 
 from luxx.accounts.caller import Caller
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.stored import user_content
 from luxx.conversations.views import ConversationView, MessageView
-from luxx.errors import NotFound
+from luxx.errors import NotFound, TooLarge
 from luxx.store.tables import table_of
 from luxx.wire.message import Attachment
 from luxx.wire.step import StepStatus
+
+MOST_MIB = 32
+"""Of stored messages in one list: what a page takes up in memory is some times as much."""
+
+_MOST_BYTES = MOST_MIB * 1024 * 1024
 
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
@@ -60,6 +76,29 @@ _message_page = (
 )
 _by_page = _message_page.offset(bindparam("start"))
 _by_cursor = _message_page.where(_messages.c.id < bindparam("before"))
+
+
+def _within_bytes(page: AnySelect) -> AnySelect:
+    """The same without the rows past the bound, and in each how many there were with them.
+
+    For PostgreSQL, whose driver takes all of an answer at once; rows of SQLite are read one by one.
+    """
+    all_ = page.subquery()
+    so_far = func.sum(func.octet_length(all_.c.content)).over(order_by=all_.c.id.desc())
+    place = func.row_number().over(order_by=all_.c.id.desc())
+    measured = select(
+        all_, so_far.label("so_far"), place.label("place"), func.count().over().label("found")
+    ).subquery()
+    return (
+        select(measured)
+        .where(or_(measured.c.so_far <= _MOST_BYTES, measured.c.place == 1))
+        .order_by(measured.c.id.desc())
+    )
+
+
+_by_page_of_few = _within_bytes(_by_page)
+_by_cursor_of_few = _within_bytes(_by_cursor)
+_from_newest_of_few = _within_bytes(_message_page)
 
 
 class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
@@ -113,31 +152,80 @@ def conversation_page(
     return [_conversation(row) for row in rows], rows[0].total if rows else 0
 
 
-def message_page(
-    connection: Connection,
-    caller: Caller,
-    conversation_id: str,
-    *,
-    page: int,
-    page_size: int,
-    before: str | None = None,
-) -> tuple[list[MessageView], int]:
-    """A conversation's messages, newest first, and how many there are. Raises NotFound.
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of a conversation's messages, newest first; `has_more`: older ones follow. `total` counts all."""
 
-    One page, or those before a message's id.
-    """
-    given = {"conversation_id": conversation_id, "user_id": caller.user_id}
+    items: list[MessageView]
+    total: int
+    has_more: bool
+
+
+def message_page(
+    connection: Connection, caller: Caller, conversation_id: str, *, page: int, page_size: int
+) -> Messages:
+    """One page. Raises NotFound, and TooLarge where its messages are too much for one answer."""
+    start = (page - 1) * page_size
+    given = _given(caller, conversation_id) | {"many": page_size, "start": start}
+    rows, is_cut = _read(connection, given, _by_page, _by_page_of_few)
+    if is_cut:
+        raise TooLarge(
+            f"the messages of this page have more than {MOST_MIB} MiB; ask for fewer with page_size, "
+            "or with limit and before, which give as many as there is room for",
+            kind="page_too_large",
+        )
+    total = _total(connection, given, rows)
+    return Messages(
+        items=[_message(row) for row in rows], total=total, has_more=bool(rows) and start + len(rows) < total
+    )
+
+
+def messages_before(
+    connection: Connection, caller: Caller, conversation_id: str, *, limit: int, before: str | None = None
+) -> Messages:
+    """The newest, or those before a message's id: `limit` of them, or as many as fit. Raises NotFound."""
+    # One more than asked for, to see whether there is one.
+    given = _given(caller, conversation_id) | {"many": limit + 1}
     if before is None:
-        place = {"many": page_size, "start": (page - 1) * page_size}
-        rows = connection.execute(_by_page, given | place).all()
+        rows, is_cut = _read(connection, given, _message_page, _from_newest_of_few)
     else:
-        rows = connection.execute(_by_cursor, given | {"many": page_size, "before": before}).all()
+        given["before"] = before
+        rows, is_cut = _read(connection, given, _by_cursor, _by_cursor_of_few)
+    return Messages(
+        items=[_message(row) for row in rows[:limit]],
+        total=_total(connection, given, rows),
+        has_more=is_cut or len(rows) > limit,
+    )
+
+
+def _given(caller: Caller, conversation_id: str) -> dict[str, Any]:
+    return {"conversation_id": conversation_id, "user_id": caller.user_id}
+
+
+def _read(
+    connection: Connection, given: dict[str, Any], statement: AnySelect, of_few: AnySelect
+) -> tuple[list[AnyRow], bool]:
+    """As many rows as there is room for, at least one where there is any; and whether that left some out."""
+    if connection.dialect.name == "postgresql":
+        kept = list(connection.execute(of_few, given))
+        return kept, bool(kept) and kept[0].found > len(kept)
+    rows: list[AnyRow] = []
+    size = 0
+    with connection.execute(statement, given) as found:
+        for row in found:
+            size += len(row.content)
+            if rows and size > _MOST_BYTES:
+                return rows, True
+            rows.append(row)
+    return rows, False
+
+
+def _total(connection: Connection, given: dict[str, Any], rows: list[AnyRow]) -> int:
     if rows:
-        return [_message(row) for row in rows], rows[0].total
+        total: int = rows[0].total
+        return total
     if connection.execute(_is_mine, given).first() is None:
         raise NotFound("no conversation with this id", kind="conversation_not_found")
-    total: int = connection.execute(_message_total, given).scalar_one()
-    return [], total
+    return connection.execute(_message_total, given).scalar_one()
 
 
 def _conversation(row: AnyRow) -> ConversationView:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -31,6 +31,12 @@ class ConversationRow(Base):
     __table_args__ = (
         Index("ix_conversations_user_id_import_id_id", "user_id", "import_id", "id"),
         Index("ix_conversations_user_id_updated_at", "user_id", "updated_at"),
+        Index(
+            "ix_conversations_run_id",
+            "run_id",
+            sqlite_where=text("run_id IS NOT NULL"),
+            postgresql_where=text("run_id IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)

@@ -17,7 +17,7 @@ from luxx.conversations.access import check_idle, message_in, own_conversation, 
 from luxx.conversations.hidden import DELETE_ROWS, ForgetRuns, forget
 from luxx.conversations.images import AttachedBytes, read_attachment
 from luxx.conversations.listing import ConversationFilter, page_of_conversations
-from luxx.conversations.lists import message_page
+from luxx.conversations.lists import Messages, message_page, messages_before
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.projects import own_project
 from luxx.conversations.search_index import index_title
@@ -27,7 +27,6 @@ from luxx.conversations.tree import following, newest_leaf_in, newest_leaf_under
 from luxx.conversations.views import (
     ConversationChange,
     ConversationView,
-    MessageView,
     conversation_view,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -137,18 +136,22 @@ class ConversationService:
             await asyncio.shield(asyncio.to_thread(forget, self._store, self._forget_runs, [conversation_id]))
 
     async def list_messages(
-        self, caller: Caller, conversation_id: str, *, page: int, page_size: int, before: str | None = None
-    ) -> tuple[list[MessageView], int]:
-        """A conversation's messages, newest first: one page, or those before a message's id."""
-
+        self, caller: Caller, conversation_id: str, *, page: int, page_size: int
+    ) -> Messages:
+        """A page of a conversation's messages, newest first. Raises TooLarge where they are too much."""
         return await self._store.read(
             lambda session: message_page(
-                session.connection(),
-                caller,
-                conversation_id,
-                page=page,
-                page_size=page_size,
-                before=before,
+                session.connection(), caller, conversation_id, page=page, page_size=page_size
+            )
+        )
+
+    async def list_messages_before(
+        self, caller: Caller, conversation_id: str, *, limit: int, before: str | None
+    ) -> Messages:
+        """The newest messages, or those before a message's id; fewer than `limit` where they are large."""
+        return await self._store.read(
+            lambda session: messages_before(
+                session.connection(), caller, conversation_id, limit=limit, before=before
             )
         )
 

@@ -199,6 +199,11 @@ class Shelf(Workspace):
                         return _described(path, os.fstat(fd))
         raise Conflict(f"there are {MAX_NUMBER} files named like {name} already", kind="file_exists")
 
+    def make_folder(self, path: str) -> None:
+        """A folder with those above it, where they are missing."""
+        with said_to_a_person(), self._made_directory(self.relative(path)):
+            pass
+
     @contextmanager
     def try_lock(self) -> Generator[bool]:
         """Whether no other upload into this workspace is being placed, by any server; held to the end."""

@@ -29,11 +29,15 @@ answer, and its body. Raises ProviderError."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed try that is followed by another; `attempt` is the number of the one to come, from 2."""
+    """A failed try that is followed by another; `attempt` is the number of the one to come, from 2.
+
+    `may_be_billed`: it was sent, and broke before the provider had said anything.
+    """
 
     attempt: int
     delay_ms: int
     reason: str
+    may_be_billed: bool
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +135,10 @@ class Answer:
         """
         return self._failed in self._sent_tries
 
+    def may_be_billed(self, error: ProviderError) -> bool:
+        """Whether the provider may have worked for the try that failed: it did not refuse it."""
+        return self.was_sent and isinstance(error, Dropped | Stalled)
+
     async def _open(self) -> tuple[StreamParser, Body]:
         # By number: what is written late for a try that has failed says nothing about the next.
         parser, body = await self._ask(partial(self._sent_tries.add, self._failed))
@@ -173,10 +181,16 @@ class Answer:
         ):
             self._is_over = True
             raise error
+        may_be_billed = self.may_be_billed(error)
         await self._close()
         self._failed = failed + 1
         self._waited += delay
-        attempt = Retry(attempt=failed + 2, delay_ms=round(delay * 1000), reason=error.message)
+        attempt = Retry(
+            attempt=failed + 2,
+            delay_ms=round(delay * 1000),
+            reason=error.message,
+            may_be_billed=may_be_billed,
+        )
         await patience.on_retry(attempt)
         await patience.sleep(delay)
         await patience.on_again()

@@ -18,6 +18,7 @@ from luxx.providers.failures import cut, redact
 TICKS = 4
 """How often within the idle time the watch looks: a silence is noticed at most a quarter of it late."""
 
+NOTHING = httpx.ByteStream(b"")
 _ANSWER = "luxx_answer"
 
 
@@ -46,7 +47,9 @@ class Body:
         self._secret = secret
         self._has_begun = False
         self._reads = 0
+        self._seen = self._silent = 0
         self._is_silent = False
+        self._watched: aiohttp.ClientResponse | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._content: aiohttp.StreamReader | None = None
         self._pieces: AsyncIterator[bytes] | None = None
@@ -79,6 +82,8 @@ class Body:
             self._watch.cancel()
             self._watch = None
         await self._response.aclose()
+        # The two know each other: a circle that would stay until the collector comes by.
+        self._response.stream = NOTHING
 
     def _watch_over(self, answer: aiohttp.ClientResponse) -> None:
         """Takes the engine's own read timeout off, which sets a timer anew for every piece."""
@@ -86,23 +91,23 @@ class Body:
         if connection is None or connection.protocol is None:
             return  # All of it has arrived.
         connection.protocol.read_timeout = None
-        loop = asyncio.get_running_loop()
-        seconds = self._idle_seconds / TICKS
-        seen, silent = 0, 0
+        self._watched = answer
+        self._look_later()
 
-        def look() -> None:
-            nonlocal seen, silent
-            # An odd count: a read waits, and it is the one that waited at the last look.
-            silent = silent + 1 if self._reads == seen and seen % 2 else 0
-            seen = self._reads
-            if silent < TICKS:
-                self._watch = loop.call_later(seconds, look)
-            else:
-                self._watch = None
-                self._is_silent = True
-                answer.close()
+    def _look_later(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(self._idle_seconds / TICKS, self._look)
 
-        self._watch = loop.call_later(seconds, look)
+    def _look(self) -> None:
+        # An odd count: a read waits, and it is the one that waited at the last look.
+        self._silent = self._silent + 1 if self._reads == self._seen and self._seen % 2 else 0
+        self._seen = self._reads
+        if self._silent < TICKS:
+            self._look_later()
+            return
+        self._watch = None
+        self._is_silent = True
+        if self._watched is not None:
+            self._watched.close()
 
     async def _decoded(self) -> bytes:
         assert self._pieces is not None

@@ -49,15 +49,17 @@ class _Finding(Exception):
         self.sentence = sentence
 
 
-async def check_provider(client: ModelClient, target: Target, model: str) -> ProviderCheck:
-    """Lists models, then asks for a tiny completion if a model is known.
+async def check_provider(
+    client: ModelClient, target: Target, model: str, *, seconds: float = CHECK_SECONDS
+) -> ProviderCheck:
+    """Lists models, then asks for a tiny completion if a model is known; all in `seconds`.
 
     Both, because some servers list models to anybody and some do not list them at all.
     """
     started = time.monotonic()
     models: list[str] | None = None
     try:
-        async with asyncio.timeout(CHECK_SECONDS):
+        async with asyncio.timeout(seconds):
             models = await _list(client, target, is_vital=not model)
             if model:
                 await _complete(client, target, model, is_listed=models is not None)
@@ -67,7 +69,7 @@ async def check_provider(client: ModelClient, target: Target, model: str) -> Pro
         return _result(
             started,
             models,
-            _Finding("unreachable", f"no answer from {target.base_url} in {CHECK_SECONDS:.0f} s"),
+            _Finding("unreachable", f"no whole answer from {target.base_url} in {seconds:.0f} s"),
         )
     return _result(started, models, None)
 

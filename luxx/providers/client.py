@@ -33,7 +33,7 @@ from luxx.wire.usage import Usage
 MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
 MAX_WHOLE_CHARACTERS = 100_000
-"""Of an answer that is gathered whole: a few tokens were asked for."""
+"""Of an answer that is gathered whole, what is no text counted as one: a few tokens were asked for."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ def _size(delta: Delta) -> int:
         case ToolCallDelta():
             return len(delta.call_id) + len(delta.name) + len(delta.arguments) + 1
         case _:
-            return 0
+            return 1
 
 
 def _grown(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:

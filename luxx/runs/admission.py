@@ -1,12 +1,10 @@
 """Admission of a chat run: the one transaction that stores a new message of the user and makes the run.
 
-Limits are counted inside it, one admission at a time, so two requests cannot both take the last place.
+Whether the run begins at once or waits for a place is decided inside it (`places.py`).
 """
 
-from datetime import datetime
-
 import msgspec
-from sqlalchemy import Select, bindparam, delete, func, insert, select, text
+from sqlalchemy import Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -17,37 +15,24 @@ from luxx.conversations.images import Images, store_images
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.titles import title_after
-from luxx.errors import Conflict, TooMany
+from luxx.errors import Conflict
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
+from luxx.runs.places import find_place
 from luxx.store.tables import table_of
-from luxx.usage.ledger import spent_since
+from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
-
-ACTIVE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
-SECONDS_OF_A_DAY = 86_400
-ADMISSION_LOCK = 7_402_118
-"""The PostgreSQL advisory lock that admissions take in turn."""
 
 RUNS_AT_ONCE = 20
 """Deleted in one transaction; each has a log of hundreds of events."""
 
-RETRY_SECONDS = 5
-"""When to try again after a full house: some run will have ended."""
-
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
-_one_at_a_time = text("SELECT pg_advisory_xact_lock(:lock)")
 _insert_run = insert(_runs)
 _messages = table_of(MessageRow)
 _insert_message = insert(_messages)
 _ask_again = _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
-_active = (
-    select(_runs.c.user_id, func.count().label("runs"))
-    .where(_runs.c.status.in_(ACTIVE))
-    .group_by(_runs.c.user_id)
-)
 _of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
 _one_active = _of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
 _some_runs = _of_subject.order_by(_runs.c.id).limit(bindparam("most"))
@@ -63,13 +48,6 @@ _begin = (
     )
 )
 _encode = msgspec.json.Encoder().encode
-
-
-class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that will drive a new run, and until when it holds it (Unix seconds)."""
-
-    owner: str
-    lease_until: float
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,13 +68,17 @@ def admit(
     caller: Caller,
     conversation: ConversationRow,
     chat: NewChat,
-    driver: Driver,
+    process: str,
     limits: LimitsConfig,
 ) -> Run:
-    """Stores the message, if it is new, and the run. Raises Conflict (one runs already) or TooMany."""
+    """Stores the message, if it is new, and the run, which `process` drives unless it has to wait.
+
+    Raises Conflict (one runs already) or TooMany.
+    """
     now = utc_now()
     check_idle(conversation)
-    check_limits(session, caller, limits, now)
+    status = find_place(session.connection(), caller.user_id, RunKind.CHAT, limits)
+    check_day(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
     title = conversation.title
@@ -115,11 +97,13 @@ def admit(
         index_message(connection, message)
         store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
+    begins = status == RunStatus.RUNNING
     run = Run(
-        id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=RunStatus.RUNNING,
-        phase=RunPhase.THINKING, message_id=answer_id, created_at=now, started_at=now,
+        id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=status,
+        phase=RunPhase.THINKING if begins else None, message_id=answer_id, created_at=now,
+        started_at=now if begins else None,
     )  # fmt: skip
-    connection.execute(_insert_run, _run_row(run, caller, request, driver))
+    connection.execute(_insert_run, _run_row(run, caller, request, process))
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     begun = connection.execute(
@@ -130,49 +114,6 @@ def admit(
         session.refresh(conversation)
         raise busy(conversation.run_id or "")
     return run
-
-
-def check_limits(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
-    """Raises TooMany where the user or the server has no place for one more run, or the day is spent."""
-    connection = session.connection()
-    if connection.dialect.name == "postgresql":
-        # One admission at a time among all servers; on SQLite one thread writes anyway.
-        connection.execute(_one_at_a_time, {"lock": ADMISSION_LOCK})
-    active = connection.execute(_active)
-    counts = {row.user_id: row.runs for row in active}
-    if limits.concurrent_runs_per_user and counts.get(caller.user_id, 0) >= limits.concurrent_runs_per_user:
-        raise TooMany(
-            f"you have {counts[caller.user_id]} runs in progress, as many as this server allows; "
-            "wait for one or cancel one",
-            retry_after=RETRY_SECONDS,
-            kind="too_many_runs",
-        )
-    if limits.concurrent_runs and sum(counts.values()) >= limits.concurrent_runs:
-        raise TooMany(
-            "the server is busy with as many runs as it allows; try again in a moment",
-            retry_after=RETRY_SECONDS,
-            kind="server_busy",
-        )
-    if limits.tokens_per_day or limits.cost_per_day:
-        _check_day(session, caller, limits, now)
-
-
-def _check_day(session: Session, caller: Caller, limits: LimitsConfig, now: datetime) -> None:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = spent_since(session, caller.user_id, midnight)
-    wait = SECONDS_OF_A_DAY - int((now - midnight).total_seconds())
-    if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
-        raise TooMany(
-            f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
-            retry_after=wait,
-            kind="tokens_per_day",
-        )
-    if limits.cost_per_day and spent.cost >= limits.cost_per_day:
-        raise TooMany(
-            f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
-            retry_after=wait,
-            kind="cost_per_day",
-        )
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:
@@ -196,12 +137,13 @@ def forget_runs(session: Session, subject_id: str) -> bool:
     return len(ids) == RUNS_AT_ONCE
 
 
-def _run_row(run: Run, caller: Caller, request: ChatRequest, driver: Driver) -> dict[str, object]:
+def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, object]:
+    begins = run.status == RunStatus.RUNNING
+    phase = None if run.phase is None else run.phase.value
     return {
         "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "message_id": run.message_id, "question_id": request.parent_id,
-        "status": run.status.value,
-        "phase": RunPhase.THINKING.value, "request": _encode(request).decode(), "owner": driver.owner,
-        "fence": 1, "lease_until": driver.lease_until, "created_at": run.created_at,
+        "status": run.status.value, "phase": phase, "request": _encode(request).decode(),
+        "owner": process if begins else None, "fence": 1 if begins else 0, "created_at": run.created_at,
         "started_at": run.started_at,
     }  # fmt: skip

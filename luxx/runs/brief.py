@@ -43,6 +43,7 @@ class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str
     fence: int
     is_cancelled: bool
+    driven_seconds: float = 0.0
     request: ChatRequest
     past: list[PastMessage]
     events: list[LoggedEvent]
@@ -55,6 +56,7 @@ _run = select(
     _runs.c.subject_id,
     _runs.c.message_id,
     _runs.c.is_cancelled,
+    _runs.c.driven_seconds,
     _runs.c.request,
     _runs.c.last_seq,
 ).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
@@ -75,6 +77,7 @@ def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | N
         message_id=run.message_id,
         fence=fence,
         is_cancelled=run.is_cancelled,
+        driven_seconds=run.driven_seconds,
         request=request,
         past=read_path(connection, request.parent_id, with_images=request.takes_images),
         events=read_log(connection, run_id) if run.last_seq else [],

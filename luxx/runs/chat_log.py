@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
 from luxx.runs.events import Entry, RunLog
 from luxx.runs.state import ChatState, fold
@@ -24,7 +24,7 @@ class ChatLog:
         *,
         phase: RunPhase | None = None,
         changes: dict[str, Any] | None = None,
-        also: Callable[[Session], None] | None = None,
+        also: Callable[[Connection], None] | None = None,
     ) -> None:
         """Writes in one transaction, publishes, folds. Raises LostRun."""
         values = {"phase": phase.value, **(changes or {})} if phase is not None else changes

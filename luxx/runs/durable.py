@@ -1,107 +1,169 @@
 """The engine: that a run is driven, by one process at a time, and driven again after a crash.
 
-What has happened is the log's to say; this only knows which drives are on in this process and which
-leases keep others away.
+What has happened is the log's to say; this only knows which drives are on in this process. Who is alive,
+who lost a run and who waits for a place is found out in `reaping.py`.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
-import msgspec
 import structlog
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.bus.core import Bus
+from luxx.config import LimitsConfig
 from luxx.runs import leases
-from luxx.runs.admission import Driver
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.events import LostRun
 from luxx.runs.giving_up import give_up
+from luxx.runs.processes import Process, forget
+from luxx.runs.reaping import Driven, Reaper
 from luxx.store.engine import Store
+from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
-BEATS_PER_LEASE = 4
-"""How often a lease is renewed within its length: a process may miss three beats and keep its runs."""
+MAX_LOSSES = 100
+"""A run that was lost this often brings its process down, or cannot be read; it is given up."""
 
-MAX_DRIVES = 100
-"""A run that was taken up this often brings its process down, or cannot be read; it is given up."""
+GIVEN_UP = f"This run was interrupted {MAX_LOSSES} times and is not taken up again."
 
-GIVEN_UP = f"This run was interrupted {MAX_DRIVES} times and is not taken up again."
+CANCEL = "cancel"
+"""The bus's topic for the id of a run that a person has ended: who drives it stops at once."""
+
+QUEUE = "queue"
+"""The bus's topic that says, without a word, that a run may wait for somebody to drive it."""
 
 logger = structlog.get_logger()
 
 
-class Driven(msgspec.Struct):
-    """A drive that is on in this process."""
-
-    task: asyncio.Task[None]
-    signal: CancelSignal
-    fence: int
-
-
 class Durable:
-    """One per process. `slot` names it; `is_alone` where no other process may serve the database."""
+    """One per process. `is_alone` where no other process may serve the database.
+
+    `at_beat` is what else has to be looked at as often as who is alive.
+    """
 
     def __init__(
-        self, store: Store, drive: Drive, *, slot: str, lease_seconds: float, is_alone: bool
+        self,
+        store: Store,
+        drive: Drive,
+        bus: Bus,
+        *,
+        process: Process,
+        lease_seconds: float,
+        limits: LimitsConfig,
+        is_alone: bool,
+        at_beat: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._drive = drive
-        self._slot = slot
-        self._lease_seconds = lease_seconds
+        self._bus = bus
         self._is_alone = is_alone
         self._driven: dict[str, Driven] = {}
-        self._beat: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self.turn: AbstractAsyncContextManager[object] = nullcontext() if is_alone else asyncio.Lock()
+        self.process = process.id
         self.is_open = False
+        self.reaper = Reaper(
+            store, self, process=process, lease_seconds=lease_seconds, limits=limits, is_alone=is_alone
+        )
+        self.reaper.each_beat(at_beat)
 
     async def open(self) -> None:
-        """Takes up what a dead process left, then keeps leases alive until `close`."""
+        """Takes up what dead processes left and what is queued, and goes on doing so until `leave`."""
         self.is_open = True
-        await self._take_lost()
-        self._beat = asyncio.create_task(self._keep_beating())
+        self._bus.on(CANCEL, self._take_cancel)
+        self._bus.on(QUEUE, lambda _process, _nothing: self.reaper.look())
+        self._bus.on_up(self.reaper.look)
+        await self.reaper.open()
 
-    async def close(self, grace_seconds: float) -> None:
-        """Lets drives end for a while; the rest is left as it is in the log, for the next process."""
+    def leave(self) -> None:
+        """Takes nothing more; what is driven here goes on, under its lease, until `drain` or `close`."""
         self.is_open = False
-        if self._beat is not None:
-            self._beat.cancel()
+
+    async def drain(self, seconds: float) -> None:
+        """Returns when nothing is driven here, after `seconds`, or once `hurry` is called."""
+        await self.reaper.stop_looking()
+        hurry = asyncio.create_task(self._hurry.wait())
+        until = time.monotonic() + seconds
+        while self._driven and not self._hurry.is_set() and (left := until - time.monotonic()) > 0:
+            tasks = [driven.task for driven in self._driven.values()]
+            await asyncio.wait([hurry, *tasks], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+
+    def hurry(self) -> None:
+        """Ends `drain`."""
+        self._hurry.set()
+
+    async def close(self) -> None:
+        """Hands what is still driven here over: it is as its log says, and others are told of it."""
+        self.leave()
         tasks = [driven.task for driven in self._driven.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace_seconds)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._store.write(lambda session: leases.release(session, self._slot))
+        await self.reaper.close()
+        try:
+            await self._store.write_rows(self._part)
+        except SQLAlchemyError:
+            # The lease will be over before long.
+            logger.exception("leases_not_released")
+        if tasks:
+            self._bus.tell(QUEUE, b"")
 
-    def driver(self) -> Driver:
-        """The lease that a run made now starts with."""
-        return Driver(owner=self._slot, lease_until=time.time() + self._lease_seconds)
+    async def begin(self, run: Run) -> None:
+        """Drives a run that was admitted here just now, or sees to it that it is driven in its turn."""
+        if run.status == RunStatus.RUNNING:
+            await self.start(run.id, 1)
+            return
+        self.wake()
+
+    def wake(self) -> None:
+        """A run waits for a place: somebody is to look."""
+        self.reaper.has_queue = True
+        self._bus.tell(QUEUE, b"")
+        self.reaper.look()
 
     async def start(self, run_id: str, fence: int) -> None:
         """Drives a run that this process has taken."""
         known = self._driven.get(run_id)
-        if known is not None and known.fence >= fence:
-            return
+        if known is not None:
+            if known.fence >= fence:
+                return
+            known.task.cancel()
         signal = CancelSignal()
         task = asyncio.create_task(self._guard(run_id, fence, signal), name=f"drive {run_id}")
         self._driven[run_id] = Driven(task, signal, fence)
 
-    def cancel(self, run_id: str) -> bool:
-        """Fires the run's cancel signal; False if this process does not drive it."""
-        driven = self._driven.get(run_id)
-        if driven is None:
-            return False
-        driven.signal.fire()
-        return True
+    async def start_taken(self, taken: list[leases.Taken]) -> None:
+        """Drives runs that were taken up, but for one that was taken up too often."""
+        for run in taken:
+            if run.losses < MAX_LOSSES:
+                logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
+                await self.start(run.run_id, run.fence)
+                continue
+            logger.error("run_given_up", run_id=run.run_id, fence=run.fence)
+            await self._store.write_rows(
+                lambda connection, run=run: give_up(
+                    connection, run.run_id, run.fence, error=GIVEN_UP, kind="given_up"
+                )
+            )
 
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
-        now = time.time()
-        until = now + self._lease_seconds
-        taken = await self._store.write(
-            lambda session: leases.take_one(session, self._slot, run_id, now=now, until=until)
+    async def cancel(self, run_id: str) -> None:
+        """Fires the cancel signal of a run that a person has ended, wherever it is driven.
+
+        One that nobody drives is driven to its end here. That is asked of the database in any case: what
+        is driven here may be another's since a moment ago, or about to wait for a person.
+        """
+        self._fire(run_id)
+        self._bus.tell(CANCEL, run_id.encode())
+        taken = await self._store.write_rows(
+            lambda connection: leases.take_one(connection, self.process, run_id, is_alone=self._is_alone)
         )
-        await self._start_taken(taken)
+        await self.start_taken(taken)
 
     async def wait(self, run_id: str, seconds: float | None) -> None:
         """Returns when this process no longer drives the run, or after `seconds`."""
@@ -109,56 +171,48 @@ class Durable:
         if driven is not None:
             await asyncio.wait([driven.task], timeout=seconds)
 
+    def drives(self) -> dict[str, Driven]:
+        """What is driven here just now."""
+        return dict(self._driven)
+
+    def lose(self, run_id: str, driven: Driven) -> None:
+        """Ends a drive whose run is another process's now, or gone."""
+        if self._driven.get(run_id) is driven:
+            logger.info("run_lost", run_id=run_id)
+            driven.task.cancel()
+
+    def _take_cancel(self, _process: str, run_id: bytes) -> None:
+        self._fire(run_id.decode("utf-8", "replace"))
+
+    def _fire(self, run_id: str) -> bool:
+        driven = self._driven.get(run_id)
+        if driven is not None:
+            driven.signal.fire()
+        return driven is not None
+
+    def _part(self, connection: Connection) -> None:
+        leases.release(connection, self.process)
+        forget(connection, self.process)
+
     async def _guard(self, run_id: str, fence: int, signal: CancelSignal) -> None:
         try:
             await self._drive(run_id, fence, signal)
         except LostRun:
             logger.info("run_lost", run_id=run_id)
         except (Exception, RunCancelled):
-            # The log says where it stands; once the lease is over somebody takes it up.
+            # The log says where it stands; the reaper finds that nobody drives it.
             logger.exception("drive_failed", run_id=run_id)
         finally:
             driven = self._driven.get(run_id)
             if driven is not None and driven.fence == fence:
                 del self._driven[run_id]
+            self._give_place()
 
-    async def _keep_beating(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_seconds / BEATS_PER_LEASE)
-            try:
-                await self._renew()
-                await self._take_lost()
-            except Exception:
-                # Whatever it was, the next beat may succeed; without beats every run here would be lost.
-                logger.exception("beat_failed")
-
-    async def _renew(self) -> None:
-        mine, until = list(self._driven), time.time() + self._lease_seconds
-        if not mine:
+    def _give_place(self) -> None:
+        """A run has ended: whoever waits for its place may have it."""
+        if not self.reaper.has_queue:
             return
-        await self._store.write(lambda session: leases.renew(session, self._slot, mine, until))
-        for run_id in await self._store.read(lambda session: leases.cancelled(session, mine)):
-            self.cancel(run_id)
-
-    async def _take_lost(self) -> None:
-        now, driven = time.time(), list(self._driven)
-        until = now + self._lease_seconds
-        taken = await self._store.write(
-            lambda session: leases.take_lost(
-                session, self._slot, now=now, until=until, driven=driven, is_alone=self._is_alone
-            )
-        )
-        await self._start_taken(taken)
-
-    async def _start_taken(self, taken: list[leases.Taken]) -> None:
-        for run in taken:
-            if run.fence <= MAX_DRIVES:
-                logger.info("run_taken_up", run_id=run.run_id, fence=run.fence)
-                await self.start(run.run_id, run.fence)
-                continue
-            logger.error("run_given_up", run_id=run.run_id, fence=run.fence)
-            await self._store.write(
-                lambda session, run=run: give_up(
-                    session, run.run_id, run.fence, error=GIVEN_UP, kind="given_up"
-                )
-            )
+        if self.is_open:
+            self.reaper.look()
+        if not self.is_open or self.reaper.has_others_queue:
+            self._bus.tell(QUEUE, b"")

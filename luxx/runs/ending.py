@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, insert, null
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, insert, null
 
 from luxx.clock import utc_now
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message
-from luxx.errors import LuxxError, ProviderError
+from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
 from luxx.store.tables import table_of
@@ -29,6 +28,8 @@ _free = (
 _encode = msgspec.json.Encoder().encode
 
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+CUT_SHORT = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+"""Reasons of a completed run that had more to say."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,14 @@ CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED,
 def failed(error: LuxxError) -> Ending:
     """The ending of a run that an error ended."""
     return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
+
+
+def ended_by(error: LuxxError) -> Ending:
+    """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
+    if not isinstance(error, LimitReached):
+        return failed(error)
+    reason = StopReason(error.stop_reason)
+    return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
 
 
 def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Event]:
@@ -81,12 +90,11 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
         "usage": _encode(state.usage).decode(),
         "cost": state.cost,
         "owner": None,
-        "lease_until": None,
         "finished_at": utc_now(),
     }
 
 
-def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Session], None]:
+def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Connection], None]:
     """Work that stores the answer, makes it the selected leaf and frees the conversation."""
     row = {
         "id": brief.message_id,
@@ -103,8 +111,7 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
         "created_at": utc_now(),
     }
 
-    def work(session: Session) -> None:
-        connection = session.connection()
+    def work(connection: Connection) -> None:
         connection.execute(_insert, row)
         index_message(connection, row)
         connection.execute(
@@ -126,6 +133,6 @@ def _has_replay(state: ChatState) -> bool:
 
 def _message_status(state: ChatState, ending: Ending) -> str:
     if ending.status == RunStatus.COMPLETED:
-        return COMPLETE
+        return PARTIAL if ending.stop_reason in CUT_SHORT else COMPLETE
     said = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
     return PARTIAL if said or ending.status == RunStatus.CANCELLED else FAILED

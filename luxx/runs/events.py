@@ -4,12 +4,12 @@ An event is published to watchers only after it is on disk, so a client's last i
 in the log.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Update, bindparam, insert, select
+from sqlalchemy import Connection, Update, bindparam, case, func, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.clock import timestamp
@@ -24,6 +24,12 @@ from luxx.wire.event import ENDING, CompletionNote, ErrorEvent, Event, LoggedEve
 
 PAGE = 500
 """Events read at once in a replay."""
+
+PAGE_BYTES = 512 * 1024
+"""Bytes of events read at once, but for the last of them: as much waits for a client that does not read."""
+
+SMALL = 1024
+"""Bytes of an event that is read together with its length; of larger ones, only those that have room are."""
 
 
 @lru_cache(maxsize=64)
@@ -40,16 +46,16 @@ _encode = msgspec.json.Encoder().encode
 _events = msgspec.json.Decoder(Event)
 _notes = msgspec.json.Decoder(CompletionNote)
 _insert = insert(table_of(RunEventRow))
+_E = table_of(RunEventRow).c
+_mine = (_E.run_id == bindparam("run_id"), _E.seq > bindparam("after"), _E.seq <= bindparam("until"))
+_size = func.length(_E.data)
 _page = (
-    select(RunEventRow.seq, RunEventRow.type, RunEventRow.data)
-    .where(
-        RunEventRow.run_id == bindparam("run_id"),
-        RunEventRow.seq > bindparam("after"),
-        RunEventRow.seq <= bindparam("until"),
-    )
-    .order_by(RunEventRow.seq)
+    select(_E.seq, _E.type, _size, case((_size <= SMALL, _E.data)))
+    .where(*_mine)
+    .order_by(_E.seq)
     .limit(bindparam("limit"))
 )
+_large = select(_E.seq, _E.data).where(*_mine, _size > SMALL)
 
 
 class LostRun(Exception):
@@ -65,11 +71,20 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class RunLog:
-    """The log of one run, for the one process that drives it."""
+    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk."""
 
     def __init__(
-        self, store: Store, channel: Channel, signal: CancelSignal, *, run_id: str, fence: int, seq: int
+        self,
+        store: Store,
+        channel: Channel,
+        signal: CancelSignal,
+        *,
+        run_id: str,
+        fence: int,
+        seq: int,
+        on_status: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_status = on_status
         self._store = store
         self._channel = channel
         self._signal = signal
@@ -82,7 +97,7 @@ class RunLog:
         entries: Sequence[Entry],
         *,
         changes: Mapping[str, Any] | None = None,
-        also: Callable[[Session], None] | None = None,
+        also: Callable[[Connection], None] | None = None,
     ) -> list[LoggedEvent]:
         """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
 
@@ -92,19 +107,20 @@ class RunLog:
         calls = noted_calls(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
 
-        def work(session: Session) -> None:
-            connection = session.connection()
+        def work(connection: Connection) -> None:
             self._claim(connection, values)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
                 keep_calls(connection, calls)
             if also is not None:
-                also(session)
+                also(connection)
 
-        await self._signal.hold(self._store.write(work))
+        await self._signal.hold(self._store.write_rows(work))
         self.seq = values["last_seq"]
         self._publish(logged, rows)
+        if "status" in values:
+            self._on_status()
         return logged
 
     def preview(self, entries: Sequence[Entry]) -> list[LoggedEvent]:
@@ -147,7 +163,7 @@ class RunLog:
             )
             for row in rows
         ]
-        channel.publish(*frames)
+        channel.publish_events(*frames)
 
 
 def _logged(seq: int, entry: Entry) -> LoggedEvent:
@@ -159,15 +175,32 @@ def _logged(seq: int, entry: Entry) -> LoggedEvent:
 def read_page(
     session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE
 ) -> list[StoredEvent]:
-    """Up to `limit` events after `after` and not after `until`, oldest first, their JSON untouched."""
-    values = {
-        "run_id": run_id,
-        "after": after,
-        "until": 2**31 - 1 if until is None else until,
-        "limit": limit,
-    }
-    rows = session.connection().execute(_page, values)
-    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in rows]
+    """Events after `after` and not after `until`, oldest first, their JSON untouched.
+
+    Up to `limit`, and of large ones fewer: no more than begin within PAGE_BYTES.
+    """
+    connection = session.connection()
+    values = {"run_id": run_id, "after": after, "until": 2**31 - 1 if until is None else until}
+    rows = connection.execute(_page, values | {"limit": limit}).all()
+    rows = rows[: count_with_room(size for _, _, size, _ in rows)]
+    large: dict[int, bytes] = {}
+    if any(data is None for _, _, _, data in rows):
+        found = connection.execute(_large, values | {"until": rows[-1][0]})
+        large = {row.seq: row.data for row in found}
+    whole = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
+    # One that is missing was deleted between the two, and its run with it.
+    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in whole if data is not None]
+
+
+def count_with_room(sizes: Iterable[int]) -> int:
+    """How many of these events begin within PAGE_BYTES."""
+    count = total = 0
+    for size in sizes:
+        if total >= PAGE_BYTES:
+            break
+        total += size
+        count += 1
+    return count
 
 
 def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:

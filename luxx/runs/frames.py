@@ -11,6 +11,9 @@ from luxx.clock import timestamp
 from luxx.wire.run import Run
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
+JOINED = 32
+"""Fragments of a step that are joined: each by itself takes ten times what its text does."""
+
 COMMENT = b": keep-alive\n\n"
 
 _encode = msgspec.json.Encoder().encode
@@ -31,16 +34,19 @@ def run_frame(run: Run) -> bytes:
 
 
 class OpenStep:
-    """A step that grows. Not a value: `parts` collects its content, for snapshots and for its closing."""
+    """A step that grows. Not a value: it collects its content, for snapshots and for its closing."""
 
-    __slots__ = ("_head", "_middle", "call_id", "index", "name", "parts", "started", "type")
+    __slots__ = ("_fragments", "_head", "_joined", "_middle", "call_id", "index", "name", "started", "type")
 
-    def __init__(self, run_id: str, index: int, type: StepType, *, call_id: str = "", name: str = "") -> None:
+    def __init__(
+        self, run_id: str, index: int, type: StepType, *, call_id: str = "", name: str = "", text: str = ""
+    ) -> None:
         self.index = index
         self.type = type
         self.call_id = call_id
         self.name = name
-        self.parts: list[str] = []
+        self._joined = [text]
+        self._fragments: list[str] = []
         self.started = time.monotonic()
         self._head = b'event: process_step\ndata: {"type":"process_step","run_id":"%s","timestamp":"' % (
             run_id.encode()
@@ -59,16 +65,17 @@ class OpenStep:
 
     def content(self) -> str:
         """All of it so far."""
-        if len(self.parts) > 1:
-            self.parts = ["".join(self.parts)]
-        return self.parts[0] if self.parts else ""
+        self._joined = ["".join([*self._joined, *self._fragments])]
+        self._fragments.clear()
+        return self._joined[0]
 
     def grow(self, text: str) -> bytes:
         """Adds `text` and returns the frame that tells of it."""
-        self.parts.append(text)
-        return self.delta(text)
-
-    def delta(self, text: str) -> bytes:
+        fragments = self._fragments
+        fragments.append(text)
+        if len(fragments) > JOINED:
+            self._joined.append("".join(fragments))
+            fragments.clear()
         return b'%s%s%s"delta":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, _encode(text))
 
     def accumulated(self, text: str, so_far: str) -> bytes:
@@ -86,6 +93,11 @@ class OpenStep:
         key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
         text = _encode(self.content())
         return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
+
+    def emptied(self) -> bytes:
+        """What a client is told when what the step said is not kept: its driver was lost, it begins anew."""
+        key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
+        return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
 
     def closed(self, status: StepStatus) -> Step:
         """The step as it is logged. A tool call closes when its arguments are whole or will never be."""

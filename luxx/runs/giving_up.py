@@ -5,14 +5,15 @@ stored, or it brought its process down too often. Without this it would be taken
 """
 
 import msgspec
-from sqlalchemy import bindparam, insert, null, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.clock import timestamp, utc_now
 from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.questions_rows import close_questions
 from luxx.store.tables import table_of
+from luxx.usage.reserve import settle_left
 from luxx.wire.event import Done, DoneStatus, ErrorEvent
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.usage import Usage
@@ -25,25 +26,13 @@ _seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
 )
 
 
-def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str) -> None:
+def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
     """Ends the run with `error` and `done` and frees its conversation, if it is still ours."""
-    connection = session.connection()
     run = connection.execute(_seen, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return
     usage = msgspec.json.decode(run.usage, type=Usage)
-    now = timestamp()
-    events = [
-        ErrorEvent(run_id=run_id, timestamp=now, message=error, code=kind),
-        Done(
-            run_id=run_id,
-            timestamp=now,
-            message_id=run.message_id or "",
-            token_count=usage.completion_tokens,
-            usage=usage,
-            status=DoneStatus.FAILED,
-        ),
-    ]
+    events = _last_events(run_id, run.message_id or "", usage, error=error, kind=kind)
     rows = [
         {"run_id": run_id, "seq": seq, "type": event.__struct_config__.tag, "data": _encode(event)}
         for seq, event in enumerate(events, run.last_seq + 1)
@@ -59,10 +48,28 @@ def give_up(session: Session, run_id: str, fence: int, *, error: str, kind: str)
             error=error,
             last_seq=rows[-1]["seq"],
             owner=null(),
-            lease_until=null(),
             finished_at=utc_now(),
         )
     )
     if ended.rowcount != 1:
         raise LostRun(run_id)
+    close_questions(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
+    settle_left(connection, run_id)
+
+
+def _last_events(
+    run_id: str, message_id: str, usage: Usage, *, error: str, kind: str
+) -> list[ErrorEvent | Done]:
+    now = timestamp()
+    return [
+        ErrorEvent(run_id=run_id, timestamp=now, message=error, code=kind),
+        Done(
+            run_id=run_id,
+            timestamp=now,
+            message_id=message_id,
+            token_count=usage.completion_tokens,
+            usage=usage,
+            status=DoneStatus.FAILED,
+        ),
+    ]

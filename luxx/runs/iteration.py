@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
@@ -20,27 +19,26 @@ from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.completion import CompletionReader
+from luxx.runs.entries import INTERRUPTED, NOT_RUN, added, answered, closing, marked, whole_result
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
-from luxx.runs.models import CALL_ID_LENGTH, RunResultRow
+from luxx.runs.questions_asking import Asker
+from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
-from luxx.tools.core import ToolContext
+from luxx.runs.tool_calls import keep_output
+from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
-from luxx.usage.ledger import UsageEntry, record
-from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying
+from luxx.usage.ledger import UsageEntry
+from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
+from luxx.wire.question import Question
 from luxx.wire.run import RunPhase
-from luxx.wire.step import Step, StepStatus, StepType, step_id
-from luxx.wire.tool import ToolCall, ToolResult, ToolSpec
+from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.tool import ToolCall, ToolSpec
 from luxx.wire.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
-
-INTERRUPTED = ToolResult.fail(
-    "The server stopped while this tool was running, so it is not known whether it took effect. "
-    "It was not run again."
-)
 
 Tasks = dict["asyncio.Task[Executed]", Step]
 
@@ -84,8 +82,12 @@ class Iteration:
         client: ModelClient,
         executor: ToolExecutor,
         crew: Crew,
+        spending: Spending,
+        asker: Asker,
         metrics: Metrics,
     ) -> None:
+        self._spending = spending
+        self._asker = asker
         self._metrics = metrics
         self._deltas = 0
         self._answer: Answer | None = None
@@ -102,47 +104,65 @@ class Iteration:
     async def complete(self, *, with_tools: bool) -> Completed:
         """Calls the model and publishes what it says. Steps that close on the way are logged.
 
-        Raises Cut when the provider fails for good or a person cancels.
+        Raises Cut when the provider fails for good or a person cancels, LimitReached where the call does
+        not fit what the run may spend.
         """
         steps = self._log.state.steps
         taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
         reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
-        self._deltas, self._answer = 0, None
-        request = self._request(self._crew.tools if with_tools else [])
+        self._deltas = 0
+        request = await self._spending.admitted(
+            self._request(self._crew.tools if with_tools else []),
+            self._crew.target,
+            self._crew.card,
+            self._log,
+            self._signal,
+        )
         try:
             await self._signal.wait(_on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            # What fails before it has said anything is not billed.
-            raise Cut(self._cut(reader, StepStatus.ERROR, request, self._deltas > 0), error) from error
+            # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
+            is_billed = self._deltas > 0 or (self._spending.has_amounts and self._may_be_billed(error))
+            raise Cut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
             # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
             is_billed = self._answer is not None and self._answer.was_sent
             raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
+        finally:
+            # It knows this iteration: a circle that would stay until the collector comes by.
+            self._answer = None
         self._metrics.model_called("ok", self._deltas)
         return self._completed(reader, request)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
         """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
 
-        Where there are none, because a turn paused or a crash ended them, the model is asked next.
+        Those that ask a person first do not begin before there is an answer. Where there are no calls,
+        because a turn paused or a crash ended them, the model is asked next.
         """
-        running = [marked(call, StepStatus.RUNNING) for call in open_calls(state)]
+        refused = self._spending.calls_too_many(state)
+        calls = [call for call in open_calls(state) if call not in refused]
+        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call)]
+        entries: list[Entry] = [*before, *running]
+        for index, call in enumerate(refused, len(state.steps)):
+            entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
+        if self._spending.uses_up_calls(state):
+            entries.append(Warning(message=self._spending.out_of_calls()))
 
-        def also(session: Session) -> None:
-            connection = session.connection()
+        def also(connection: Connection) -> None:
             self._context = self._crew.context_in(connection)
-            if usage is not None:
-                record(session, usage)
+            self._spending.close(connection, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
-        phase = RunPhase.ACTING if running else RunPhase.THINKING
-        await self._log.append([*before, *running], phase=phase, changes=spent, also=also)
+        phase = RunPhase.ACTING if calls else RunPhase.THINKING
+        await self._log.append(entries, phase=phase, changes=spent, also=also)
 
     async def act(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
 
+        What some of them have to ask a person is asked once the others have ended; then the run waits.
         On cancel the tools are stopped, results that were ready are logged, and RunCancelled passes on.
         Raises NotAllowed where the user was disabled meanwhile.
         """
@@ -156,13 +176,21 @@ class Iteration:
             asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
         }
         try:
-            await self._gather(tasks)
+            wanted = await self._gather(tasks)
         except RunCancelled:
             await self._log_ready(tasks)
             raise
         finally:
             for task in tasks:
                 task.cancel()
+        if wanted:
+            await self._asker.put(wanted)
+            if self._signal.is_fired:
+                raise RunCancelled
+
+    async def wait_on(self) -> None:
+        """Lets a run that was taken up while it waits for a person wait on."""
+        await self._asker.wait_on()
 
     async def mend(self) -> None:
         """Marks the steps of a completion that a crash cut: it is made again."""
@@ -172,7 +200,10 @@ class Iteration:
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
         asked = self._client.answer(
-            request, self._crew.target, on_retry=self._on_retry, on_again=self._on_again
+            request,
+            self._crew.target,
+            on_retry=partial(self._on_retry, reader, request),
+            on_again=self._on_again,
         )
         async with asked as answer:
             self._answer = answer
@@ -187,12 +218,20 @@ class Iteration:
                     else:
                         await self._log.append([ProcessStep(step=output)])
 
-    async def _on_retry(self, retry: Retry) -> None:
+    async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        await self._log.append([event], phase=RunPhase.RETRYING)
+        lost = None
+        if retry.may_be_billed and self._spending.has_amounts:
+            lost = self._estimated(reader, request, [])
+        await self._spending.retried(self._log, event, lost)
 
     async def _on_again(self) -> None:
+        """Raises LimitReached where the failed try took what this one needs."""
+        await self._spending.admit_again(self._log, self._crew.target)
         await self._log.append([], phase=RunPhase.THINKING)
+
+    def _may_be_billed(self, error: ProviderError) -> bool:
+        return self._answer is not None and self._answer.may_be_billed(error)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
         asked, state = self._brief.request, self._log.state
@@ -231,7 +270,12 @@ class Iteration:
     ) -> UsageEntry:
         """The line of a completion whose provider did not tell all that it will bill."""
         said = [*unsettled(self._log.state), *closed]
-        usage = estimated_usage(reader.usage, request.messages, request.tools, said)
+        usage = estimated_usage(reader.usage, request.messages, request.tools, said, most=request.max_tokens)
+        is_hidden = self._deltas == 0 or (
+            self._crew.card.thinking and not any(step.type == StepType.THINKING for step in said)
+        )
+        if is_hidden:
+            usage = self._spending.with_hidden(usage)
         return self._line(usage, is_estimated=True)
 
     def lost_line(self) -> UsageEntry:
@@ -262,7 +306,7 @@ class Iteration:
         ]
         entries: list[Entry] = []
         for index, call in enumerate(lost, len(state.steps)):
-            entries += [marked(call, StepStatus.INTERRUPTED), _answer(call, index, INTERRUPTED)]
+            entries += [marked(call, StepStatus.INTERRUPTED), answered(call, index, INTERRUPTED)]
         if entries:
             await self._log.append(entries)
 
@@ -272,15 +316,22 @@ class Iteration:
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         asked = ToolCall(call_id=str(call.id_ref), name=str(call.name), arguments=str(call.arguments or "{}"))
-        return await self._executor.execute(asked, context)
+        return await self._executor.execute(asked, self._asker.told(call, context))
 
-    async def _gather(self, tasks: Tasks) -> None:
+    def _asks_first(self, call: Step) -> bool:
+        return self._executor.asks_first(str(call.name)) and not self._asker.is_free(call)
+
+    async def _gather(self, tasks: Tasks) -> list[tuple[Step, Question]]:
+        """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
             done, waiting = await self._signal.wait(
                 asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             )
-            await self._log_results([(tasks[task], task.result()) for task in tasks if task in done])
+            ended = [(tasks[task], task.result()) for task in tasks if task in done and not _wanted(task)]
+            if ended:
+                await self._log_results(ended)
+        return [(call, question) for task, call in tasks.items() if (question := _wanted(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
@@ -288,17 +339,16 @@ class Iteration:
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
             entries.append(marked(call, status, executed.duration_ms))
-            entries.append(_answer(call, index, executed.result, executed.duration_ms))
+            entries.append(answered(call, index, executed.result, executed.duration_ms))
         whole = [
             whole_result(self._brief.run_id, executed.call_id, executed.full_output)
             for _call, executed in results
             if executed.full_output is not None
         ]
 
-        def keep(session: Session) -> None:
+        def keep(connection: Connection) -> None:
             for row in whole:
-                session.merge(row)
-            session.flush()
+                keep_output(connection, row)
 
         # The model reads the results next: said here, which spares a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
@@ -309,7 +359,7 @@ class Iteration:
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.index in waiting
+            if task.done() and not task.cancelled() and call.index in waiting and _wanted(task) is None
         ]
         if ready:
             await self._log_results(ready)
@@ -325,40 +375,7 @@ async def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
             task.exception()  # Seen, also where a cancellation came at the same moment.
 
 
-def whole_result(run_id: str, call_id: str, output: str) -> RunResultRow:
-    """The row of an output that was cut, in what every database takes: no NUL, no endless id."""
-    return RunResultRow(
-        run_id=run_id, call_id=call_id[:CALL_ID_LENGTH], output=output.replace("\0", "\ufffd")
-    )
-
-
-def added(sum_: float | None, cost: float | None) -> float | None:
-    """A run's cost with one more completion; not known where that one's is not."""
-    return None if cost is None else (sum_ or 0.0) + cost
-
-
-def closing(steps: list[Step]) -> list[Entry]:
-    """The entries that log closed steps."""
-    return [ProcessStep(step=step) for step in steps]
-
-
-def marked(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
-    """The entry that gives a logged step another status."""
-    duration = UNSET if duration_ms is None else duration_ms
-    return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
-
-
-def _answer(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
-    return ProcessStep(
-        step=Step(
-            id=step_id(index),
-            index=index,
-            type=StepType.TOOL_RESULT,
-            content=_encode(result).decode(),
-            name=call.name,
-            id_ref=call.id_ref,
-            success=result.success,
-            status=StepStatus.DONE if result.success else StepStatus.ERROR,
-            duration_ms=UNSET if duration_ms is None else duration_ms,
-        )
-    )
+def _wanted(task: "asyncio.Task[Executed]") -> Question | None:
+    """What the tool of an ended task has to ask before it can go on."""
+    raised = task.exception()
+    return raised.question if isinstance(raised, NeedsAnswer) else None

@@ -1,82 +1,149 @@
-"""Leases: which process drives which run. A run is taken by one conditional UPDATE that raises its fence.
+"""Which process drives which run. A run is taken by one conditional UPDATE that raises its fence.
 
-Every append names the fence it was taken with, so a process that lost a run cannot write to it.
+It belongs to its owner for as long as that process is alive (`processes.py`). Every append names the fence
+it was taken with, so a process that lost a run cannot write to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
+from luxx.clock import utc_now
 from luxx.runs.models import RunRow
-from luxx.wire.run import RunStatus
+from luxx.runs.processes import living
+from luxx.store.tables import table_of
+from luxx.wire.run import RunKind, RunPhase, RunStatus
 
-DRIVABLE = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
+UNDRIVEN = (RunStatus.QUEUED.value, RunStatus.WAITING.value, RunStatus.PAUSED.value)
+"""Statuses in which no process drives a run, so that any may take it."""
+
+_runs = table_of(RunRow)
+_is_running = _runs.c.status == RunStatus.RUNNING.value
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A run that is ours now; `fence` above 1 means that somebody drove it before."""
+    """A run that is ours now; `fence` above 1 means that somebody drove it before, `losses` how often a
+    process that drove it was lost."""
 
     run_id: str
     fence: int
+    losses: int = 0
 
 
-def renew(session: Session, owner: str, run_ids: Sequence[str], until: float) -> None:
-    """Extends the leases of the runs that `owner` drives."""
-    session.connection().execute(
-        update(RunRow).where(RunRow.id.in_(run_ids), RunRow.owner == owner).values(lease_until=until)
+class Owned(msgspec.Struct, frozen=True):
+    """A run that a process drives, as its row has it."""
+
+    run_id: str
+    fence: int
+    is_cancelled: bool
+
+
+def owned_by(connection: Connection, owner: str) -> list[Owned]:
+    """What the database calls driven by `owner`."""
+    rows = connection.execute(
+        select(_runs.c.id, _runs.c.fence, _runs.c.is_cancelled).where(_is_running, _runs.c.owner == owner)
     )
+    return [Owned(row.id, row.fence, row.is_cancelled) for row in rows]
 
 
-def cancelled(session: Session, run_ids: Sequence[str]) -> list[str]:
-    """Those of the runs that a person has ended, perhaps through another process."""
-    wanted = select(RunRow.id).where(RunRow.id.in_(run_ids), RunRow.is_cancelled)
-    return list(session.scalars(wanted))
+def taken_from(connection: Connection, owner: str, run_ids: Collection[str]) -> set[str]:
+    """Those of the runs that `owner` drove and that another drives or will drive now, or that are gone."""
+    if not run_ids:
+        return set()
+    rows = connection.execute(
+        select(_runs.c.id, _runs.c.status, _runs.c.owner).where(_runs.c.id.in_(list(run_ids)))
+    )
+    kept = {row.id for row in rows if row.owner == owner or row.status != RunStatus.RUNNING.value}
+    return set(run_ids) - kept
 
 
-def take_lost(
-    session: Session, owner: str, *, now: float, until: float, driven: Sequence[str], is_alone: bool
+def find_lost(
+    connection: Connection, owner: str, kinds: Collection[RunKind], *, is_alone: bool
 ) -> list[Taken]:
-    """Takes the runs that nobody drives any more. `is_alone`: no other process can hold a lease."""
-    lost: ColumnElement[bool] = or_(RunRow.lease_until.is_(None), RunRow.lease_until < now)
-    if is_alone:
-        lost = or_(lost, RunRow.owner != owner)
-    return _take(session, owner, and_(RunRow.id.not_in(driven), lost), until)
+    """Running runs that nobody drives, oldest first, with the fence they have.
+
+    `is_alone`: whoever else is named cannot be alive.
+    """
+    rows = connection.execute(
+        select(_runs.c.id, _runs.c.fence)
+        .where(_is_running, _of_kinds(kinds), _is_lost(connection, owner, is_alone=is_alone))
+        .order_by(_runs.c.id)
+    )
+    return [Taken(row.id, row.fence) for row in rows]
 
 
-def take_one(session: Session, owner: str, run_id: str, *, now: float, until: float) -> list[Taken]:
-    """Takes one run if nobody drives it."""
-    lost = or_(RunRow.lease_until.is_(None), RunRow.lease_until < now, RunRow.owner.is_(None))
-    return _take(session, owner, and_(RunRow.id == run_id, lost), until)
-
-
-def _take(session: Session, owner: str, which: ColumnElement[bool], until: float) -> list[Taken]:
-    drivable = RunRow.status.in_(DRIVABLE)
-    found = session.scalars(select(RunRow.id).where(drivable, which)).all()
+def take(connection: Connection, owner: str, found: Sequence[Taken]) -> list[Taken]:
+    """Takes running runs whose fence is still the one that was found; nobody else can have them then."""
     taken: list[Taken] = []
-    for run_id in found:
-        row = session.execute(
-            update(RunRow)
-            .where(RunRow.id == run_id, drivable, which)
-            .values(
-                owner=owner,
-                fence=RunRow.fence + 1,
-                lease_until=until,
-                status=RunStatus.RUNNING.value,
-            )
-            .returning(RunRow.id, RunRow.fence)
-            .execution_options(synchronize_session=False)
-        ).one_or_none()
-        if row is not None:
-            taken.append(Taken(row.id, row.fence))
+    for run in found:
+        losses = connection.execute(
+            update(_runs)
+            .where(_runs.c.id == run.run_id, _runs.c.fence == run.fence, _is_running)
+            .values(owner=owner, fence=run.fence + 1, losses=_runs.c.losses + 1)
+            .returning(_runs.c.losses)
+        ).scalar()
+        if losses is not None:
+            taken.append(Taken(run.run_id, run.fence + 1, losses))
     return taken
 
 
-def release(session: Session, owner: str) -> None:
-    """Gives up what `owner` still holds, so that another process need not wait for the leases to end."""
-    session.connection().execute(
-        update(RunRow)
-        .where(RunRow.owner == owner, RunRow.status.in_(DRIVABLE))
-        .values(owner=None, lease_until=None)
+def begin(connection: Connection, owner: str, run_id: str) -> list[Taken]:
+    """Takes a run that is queued, waits for a person or is paused."""
+    row = connection.execute(
+        update(_runs)
+        .where(_runs.c.id == run_id, _runs.c.status.in_(UNDRIVEN))
+        .values(
+            owner=owner,
+            fence=_runs.c.fence + 1,
+            status=RunStatus.RUNNING.value,
+            phase=RunPhase.THINKING.value,
+            started_at=func.coalesce(_runs.c.started_at, utc_now()),
+        )
+        .returning(_runs.c.id, _runs.c.fence)
+    ).one_or_none()
+    return [] if row is None else [Taken(row.id, row.fence)]
+
+
+def find_cancelled(connection: Connection) -> list[str]:
+    """Runs that a person ended while nobody drove them, and that must be driven to their end."""
+    return list(
+        connection.scalars(
+            select(_runs.c.id).where(
+                # As the index of these few rows has it.
+                _runs.c.is_cancelled,
+                _runs.c.finished_at.is_(None),
+                _runs.c.status.in_(UNDRIVEN),
+            )
+        )
     )
+
+
+def take_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool) -> list[Taken]:
+    """Takes one run if nobody drives it."""
+    begun = begin(connection, owner, run_id)
+    if begun:
+        return begun
+    lost = connection.execute(
+        select(_runs.c.id, _runs.c.fence).where(
+            _runs.c.id == run_id, _is_running, _is_lost(connection, owner, is_alone=is_alone)
+        )
+    )
+    return take(connection, owner, [Taken(row.id, row.fence) for row in lost])
+
+
+def release(connection: Connection, owner: str) -> None:
+    """Gives up what `owner` still holds, so that another process need not wait until it counts as dead."""
+    connection.execute(update(_runs).where(_is_running, _runs.c.owner == owner).values(owner=None))
+
+
+def _of_kinds(kinds: Collection[RunKind]) -> ColumnElement[bool]:
+    return _runs.c.kind.in_([kind.value for kind in kinds])
+
+
+def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnElement[bool]:
+    # What is its own a process knows itself, whatever has become of its lease.
+    others = _runs.c.owner != owner
+    if not is_alone:
+        others = and_(others, _runs.c.owner.not_in(living(connection)))
+    return or_(_runs.c.owner.is_(None), others)

@@ -4,13 +4,16 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
+from functools import partial
 from typing import assert_never
 
 import structlog
 from msgspec.structs import replace
+from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from luxx.config import LimitsConfig
 from luxx.errors import LuxxError
 from luxx.observe import Metrics
 from luxx.providers.client import ModelClient
@@ -23,19 +26,27 @@ from luxx.runs.ending import (
     FINISHED,
     OUT_OF_ITERATIONS,
     Ending,
+    ended_by,
     ending_changes,
     ending_events,
     failed,
     store_message,
 )
+from luxx.runs.entries import added, closing, marked
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Cut, Iteration, added, closing, marked
-from luxx.runs.state import Next, decide, fold, open_calls
+from luxx.runs.iteration import Completed, Cut, Iteration
+from luxx.runs.notices import Told
+from luxx.runs.questions_asking import Asker
+from luxx.runs.questions_rows import close_questions
+from luxx.runs.spending import Spending
+from luxx.runs.state import ChatState, Next, decide, fold, open_calls
+from luxx.runs.wall_time import WallTime
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
 from luxx.usage.ledger import UsageEntry, record
+from luxx.usage.reserve import settle_left
 from luxx.wire.event import Warning
 from luxx.wire.run import RunKind, RunPhase
 from luxx.wire.step import StepStatus
@@ -44,6 +55,10 @@ from luxx.wire.usage import Usage
 RESUMED = (
     "The server stopped while the model was being called; the call is made again. "
     "What the interrupted call cost is not known."
+)
+LAST_ITERATION = (
+    "This run has called the model with tools as often as it may; the next call asks for its final answer. "
+    "Go on with another message, or an administrator raises tools.max_iterations."
 )
 BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
 
@@ -62,8 +77,13 @@ class ChatLoop:
         executor: ToolExecutor,
         crew: CrewFinder,
         max_iterations: int,
+        limits: LimitsConfig,
         metrics: Metrics,
+        told: Told,
+        decision_seconds: int = 0,
     ) -> None:
+        self._told = told
+        self._limits = limits
         self._store = store
         self._hub = hub
         self._client = client
@@ -71,9 +91,12 @@ class ChatLoop:
         self._crew = crew
         self._max_iterations = max_iterations
         self._metrics = metrics
+        self._decision_seconds = decision_seconds
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
-        """Takes the run from where its log ends to its end. Returns at once if it is not ours any more.
+        """Takes the run from where its log ends to its end, or to where it waits for a person.
+
+        Returns at once if it is not ours any more.
 
         Raises LostRun if another process takes it on the way.
         """
@@ -84,27 +107,49 @@ class ChatLoop:
         if brief.is_cancelled:
             signal.fire()
         state = fold(brief.events)
-        with self._hub.driven(run_id, state.seq) as channel, self._metrics.run(RunKind.CHAT) as ended:
-            run_log = RunLog(self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq)
-            turn = Turn(brief, ChatLog(run_log, state), channel, self._max_iterations)
-            try:
-                await self._work_to_the_end(turn, seen, signal)
-            except (LostRun, OperationalError, InterfaceError):
-                # Not ours any more, or the database is away: the log says where it stands.
-                raise
-            except Exception:
-                logger.exception("run_broke", run_id=run_id)
-                await self._end_broken(turn, fence)
-            ended(turn.status, turn.usage or turn.log.state.usage)
+        # It may have been queued, or lost.
+        self._told(run_id, brief.user_id)
+        with self._hub.driven(run_id, state.seq, fence) as channel, self._metrics.run(RunKind.CHAT) as ended:
+            on_status = partial(self._told, run_id, brief.user_id)
+            run_log = RunLog(
+                self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=on_status
+            )
+            async with self._wall_time(brief, signal) as wall_time:
+                spending = Spending(self._limits, brief)
+                log = ChatLog(run_log, state)
+                turn = Turn(brief, log, channel, self._max_iterations, spending, wall_time)
+                try:
+                    await spending.take_over(log)
+                    await self._work_to_the_end(turn, seen, signal)
+                except (LostRun, OperationalError, InterfaceError):
+                    # Not ours any more, or the database is away: the log says where it stands.
+                    raise
+                except Exception:
+                    logger.exception("run_broke", run_id=run_id)
+                    await self._end_broken(turn, fence)
+                if not turn.status:
+                    await wall_time.keep()
+            if turn.status:
+                ended(turn.status, turn.usage or turn.log.state.usage)
+
+    def _wall_time(self, brief: ChatBrief, signal: CancelSignal) -> WallTime:
+        return WallTime(
+            self._store,
+            signal,
+            run_id=brief.run_id,
+            fence=brief.fence,
+            limit=self._limits.seconds_per_run,
+            before=brief.driven_seconds,
+        )
 
     async def _work_to_the_end(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         """The work, and the ending that a person or a known error gives it."""
         try:
             await self._work(turn, seen, signal)
         except RunCancelled:
-            await turn.end(turn.cut_short(StepStatus.CANCELLED), CANCELLED)
+            await turn.end(turn.cut_short(StepStatus.CANCELLED), turn.stopped())
         except LuxxError as error:
-            await turn.end(turn.cut_short(StepStatus.ERROR), failed(error))
+            await turn.end(turn.cut_short(StepStatus.ERROR), ended_by(error))
 
     async def _end_broken(self, turn: "Turn", fence: int) -> None:
         """Ends a run after an error that nobody foresaw, which may be that its message cannot be stored."""
@@ -116,9 +161,10 @@ class ChatLoop:
         except Exception:
             logger.exception("run_given_up", run_id=turn.brief.run_id)
             run_id = turn.brief.run_id
-            await self._store.write(
-                lambda session: give_up(session, run_id, fence, error=BROKE, kind=broke.kind)
+            await self._store.write_rows(
+                lambda connection: give_up(connection, run_id, fence, error=BROKE, kind=broke.kind)
             )
+            self._told(run_id, turn.brief.user_id)
 
     def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatBrief, Seen | LuxxError] | None:
         brief = read_brief(session.connection(), run_id, fence)
@@ -132,6 +178,9 @@ class ChatLoop:
     async def _work(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
         brief = turn.brief
         if isinstance(seen, LuxxError):
+            # Somebody who was disabled, for example, with a run that a person ended by that.
+            if signal.is_fired:
+                raise RunCancelled
             raise seen
         iteration = Iteration(
             brief=brief,
@@ -141,6 +190,8 @@ class ChatLoop:
             client=self._client,
             executor=self._executor,
             crew=await signal.wait(self._crew.make(brief, seen, signal)),
+            spending=turn.spending,
+            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds),
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):
@@ -150,7 +201,17 @@ class ChatLoop:
 class Turn:
     """One drive's way through the states, and what it writes at each."""
 
-    def __init__(self, brief: ChatBrief, log: ChatLog, channel: Channel, max_iterations: int) -> None:
+    def __init__(
+        self,
+        brief: ChatBrief,
+        log: ChatLog,
+        channel: Channel,
+        max_iterations: int,
+        spending: Spending,
+        wall_time: WallTime,
+    ) -> None:
+        self.spending = spending
+        self._wall_time = wall_time
         self.brief = brief
         self.log = log
         self.channel = channel
@@ -160,7 +221,7 @@ class Turn:
         self._is_resumed = brief.fence > 1
 
     async def go_on(self, iteration: Iteration) -> bool:
-        """Does what the state asks for; False once the run has ended. Raises RunCancelled."""
+        """Does what the state asks for; False once the run has ended or waits. Raises RunCancelled."""
         todo = decide(self.log.state)
         match todo:
             case Next.NOTHING:
@@ -170,13 +231,17 @@ class Turn:
             case Next.RUN_TOOLS:
                 await iteration.act()
                 self._is_resumed = False
+                return decide(self.log.state) != Next.WAIT
+            case Next.WAIT:
+                await iteration.wait_on()
+                return False
             case Next.CALL_MODEL if self.log.state.iterations > self._max_iterations:
                 # Even the completion that was offered no tools was not the last: it paused, or called one.
                 await self.end([], OUT_OF_ITERATIONS)
             case Next.CALL_MODEL:
                 await self._call_model(iteration)
             case Next.FINISH:
-                await self.end([], self._outcome(self.log.state.iterations))
+                await self.end([], self._outcome(self.log.state))
             case _:
                 assert_never(todo)
         return not self.log.state.is_done
@@ -193,15 +258,23 @@ class Turn:
             last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))
         keep = store_message(self.brief, last, ending)
 
-        def also(session: Session) -> None:
-            keep(session)
-            if usage is not None:
-                record(session, usage)
+        def also(connection: Connection) -> None:
+            keep(connection)
+            if last.asked:
+                close_questions(connection, self.brief.run_id)
+            if usage is None and not is_cut and self.spending.has_amounts:
+                # Something broke that nobody foresaw, perhaps a call to the model with it.
+                settle_left(connection, self.brief.run_id)
+            self.spending.close(connection, usage)
 
         events = [*entries, *ending_events(self.brief, last, ending)]
         await self.log.append(events, changes=ending_changes(last, ending), also=also)
         self.status = ending.status.value
         self.usage = last.usage
+
+    def stopped(self) -> Ending:
+        """The ending that the run's signal gives it: a person's, or that of its time."""
+        return ended_by(self._wall_time.reached()) if self._wall_time.is_up else CANCELLED
 
     def cut_short(self, status: StepStatus) -> list[Entry]:
         """The entries that close what is open: growing steps with what they have, unanswered calls."""
@@ -212,28 +285,36 @@ class Turn:
     async def _call_model(self, iteration: Iteration) -> None:
         if self._is_resumed:
             self._is_resumed = False
-            lost = iteration.lost_line()
-            await self.log.append(
-                [Warning(message=RESUMED)],
-                phase=RunPhase.THINKING,
-                also=lambda session: record(session, lost),
-            )
+            await self._tell_of_lost_call(iteration.lost_line())
+        state = self.log.state
+        has_tools = state.iterations < self._max_iterations and not self.spending.is_out_of_calls(state)
         try:
-            completed = await iteration.complete(with_tools=self.log.state.iterations < self._max_iterations)
+            completed = await iteration.complete(with_tools=has_tools)
         except Cut as cut:
-            ending = CANCELLED if cut.because is None else failed(cut.because)
+            ending = self.stopped() if cut.because is None else failed(cut.because)
             await self.end(cut.completed.entries, ending, cut.completed.usage, is_cut=True)
         else:
             await self._settle(iteration, completed)
+
+    async def _tell_of_lost_call(self, lost: UsageEntry) -> None:
+        def also(connection: Connection) -> None:
+            # With a limit, what was set aside for the call has been entered already.
+            if not self.spending.has_settled:
+                record(connection, lost)
+
+        await self.log.append([Warning(message=RESUMED)], phase=RunPhase.THINKING, also=also)
 
     async def _settle(self, iteration: Iteration, completed: Completed) -> None:
         """Logs an ended completion together with what follows: the start of its tools, or the end."""
         entries = completed.entries
         after = self.log.after(entries)
         if decide(after) == Next.FINISH:
-            await self.end(entries, self._outcome(after.iterations), completed.usage)
+            await self.end(entries, self._outcome(after), completed.usage)
             return
+        if after.iterations == self._max_iterations:
+            entries.append(Warning(message=LAST_ITERATION))
         await iteration.start_calls(after, entries, completed.usage)
 
-    def _outcome(self, iterations: int) -> Ending:
-        return OUT_OF_ITERATIONS if iterations > self._max_iterations else FINISHED
+    def _outcome(self, state: ChatState) -> Ending:
+        is_out = state.iterations > self._max_iterations or self.spending.is_out_of_calls(state)
+        return OUT_OF_ITERATIONS if is_out else FINISHED

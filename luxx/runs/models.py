@@ -1,8 +1,8 @@
-"""Rows of runs, their event log and the whole outputs of tools that were cut."""
+"""Rows of processes, the runs they drive, their event log and the whole outputs of tools that were cut."""
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Float, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Double, Float, ForeignKey, Index, LargeBinary, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
@@ -11,18 +11,44 @@ CALL_ID_LENGTH = 200
 TOOL_LENGTH = 200
 
 
+class ProcessRow(Base):
+    """A process that is alive until `lease_until`, in Unix seconds; null where it is alone with its database.
+
+    Its runs name it as their owner, without a foreign key: they outlive it.
+    """
+
+    __tablename__ = "processes"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+    host: Mapped[str] = mapped_column(String(255))
+    pid: Mapped[int] = mapped_column()
+    version: Mapped[str] = mapped_column(String(40))
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lease_until: Mapped[float | None] = mapped_column(Double)
+
+
 class RunRow(Base):
-    """`request` is the JSON of what was asked; `owner`, `fence` and `lease_until` say who drives it.
+    """`request` is the JSON of what was asked; `owner` is the process that drives it (`leases.py`).
 
     `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
     `fence` grows by one whenever a process takes the run; an append with an older number is refused.
+    `losses` is how often it was taken up because a process that drove it was lost.
+    `driven_seconds` is kept only while there is a limit of time.
     """
 
     __tablename__ = "runs"
     __table_args__ = (
         Index("ix_runs_user_id_id", "user_id", "id"),
         Index("ix_runs_subject_id_id", "subject_id", "id"),
-        Index("ix_runs_status_lease_until", "status", "lease_until"),
+        Index("ix_runs_status_owner", "status", "owner"),
+        # Few rows at any time, and asked for at each beat.
+        Index(
+            "ix_runs_cancelled",
+            "status",
+            sqlite_where=text("is_cancelled = 1 AND finished_at IS NULL"),
+            postgresql_where=text("is_cancelled AND finished_at IS NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -43,8 +69,9 @@ class RunRow(Base):
     request: Mapped[str] = mapped_column(Text)
     owner: Mapped[str | None] = mapped_column(String(64))
     fence: Mapped[int] = mapped_column(BigInteger, default=0)
-    lease_until: Mapped[float | None] = mapped_column(Float)
     is_cancelled: Mapped[bool] = mapped_column(default=False)
+    losses: Mapped[int] = mapped_column(default=0, server_default="0")
+    driven_seconds: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

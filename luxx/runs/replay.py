@@ -17,17 +17,17 @@ from luxx.accounts.caller import Caller
 from luxx.conversations.models import MessageRow
 from luxx.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
-from luxx.runs.events import StoredEvent
+from luxx.runs.events import StoredEvent, count_with_room
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.retention import check_log
 from luxx.runs.views import own_run, run_view
 from luxx.store.engine import Store
 from luxx.wire.event import Event, ProcessStep
-from luxx.wire.run import ENDED, Run
+from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
 
 CURSOR_LENGTH = 120
-_ended = frozenset(status.value for status in ENDED)
 _events = msgspec.json.Decoder(Event)
 _result = msgspec.json.Decoder(ToolResult)
 
@@ -41,19 +41,23 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a conversation is at. `last_sequence` is the end of the log of `run`, its newest run;
-    `current_message_id` the message that is being written.
+    `current_message_id` the message that is being written. `is_waiting`: the run waits for a person's answer.
     """
 
     is_running: bool
+    is_waiting: bool
     last_sequence: int
     current_message_id: str | None
     run: Run | None
 
 
 class ToolExecutionStatus(StrEnum):
-    """`interrupted`: the server stopped while it was running; it is not known whether it took effect."""
+    """`interrupted`: the server stopped while it was running; it is not known whether it took effect.
+    `waiting`: it has to ask a person before it runs.
+    """
 
     RUNNING = "running"
+    WAITING = "waiting"
     SUCCESS = "success"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -102,13 +106,14 @@ class ReplayService:
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
-        """Up to `limit` events of all runs, oldest first; the cursor after them; whether there are more."""
+        """Up to `limit` events of all runs, oldest first, of large ones fewer; the cursor after them; whether
+        there are more."""
         place = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             event = RunEventRow
-            rows = session.execute(
+            query = (
                 select(event.run_id, event.seq, event.type, event.data)
                 .join(RunRow, RunRow.id == event.run_id)
                 .where(
@@ -117,12 +122,12 @@ class ReplayService:
                     *_after(place, event.seq),
                 )
                 .order_by(RunRow.id, event.seq)
-                .limit(limit + 1)
-            ).all()
-            page = rows[:limit]
+            )
+            sizes = session.scalars(query.with_only_columns(func.length(event.data)).limit(limit + 1)).all()
+            page = session.execute(query.limit(count_with_room(sizes[:limit]))).all()
             after = Place(page[-1].run_id, page[-1].seq) if page else place
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
-            return events, write_cursor(after), len(rows) > limit
+            return events, write_cursor(after), len(sizes) > len(page)
 
         return await self._store.read(work)
 
@@ -142,6 +147,7 @@ class ReplayService:
             is_running = run is not None and run.status not in ENDED
             return ExecutionStatus(
                 is_running=is_running,
+                is_waiting=run is not None and run.status == RunStatus.WAITING,
                 last_sequence=0 if run is None else run.last_seq,
                 current_message_id=run.message_id if run is not None and is_running else None,
                 run=run,
@@ -197,7 +203,7 @@ class ReplayService:
         """A piece of what a tool call put out. Raises NotFound for one that has no result."""
 
         def work(session: Session) -> WholeResult:
-            own_run(session, caller, run_id)
+            run = own_run(session, caller, run_id)
             is_it = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
             found = session.execute(
@@ -206,6 +212,7 @@ class ReplayService:
             if found is not None:
                 output, total = str(found[0]), int(found[1])
             else:
+                check_log(session.connection(), run)
                 whole = _logged_output(session, run_id, call_id)
                 output, total = whole[offset : offset + limit], len(whole)
             return WholeResult(
@@ -301,7 +308,7 @@ def _execution(row: Row[Any]) -> ToolExecution:
         tool_name=asked.step.name or "",
         tool_input=asked.step.arguments or "",
         tool_output=None if row.answered is None else _output(row.answered),
-        status=_status(StepStatus(row.status), has_run_ended=row.run_status in _ended),
+        status=_status(StepStatus(row.status), RunStatus(row.run_status)),
         step_number=row.step_index,
         started_at=row.started_at,
         completed_at=row.completed_at,
@@ -315,11 +322,13 @@ def _output(data: bytes) -> ToolResult:
     return _result.decode(event.step.content)
 
 
-def _status(status: StepStatus, *, has_run_ended: bool) -> ToolExecutionStatus:
+def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
     match status:
+        case StepStatus.PENDING if run == RunStatus.WAITING:
+            return ToolExecutionStatus.WAITING
         case StepStatus.PENDING | StepStatus.RUNNING:
             # A run that had to be given up leaves calls open.
-            return ToolExecutionStatus.INTERRUPTED if has_run_ended else ToolExecutionStatus.RUNNING
+            return ToolExecutionStatus.INTERRUPTED if run in ENDED else ToolExecutionStatus.RUNNING
         case StepStatus.DONE:
             return ToolExecutionStatus.SUCCESS
         case StepStatus.ERROR:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy.orm import Session
@@ -16,16 +16,23 @@ from luxx.conversations.views import MessageView, message_view
 from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
 from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
 from luxx.providers.service import ProviderService
-from luxx.runs.admission import Driver, NewChat, admit
+from luxx.runs.admission import NewChat, admit
 from luxx.runs.brief import ChatRequest
+from luxx.runs.engine import Engine
 from luxx.runs.events import StoredEvent, read_last_error, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.models import RunRow
+from luxx.runs.notices import Told
+from luxx.runs.questions_rows import wake
+from luxx.runs.retention import check_log
+from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
+from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.run import ENDED, Run, RunStatus, StopReason
 
 T = TypeVar("T")
 
@@ -36,28 +43,19 @@ STOP_SECONDS = 15.0
 """How long `stop` waits: another process ends a run at its next beat or append, and one that died with a
 run keeps it until its lease is over."""
 
+UNFINISHED = "the answer is not finished; follow its run"
+STOPPING = "this server is stopping; send it again in a moment, to whichever server answers then"
+STOPPING_SECONDS = 1
+"""When to try again: where there are several servers the next one is up already."""
+
+UNDER_WAY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
+
+ANSWER_SECONDS = 1.0
+"""A run that has no place, or is driven elsewhere, is looked at at least so often for one who awaits its
+answer; the sooner, the shorter it has been waited for."""
+
 LOOK_SECONDS = 0.1
 """How often a run that another process drives is looked at."""
-
-
-class Engine(Protocol):
-    """Who drives runs (`durable.py`)."""
-
-    def driver(self) -> Driver: ...
-
-    async def start(self, run_id: str, fence: int) -> None: ...
-
-    def cancel(self, run_id: str) -> bool:
-        """Fires the run's cancel signal if it is driven in this process."""
-        ...
-
-    async def adopt(self, run_id: str) -> None:
-        """Takes up a run that nobody drives; leaves one alone that another process does."""
-        ...
-
-    async def wait(self, run_id: str, seconds: float | None) -> None:
-        """Returns when the run is no longer driven in this process, or after `seconds`."""
-        ...
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +98,9 @@ class RunService:
         registry: ToolRegistry,
         limits: LimitsConfig,
         attachments: AttachmentReader,
+        told: Told,
     ) -> None:
+        self._told = told
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -112,10 +112,11 @@ class RunService:
     async def send(self, caller: Caller, asking: Sending | AskingAgain) -> Run:
         """Stores the message if it is new, makes the run that answers it and starts it.
 
-        Raises NotFound, InvalidInput, Conflict (one runs already) or TooMany; then nothing has changed.
+        Where there is no place for it, it waits for one. Raises NotFound, InvalidInput, Conflict (one runs
+        already), TooMany or Unavailable (the server stops); then nothing has changed.
         """
         run = await self._admit(caller, asking)
-        await self._engine.start(run.id, 1)
+        await self._engine.begin(run)
         return run
 
     async def send_and_watch(
@@ -125,14 +126,15 @@ class RunService:
         run = await self._admit(caller, asking)
         watch = Watch(self._hub, self._store, run, accumulated=accumulated)
         watch.attach_first()
-        await self._engine.start(run.id, 1)
+        await self._engine.begin(run)
         return watch
 
     async def _admit(self, caller: Caller, asking: Sending | AskingAgain) -> Run:
         # Files are read before, so that no lock is held while a PDF is.
         given = asking.attachments if isinstance(asking, Sending) else []
         gathered = await self._attachments.gather(caller, given)
-        driver = self._engine.driver()
+        if not self._engine.is_open:
+            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
 
         def work(session: Session) -> Run:
             if isinstance(asking, AskingAgain):
@@ -147,52 +149,61 @@ class RunService:
                 request = self._settle(session, caller, conversation, asking, gathered)
                 content = UserContent(text=asking.text, attachments=gathered.attachments)
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
-            return admit(session, caller, conversation, chat, driver, self._limits)
+            return admit(session, caller, conversation, chat, self._engine.process, self._limits)
 
-        return await self._store.write(work)
+        async with self._engine.turn:
+            run = await self._store.write(work)
+        self._told(run.id, caller.user_id)
+        return run
 
     async def answer(self, caller: Caller, run: Run) -> MessageView:
         """The stored answer, once the run has ended.
 
-        Raises ProviderFailed with the failure's own kind, Unavailable where the run is not over: then it
-        goes on, here or elsewhere, and can be followed. Both name the run and the message.
+        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput where a limit left no
+        room for a first word, Conflict where the run waits for a person's answer, Unavailable where it is
+        not over: then it goes on, here or elsewhere, and can be followed. All name the run and the message.
         """
-        await self._ended_or_closing(run.id)
-        where = {"run_id": run.id, "message_id": run.message_id}
+        closes = asyncio.create_task(self._hub.closed.wait())
+        began = time.monotonic()
+        try:
+            while True:
+                await self._not_driven_here(run.id, closes)
+                answer = await self._store.read(lambda session: _answer(session, caller, run.id))
+                if answer is not None:
+                    return answer
+                if closes.done():
+                    raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
+                # It has no place yet, or another process drives it. What it says is not wanted, only its
+                # end: nobody need tell us of it, and who has waited long waits a little longer.
+                waited = time.monotonic() - began
+                await asyncio.wait({closes}, timeout=min(max(LOOK_SECONDS, waited / 10), ANSWER_SECONDS))
+        finally:
+            closes.cancel()
 
-        def work(session: Session) -> MessageView:
-            ended = run_view(own_run(session, caller, run.id))
-            if ended.status not in ENDED or ended.message_id is None:
-                raise Unavailable(
-                    "the answer is not finished; follow its run", kind="run_active", detail=where
-                )
-            if ended.status == RunStatus.FAILED:
-                said = read_last_error(session.connection(), run.id)
-                kind = said.code if said is not None else None
-                raise ProviderFailed(ended.error or "the run failed", kind=kind, detail=where)
-            return message_view(own_message(session, caller, ended.message_id))
-
-        return await self._store.read(work)
-
-    async def _ended_or_closing(self, run_id: str) -> None:
+    async def _not_driven_here(self, run_id: str, closes: asyncio.Task[Any]) -> None:
         """Returns when the run is no longer driven here, or when the server begins to stop."""
         ends = asyncio.create_task(self._engine.wait(run_id, None))
-        closes = asyncio.create_task(self._hub.closed.wait())
         try:
             await asyncio.wait({ends, closes}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ends.cancel()
-            closes.cancel()
 
     async def watch(self, caller: Caller, run_id: str, *, after: int = 0, accumulated: bool = False) -> Watch:
         """A cursor over a run of the caller's, from the event after `after`."""
-        run = await self.get(caller, run_id)
+        run = await self._store.read(lambda session: run_view(self._logged(session, caller, run_id)))
         if after > run.last_seq:
             raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
         return Watch(self._hub, self._store, run, after=after, accumulated=accumulated)
 
     async def get(self, caller: Caller, run_id: str) -> Run:
         return await self._store.read(lambda session: run_view(own_run(session, caller, run_id)))
+
+    @staticmethod
+    def _logged(session: Session, caller: Caller, run_id: str) -> RunRow:
+        """A run of the caller's that still has its log. Raises NotFound or Gone."""
+        row = own_run(session, caller, run_id)
+        check_log(session.connection(), row)
+        return row
 
     async def list_page(
         self, caller: Caller, wanted: RunFilter, *, page: int, page_size: int
@@ -209,9 +220,9 @@ class RunService:
         """Up to `limit` logged events after `after`, oldest first, and whether there are more."""
 
         def work(session: Session) -> tuple[list[StoredEvent], bool]:
-            own_run(session, caller, run_id)
-            events = read_page(session, run_id, after, limit=limit + 1)
-            return events[:limit], len(events) > limit
+            last_seq = self._logged(session, caller, run_id).last_seq
+            events = read_page(session, run_id, after, limit=limit)
+            return events, bool(events) and events[-1].seq < last_seq
 
         return await self._store.read(work)
 
@@ -221,8 +232,7 @@ class RunService:
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
         await self._store.write(lambda session: _mark_cancelled(session, caller, run_id))
-        if not self._engine.cancel(run_id):
-            await self._engine.adopt(run_id)
+        await self._engine.cancel(run_id)
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
     async def stop(self, caller: Caller, run_id: str) -> None:
@@ -272,6 +282,7 @@ class RunService:
                 kind="images_not_taken",
                 detail={"fields": {"$.attachments": "images"}},
             )
+        check_price(choice.card, self._limits, choice.model)
         thinking = _first(sending.thinking_enabled, conversation.thinking_enabled, settings.thinking_enabled)
         if sending.response_schema is not None and not choice.card.structured:
             raise InvalidInput(
@@ -307,6 +318,33 @@ class RunService:
         return known if (has_tools if asked is None else asked) else []
 
 
+def _where(run: Run) -> dict[str, Any]:
+    return {"run_id": run.id, "message_id": run.message_id}
+
+
+def _answer(session: Session, caller: Caller, run_id: str) -> MessageView | None:
+    """The answer of a run that has ended; None while it is under way. Raises as `RunService.answer`."""
+    run = run_view(own_run(session, caller, run_id))
+    if run.status in UNDER_WAY:
+        return None
+    if run.status == RunStatus.WAITING:
+        raise Conflict(
+            f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
+            kind="run_waiting",
+            detail=_where(run),
+        )
+    if run.status not in ENDED or run.message_id is None:
+        raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
+    if run.status == RunStatus.FAILED:
+        said = read_last_error(session.connection(), run.id)
+        kind = said.code if said is not None else None
+        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=_where(run))
+    message = message_view(own_message(session, caller, run.message_id))
+    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
+        raise nothing_fits(read_last_error(session.connection(), run.id), _where(run))
+    return message
+
+
 def _question(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
     """The user's message that is answered again with this one, and its conversation, locked."""
     conversation, row = locked_message(session, caller, message_id)
@@ -333,3 +371,6 @@ def _first(*values: T | None) -> T | None:
 
 def _mark_cancelled(session: Session, caller: Caller, run_id: str) -> None:
     own_run(session, caller, run_id).is_cancelled = True
+    session.flush()
+    # One that waits is driven once more, to its end.
+    wake(session.connection(), RunRow.id == run_id)

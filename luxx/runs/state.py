@@ -10,11 +10,26 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.wire.delta import FinishReason
-from luxx.wire.event import CompletionNote, CostUpdate, Done, LoggedEvent, ProcessStep
+from luxx.wire.event import (
+    CompletionNote,
+    CostUpdate,
+    Done,
+    LoggedEvent,
+    ProcessStep,
+    QuestionAnswered,
+    QuestionAsked,
+)
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.usage import Usage
 
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of the run, and its answer once there is one."""
+
+    question: QuestionAsked
+    answer: QuestionAnswered | None = None
 
 
 class ChatState(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +47,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost: float | None = None
     notes: tuple[CompletionNote, ...] = ()
+    asked: tuple[Asked, ...] = ()
     is_done: bool = False
     seq: int = 0
 
@@ -42,6 +58,7 @@ class Next(StrEnum):
     MEND = "mend"
     CALL_MODEL = "call_model"
     RUN_TOOLS = "run_tools"
+    WAIT = "wait"
     FINISH = "finish"
     NOTHING = "nothing"
 
@@ -63,6 +80,10 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
                 notes=(*state.notes, logged.note),
                 seq=logged.seq,
             )
+        case QuestionAsked():
+            return replace(state, asked=(*state.asked, Asked(question=event)), seq=logged.seq)
+        case QuestionAnswered():
+            return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:
@@ -88,15 +109,36 @@ def unsettled(state: ChatState) -> list[Step]:
     return list(state.steps[state.settled :])
 
 
+def open_questions(state: ChatState) -> list[QuestionAsked]:
+    """Questions of open calls that nobody has answered yet, in order."""
+    waiting = {call.id_ref for call in open_calls(state)}
+    return [
+        asked.question for asked in state.asked if asked.answer is None and asked.question.call_id in waiting
+    ]
+
+
 def decide(state: ChatState) -> Next:
-    """What comes next: mend what a crash cut, then the tools that were asked for, then the model."""
+    """What comes next: mend what a crash cut, then the tools that were asked for, then the model.
+
+    While a question is open, nothing does.
+    """
     if state.is_done:
         return Next.NOTHING
     if state.settled < len(state.steps):
         return Next.MEND
     if open_calls(state):
-        return Next.RUN_TOOLS
+        return Next.WAIT if state.asked and open_questions(state) else Next.RUN_TOOLS
     return Next.FINISH if state.is_answered else Next.CALL_MODEL
+
+
+def _with_answer(asked: tuple[Asked, ...], answer: QuestionAnswered) -> tuple[Asked, ...]:
+    """Only the first answer to a question counts."""
+    return tuple(
+        replace(one, answer=answer)
+        if one.answer is None and one.question.question_id == answer.question_id
+        else one
+        for one in asked
+    )
 
 
 def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:

@@ -7,26 +7,23 @@ from typing import Protocol
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from luxx.runs.leases import DRIVABLE
 from luxx.runs.models import RunRow
+from luxx.runs.questions_rows import wake
 from luxx.store.engine import Store
 from luxx.wire.run import ENDED
 
 PATIENCE_SECONDS = 5.0
-"""How long is waited for runs to end; one that another process drives ends at its next beat or append."""
+"""How long is waited for runs to end; one of another process ends once that is told, or at its beat."""
 
 LOOK_SECONDS = 0.25
 
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
-_driven = RunRow.status.in_(DRIVABLE)
 
 
 class Engine(Protocol):
     """Who drives runs (`durable.py`)."""
 
-    def cancel(self, run_id: str) -> bool: ...
-
-    async def adopt(self, run_id: str) -> None: ...
+    async def cancel(self, run_id: str) -> None: ...
 
 
 class RunStopper:
@@ -42,8 +39,8 @@ class RunStopper:
         until = time.monotonic() + PATIENCE_SECONDS
         running = await self._store.read(lambda session: _running(session, user_id))
         for run_id in running:
-            if self._engine is not None and not self._engine.cancel(run_id):
-                await self._engine.adopt(run_id)
+            if self._engine is not None:
+                await self._engine.cancel(run_id)
         while running and time.monotonic() < until:
             await asyncio.sleep(LOOK_SECONDS)
             running = await self._store.read(lambda session: _running(session, user_id))
@@ -57,7 +54,8 @@ def cancel_runs_of(session: Session, user_id: int) -> None:
         .values(is_cancelled=True)
         .execution_options(synchronize_session=False)
     )
+    wake(session.connection(), RunRow.user_id == user_id)
 
 
 def _running(session: Session, user_id: int) -> list[str]:
-    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _driven)))
+    return list(session.scalars(select(RunRow.id).where(RunRow.user_id == user_id, _not_ended)))

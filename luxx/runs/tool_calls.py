@@ -7,16 +7,20 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func
+from sqlalchemy import Connection, bindparam, delete, func, insert
 from sqlalchemy.dialects import postgresql, sqlite
 
 from luxx.clock import utc_now
-from luxx.runs.models import TOOL_LENGTH, ToolCallRow
+from luxx.runs.models import TOOL_LENGTH, RunResultRow, ToolCallRow
 from luxx.store.tables import table_of
 from luxx.wire.event import LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 
-_calls = table_of(ToolCallRow)
+_calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
+_keep_output = insert(_results)
+_forget_output = delete(_results).where(
+    _results.c.run_id == bindparam("b_run"), _results.c.call_id == bindparam("b_call")
+)
 
 
 def noted_calls(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
@@ -43,6 +47,12 @@ def keep_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
     connection.execute(_keep[connection.dialect.name], calls)
 
 
+def keep_output(connection: Connection, row: dict[str, str]) -> None:
+    """Stores the whole of an output that was cut in the log, in place of one that the call may have."""
+    connection.execute(_forget_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
+    connection.execute(_keep_output, row)
+
+
 def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
     return {
         "run_id": run_id,
@@ -66,8 +76,8 @@ def _note(call: dict[str, Any], step: Step, now: datetime) -> None:
         call["duration_ms"] = step.duration_ms if isinstance(step.duration_ms, int) else None
 
 
-def _upsert(insert: Any) -> Any:
-    made = insert(_calls)
+def _upsert(dialect_insert: Any) -> Any:
+    made = dialect_insert(_calls)
     changed = {
         name: func.coalesce(made.excluded[name], _calls.c[name])
         for name in ("result_seq", "started_at", "completed_at", "duration_ms")

@@ -7,46 +7,68 @@ asked once for many writers, and nobody ever sees "database is locked".
 """
 
 import asyncio
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
+    InternalError,
     OperationalError,
-    ResourceClosedError,
-    SQLAlchemyError,
 )
 from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError
+from luxx.store.writer import (
+    Form,
+    GroupWriter,
+    KeptConnections,
+    RowWork,
+    Work,
+    session_in,
+    with_rows,
+    with_session,
+)
 
 T = TypeVar("T")
-Work = Callable[[Session], T]
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
 CASELESS = "luxx_caseless"
 """A function of SQLite connections: a text without capitals, of any language."""
 
-POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 15, "tcp_user_timeout": 30_000}
-"""Seconds, seconds and milliseconds: a server that is gone is noticed, and nothing waits for it for ever."""
+POSTGRESQL_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "target_session_attrs": "read-write",
+}
+"""Seconds, and milliseconds: a server that is gone is noticed, and nothing waits for it for ever. One that
+only reads is not the one that is wanted: it has been replaced."""
 
-SQLITE_READ = {"luxx_read": True}
+TOO_SILENT = "25P03"
+"""PostgreSQL's code for a transaction that it ended because nothing was asked in it for too long."""
+
+READ_ONLY = "25006"
+"""Its code for a write at a server that has been replaced by another since it was connected to."""
+
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
 """All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
 
-GROUP_LIMIT = 64
-"""Most writes in one commit, so that the first of them does not wait long."""
+SAVEPOINTS = {
+    "do_savepoint": "SAVEPOINT ",
+    "do_release_savepoint": "RELEASE ",
+    "do_rollback_to_savepoint": "ROLLBACK TO ",
+}
 
 
 def resolve_url(url: str, data_dir: Path) -> URL:
@@ -68,10 +90,20 @@ def resolve_url(url: str, data_dir: Path) -> URL:
     return parsed if path.is_absolute() else parsed.set(database=str(data_dir / path))
 
 
-def open_engine(url: URL) -> Engine:
-    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys)."""
+def sqlite_file(url: URL) -> Path | None:
+    """Where the database is; None for PostgreSQL."""
+    return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
+def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool = False) -> Engine:
+    """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys).
+
+    `reads`: its transactions only read (see `reading`). `silence_seconds`: PostgreSQL ends a transaction in
+    which it was asked nothing for so long: a process that is frozen in the middle of one would keep its locks
+    from all others.
+    """
     if url.get_backend_name() == "postgresql":
-        return create_engine(
+        engine = create_engine(
             url,
             pool_size=READERS,
             max_overflow=READERS,
@@ -79,12 +111,40 @@ def open_engine(url: URL) -> Engine:
             hide_parameters=True,
             connect_args=POSTGRESQL_PATIENCE,
         )
+        # Many rows in one INSERT. The driver would send one for each, in a pipeline, after which PostgreSQL
+        # does not count how long a transaction is silent: a frozen process would keep its locks.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
+        event.listen(engine, "handle_error", _leave_replaced)
+        if silence_seconds is not None:
+            event.listen(engine, "connect", partial(_bound_silence, silence_seconds))
+        return engine
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
     engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    _speak_plainly(engine.dialect, "BEGIN" if reads else "BEGIN IMMEDIATE")
+    event.listen(engine, "connect", _only_read if reads else _prepare_sqlite)
     return engine
+
+
+def reading(engine: Engine) -> Engine:
+    """An engine of the same database for transactions that only read, each of one state of it.
+
+    On SQLite it is another, with connections of its own, to be disposed of like the first.
+    """
+    if engine.dialect.name == "sqlite":
+        return open_engine(engine.url, reads=True)
+    return engine.execution_options(**POSTGRESQL_READ)
+
+
+def _leave_replaced(context: ExceptionContext) -> None:
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
+
+
+def _bound_silence(seconds: float, connection: Any, _record: Any) -> None:
+    connection.autocommit = True
+    connection.execute(f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}")
+    connection.autocommit = False
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
@@ -96,18 +156,44 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "cache_size=-16000",
+        "cache_size=-2000",
     ):
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _only_read(connection: sqlite3.Connection, record: Any) -> None:
+    _prepare_sqlite(connection, record)
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _speak_plainly(dialect: Any, begin: str) -> None:
+    """BEGIN and savepoints straight to the driver.
+
+    Made as statements, savepoints are a third of a write in a group; and a listener for "begin" would make
+    each statement look for listeners of its own.
+    """
+
+    def plainly(statement: str) -> Callable[[Connection, str], None]:
+        def run(connection: Connection, name: str) -> None:
+            driver: Any = connection.connection.driver_connection
+            driver.execute(statement + name)
+
+        return run
+
+    for name, statement in SAVEPOINTS.items():
+        setattr(dialect, name, plainly(statement))
+    dialect.do_begin = _beginning(begin)
+
+
+def _beginning(statement: str) -> Callable[[Any], None]:
+    def run(connection: Any) -> None:
+        connection.driver_connection.execute(statement)
+
+    return run
+
+
 def _caseless(text: str | None) -> str | None:
     return None if text is None else text.casefold()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    reading = connection.get_execution_options().get("luxx_read", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 class Store:
@@ -117,10 +203,11 @@ class Store:
         self.engine = engine
         self._on_write = on_write
         self.is_sqlite = engine.dialect.name == "sqlite"
-        self._reading = engine.execution_options(**(SQLITE_READ if self.is_sqlite else POSTGRESQL_READ))
-        self._kept = _KeptConnections(self._reading) if self.is_sqlite else None
+        self.reading = reading(engine)
+        self._kept = KeptConnections(self.reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
-        self._writer = _GroupWriter(engine) if self.is_sqlite else None
+        self._first = ThreadPoolExecutor(1, thread_name_prefix="store-first")
+        self._writer = GroupWriter(engine) if self.is_sqlite else None
 
     async def read(self, work: Work[T]) -> T:
         """`work(session)` in a read transaction. Do not write in it."""
@@ -131,24 +218,55 @@ class Store:
 
         Cancelling the caller does not stop the work: it commits or fails as it would have.
         """
+        return await self._write(with_session, work)
+
+    async def write_rows(self, work: RowWork[T]) -> T:
+        """`write` for work that needs no objects, only statements: without a Session it costs two thirds."""
+        return await self._write(with_rows, work)
+
+    async def first(self, work: RowWork[T]) -> T:
+        """`write_rows` past all that waits for a thread: for the little that shows that the process lives."""
+        if self._writer is not None:
+            return await self.write_rows(work)
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._first, self._write_alone, with_rows, work))
+
+    async def _write(self, form: Form, work: Callable[[Any], T]) -> T:
         started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            value = await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, work))
+            value = await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, form, work))
         else:
-            value = await asyncio.shield(asyncio.wrap_future(self._writer.submit(work)))
+            value = await asyncio.shield(asyncio.wrap_future(self._writer.submit(form, work)))
         if self._on_write is not None:
             self._on_write(time.perf_counter() - started)
         return value
 
+    async def read_rows(self, work: RowWork[T]) -> T:
+        """`read` for work that needs no objects, only statements: cheaper."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_rows_now, work)
+
+    def read_rows_now(self, work: RowWork[T]) -> T:
+        """`read_rows` for a caller that is in a thread of its own."""
+        if self._kept is None:
+            with self.reading.begin() as connection:
+                return work(connection)
+        try:
+            connection = self._kept.mine()
+            with connection.begin():
+                return work(connection)
+        except DBAPIError as error:
+            self._kept.drop_if_broken(error)
+            raise
+
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""
         if self._kept is None:
-            with Session(self._reading, expire_on_commit=False) as session:
+            with Session(self.reading, expire_on_commit=False) as session:
                 return work(session)
         try:
             connection = self._kept.mine()
-            with connection.begin(), _session_in(connection) as session:
+            with connection.begin(), session_in(connection) as session:
                 return work(session)
         except DBAPIError as error:
             self._kept.drop_if_broken(error)
@@ -156,140 +274,36 @@ class Store:
 
     def write_now(self, work: Work[T]) -> T:
         """`write` for a caller that is in a thread of its own."""
-        return self._write_alone(work) if self._writer is None else self._writer.submit(work).result()
+        return self._write_now(with_session, work)
 
-    def _write_alone(self, work: Work[T]) -> T:
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            return work(session)
+    def write_rows_now(self, work: RowWork[T]) -> T:
+        """`write_rows` for a caller that is in a thread of its own."""
+        return self._write_now(with_rows, work)
+
+    def _write_now(self, form: Form, work: Callable[[Any], T]) -> T:
+        if self._writer is None:
+            return self._write_alone(form, work)
+        return self._writer.submit(form, work).result()
+
+    def _write_alone(self, form: Form, work: Callable[[Any], T]) -> T:
+        try:
+            with self.engine.begin() as connection:
+                return form(connection, work, own=False)
+        except InternalError as error:
+            if getattr(error.orig, "sqlstate", None) not in (TOO_SILENT, READ_ONLY):
+                raise
+            # This process was frozen, or the database is another now: to whoever asked, it went away.
+            raise OperationalError(
+                error.statement, error.params, cast("BaseException", error.orig)
+            ) from error
 
     def close(self) -> None:
         """Ends the threads after what they hold is done."""
         if self._writer is not None:
             self._writer.close()
         self._threads.shutdown(wait=True)
+        self._first.shutdown(wait=True)
         if self._kept is not None:
             self._kept.close()
+            self.reading.dispose()
         self.engine.dispose()
-
-
-class _KeptConnections:
-    """One SQLite connection per thread, kept: taking one from the pool costs more than a query."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._local = threading.local()
-        self._all: list[Connection] = []
-
-    def mine(self) -> Connection:
-        """The calling thread's connection."""
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._engine.connect()
-            self._all.append(connection)
-        return connection
-
-    def drop_if_broken(self, error: BaseException) -> None:
-        """After a failure of the database itself the next work begins with a new connection."""
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is not None and isinstance(error, OperationalError | ResourceClosedError):
-            self._local.connection = None
-            self._all.remove(connection)
-            with suppress(SQLAlchemyError):
-                connection.close()
-
-    def close(self) -> None:
-        """Closes all of them; no thread may be using one."""
-        for connection in self._all:
-            connection.close()
-
-
-def _session_in(connection: Connection) -> Session:
-    """A Session in a transaction that somebody else begins and ends."""
-    return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
-
-
-class _GroupWriter:
-    """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._kept = _KeptConnections(engine)
-        self._queue: queue.SimpleQueue[tuple[Work[Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._closed = False
-        self._thread.start()
-
-    def submit(self, work: Work[T]) -> "Future[T]":
-        if self._closed:
-            raise RuntimeError("the store is closed")
-        future: Future[T] = Future()
-        self._queue.put((work, future))
-        return future
-
-    def close(self) -> None:
-        self._closed = True
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        ends = False
-        while not ends:
-            group, ends = self._take()
-            if group:
-                self._commit(group)
-        self._kept.close()
-        self._refuse_late()
-
-    def _refuse_late(self) -> None:
-        """Whoever put work in as the store was being closed is told, and does not wait for ever."""
-        with suppress(queue.Empty):
-            while True:
-                late = self._queue.get_nowait()
-                if late is not None:
-                    late[1].set_exception(RuntimeError("the store is closed"))
-
-    def _take(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
-        group: list[tuple[Work[Any], Future[Any]]] = []
-        item = self._queue.get()
-        while True:
-            if item is None:
-                return group, True
-            group.append(item)
-            if len(group) >= GROUP_LIMIT:
-                return group, False
-            try:
-                item = self._queue.get_nowait()
-            except queue.Empty:
-                return group, False
-
-    def _commit(self, group: list[tuple[Work[Any], Future[Any]]]) -> None:
-        answers: list[tuple[Future[Any], Any, BaseException | None]] = []
-        try:
-            connection = self._kept.mine()
-            with connection.begin():
-                for work, future in group:
-                    answers.append((future, *_one(connection, work, alone=len(group) == 1)))
-        except BaseException as error:
-            self._kept.drop_if_broken(error)
-            for _work, future in group:
-                future.set_exception(error)
-            return
-        for future, value, failure in answers:
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                future.set_result(value)
-
-
-def _one(connection: Connection, work: Work[Any], *, alone: bool) -> tuple[Any, BaseException | None]:
-    """One write of a group: alone it owns the transaction, else a savepoint keeps its failure to itself."""
-    mode = "rollback_only" if alone else "create_savepoint"
-    with Session(connection, expire_on_commit=False, join_transaction_mode=mode) as session:
-        try:
-            value = work(session)
-            session.commit()
-            return value, None
-        except BaseException as error:
-            if alone:
-                raise
-            session.rollback()
-            return None, error

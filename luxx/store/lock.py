@@ -1,4 +1,4 @@
-"""One server per data directory: a lock that the system frees however the process ends."""
+"""One server per data directory and SQLite file: locks that the system frees however the process ends."""
 
 import fcntl
 import os
@@ -8,28 +8,42 @@ from luxx.errors import ConfigError
 
 
 class DataDirLock:
-    """Held from `take` until `release` or the end of the process."""
+    """Held from `take` until `release` or the end of the process.
 
-    def __init__(self, data_dir: Path) -> None:
-        self._path = data_dir / "server.lock"
-        self._descriptor: int | None = None
+    `database`: a SQLite file, which may be elsewhere, and then is another data directory's too by mistake.
+    """
+
+    def __init__(self, data_dir: Path, database: Path | None = None) -> None:
+        self._files = {data_dir / "server.lock": data_dir}
+        if database is not None and database.parent.resolve() != data_dir.resolve():
+            self._files[database.with_name(f"{database.name}.lock")] = database
+        self._descriptors: list[int] = []
 
     def take(self) -> None:
-        """Raises ConfigError if another server holds it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise ConfigError(
-                f"another Luxx server is using {self._path.parent}; stop it, give this one another "
-                "--data-dir, or use PostgreSQL to run several"
-            ) from error
-        self._descriptor = descriptor
+        """Raises ConfigError if another server holds one of them."""
+        for path, what in self._files.items():
+            try:
+                self._descriptors.append(_locked(path))
+            except BlockingIOError as error:
+                self.release()
+                raise ConfigError(
+                    f"another Luxx server is using {what}; stop it, give this one another --data-dir and "
+                    "database, or use PostgreSQL to run several"
+                ) from error
 
     def release(self) -> None:
-        """Frees the lock; harmless if it is not held."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Frees the locks; harmless if they are not held."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+
+def _locked(path: Path) -> int:
+    """The descriptor that holds the lock. Raises BlockingIOError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -17,14 +17,11 @@ from sqlalchemy.exc import DBAPIError
 
 from luxx.errors import DatabaseFromFuture
 from luxx.store.engine import open_engine
-from luxx.store.upgrade import SCRIPTS, Upgraded, from_future
-
-LOCK = 7_402_117
-"""The PostgreSQL advisory lock that lets one of several starting processes migrate."""
+from luxx.store.upgrade import LOCK, SCRIPTS, Upgraded, from_future
 
 
-def migrate(engine: Engine) -> Upgraded:
-    """Upgrades the database to the newest step.
+def migrate(engine: Engine, *, to: str | None = None) -> Upgraded:
+    """Upgrades the database to the newest step, or an empty one to an older step.
 
     Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
     does not.
@@ -32,7 +29,7 @@ def migrate(engine: Engine) -> Upgraded:
     copy: Path | None = None
     settings = _settings()
     scripts = ScriptDirectory.from_config(settings)
-    newest = scripts.get_current_head() or ""
+    newest = to or scripts.get_current_head() or ""
     with engine.connect() as connection, connection.begin():
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
@@ -43,7 +40,7 @@ def migrate(engine: Engine) -> Upgraded:
         if current is not None and engine.dialect.name == "sqlite":
             copy = _copy(Path(str(engine.url.database)), current)
         settings.attributes["connection"] = connection
-        command.upgrade(settings, "head")
+        command.upgrade(settings, newest)
     return Upgraded(before=current, after=newest, copy=str(copy) if copy else None)
 
 
@@ -72,10 +69,10 @@ def _copy(path: Path, step: str) -> Path:
 
 
 def main() -> None:
-    """`python -m luxx.store.migrate`: the database's URL on stdin, an Upgraded as JSON on stdout."""
+    """`python -m luxx.store.migrate [STEP]`: the database's URL on stdin, an Upgraded as JSON on stdout."""
     engine = open_engine(make_url(sys.stdin.read()))
     try:
-        upgraded = migrate(engine)
+        upgraded = migrate(engine, to=sys.argv[1] if len(sys.argv) > 1 else None)
     except DatabaseFromFuture as error:
         upgraded = Upgraded(refused=error.message)
     except DBAPIError as error:

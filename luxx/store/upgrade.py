@@ -18,6 +18,9 @@ from luxx.observe import redact
 
 SCRIPTS = Path(__file__).parent / "migrations"
 
+LOCK = 7_402_117
+"""The PostgreSQL advisory lock that lets one of several starting processes migrate."""
+
 logger = structlog.get_logger()
 
 
@@ -34,21 +37,24 @@ class Upgraded(msgspec.Struct):
     failed: str | None = None
 
 
-def bring_up(engine: Engine) -> str:
+def bring_up(engine: Engine, *, to: str | None = None) -> str:
     """Brings the database to the newest step, if it is not there, and returns the step's name.
+
+    `to` is an older step to bring an empty database to, as a backup needs it that was made there.
 
     Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
     does not, and UpgradeFailed, with nothing changed either, where a step failed.
     """
     current = current_step(engine)
     steps = known_steps()
-    if current == steps[-1]:
-        return steps[-1]
+    target = to or steps[-1]
+    if current == target:
+        return target
     if current is not None and current not in steps:
         raise from_future(current)
     address = engine.url.render_as_string(hide_password=False)
     made = subprocess.run(
-        [sys.executable, "-P", "-m", "luxx.store.migrate"],
+        [sys.executable, "-P", "-m", "luxx.store.migrate", *([to] if to else [])],
         input=address.encode(),
         capture_output=True,
         check=False,
@@ -58,7 +64,7 @@ def bring_up(engine: Engine) -> str:
         raise DatabaseFromFuture(upgraded.refused)
     if upgraded.failed is not None:
         raise UpgradeFailed(
-            f"the database could not be brought from step '{current or 'none'}' to '{steps[-1]}' and is "
+            f"the database could not be brought from step '{current or 'none'}' to '{target}' and is "
             f"as it was: {redact(upgraded.failed)}"
         )
     if upgraded.copy is not None:

@@ -14,10 +14,12 @@ import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.question import Question
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
     "CommandPermission",
+    "NeedsAnswer",
     "Risk",
     "ToolCall",
     "ToolContext",
@@ -27,6 +29,18 @@ __all__ = [
     "ToolSource",
     "ToolSpec",
 ]
+
+
+class NeedsAnswer(BaseException):
+    """A signal, not an error: the call cannot go on until its run's person has answered `question`.
+
+    It passes through everything that does not mean to catch it; once there is an answer, the tool runs anew.
+    """
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.question = question
+
 
 # The narrowest of what model vendors accept as a function's name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -46,12 +60,19 @@ def never_cancelled() -> bool:
     return False
 
 
-class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """For whom a tool runs, and its three ways to the outside.
+async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any]) -> dict[str, Any]:
+    """The `approve` of a call that a person makes by hand: whoever calls has approved."""
+    return arguments
 
-    `ask` puts a question to the run's person, `emit` reports progress to the run, `cancelled` says
-    whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true
-    when the tool has overrun its time.
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom a tool runs, and its ways to the outside.
+
+    `ask` puts a question to the run's person: an asynchronous tool gets the answer by being run again from
+    its beginning, so it asks before it does anything. `approve` gives the arguments that a person allows the
+    tool to run with, or raises ToolFailed; the executor calls it. `emit` reports progress to the run,
+    `cancelled` says whether to stop: a long synchronous tool looks at it between pieces of work. It also
+    becomes true when the tool has overrun its time.
     """
 
     user_id: int
@@ -60,6 +81,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path | None = None
     run_id: str | None = None
     ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
+    approve: "Callable[[ToolDefinition, dict[str, Any]], Awaitable[dict[str, Any]]]" = caller_approves
     emit: Callable[[dict[str, Any]], None] = emit_nothing
     cancelled: Callable[[], bool] = never_cancelled
 
@@ -68,7 +90,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A tool. `handler(arguments, context)`, sync or async, returns data or a ToolResult, or raises.
 
     `repeatable`: running it again with the same arguments changes nothing and gives the same answer
-    for as long as the cache lives. `timeout` in seconds; None: the configured one.
+    for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
+    is to ask the run's person, so nobody is asked whether it may.
     """
 
     name: str
@@ -80,6 +103,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     risk: Risk = Risk.LOW
     repeatable: bool = False
     timeout: float | None = None
+    only_asks: bool = False
 
     @property
     def is_async(self) -> bool:

@@ -1,6 +1,6 @@
-"""The one way every tool call goes: find, permit, read, check, remember, run in time, cut, record.
+"""The one way every tool call goes: find, permit, read, check, approve, remember, run in time, cut, record.
 
-Not here: rules and questions (permissions), where results are kept for good (runs).
+Not here: how a person is asked, and where results are kept for good (runs).
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from luxx.clock import timestamp
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
 from luxx.tools.cache import ResultCache, cache_key
-from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import CutOutput, cut_output
 from luxx.tools.workers import Overrun, Workers
-from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.tool import Risk, ToolCall, ToolResult
 
 # All users together may run this many times what one may, so that slow tools of one leave room for others.
 _USERS_AT_ONCE = 16
@@ -30,6 +30,7 @@ _MAX_PARALLEL = 32
 # How long a cancelled asynchronous tool may take to clean up before it is left alone.
 _GRACE_SECONDS = 1.0
 _READ_RESULT_TOOL = "result_read"
+_RISKS = list(Risk)
 
 
 class _Stopped(Exception):
@@ -60,6 +61,7 @@ class ToolExecutor:
         self._on_call = on_call
         self.registry = registry
         self._config = config
+        self._ask_from = _RISKS.index(Risk(config.ask_from))
         self._clock = clock
         self._now = now
         self._cache = ResultCache(config.cache_ttl, clock)
@@ -70,25 +72,19 @@ class ToolExecutor:
         """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
         started_at, start = self._now(), self._clock()
         status, output, problems = CallStatus.CANCELLED, CutOutput(result=ToolResult.fail("cancelled")), {}
+        has_ended = True
         try:
             status, output = await self._carry_out(call, context)
         except _Stopped as stop:
             status, problems = stop.status, stop.problems
             output = CutOutput(result=ToolResult.fail(stop.words))
+        except NeedsAnswer:
+            has_ended = False
+            raise
         finally:
             duration_ms = round((self._clock() - start) * 1000)
-            self._record(
-                CallRecord(
-                    call_id=call.call_id,
-                    name=call.name[:64],
-                    user_id=context.user_id,
-                    run_id=context.run_id,
-                    started_at=started_at,
-                    ended_at=self._now(),
-                    duration_ms=duration_ms,
-                    status=status,
-                )
-            )
+            if has_ended:
+                self._record(_record(call, context, started_at, self._now(), duration_ms, status))
         return Executed(
             call_id=call.call_id,
             name=call.name,
@@ -103,6 +99,15 @@ class ToolExecutor:
         self._history.add(record)
         if self._on_call is not None:
             self._on_call(record)
+
+    def needs_approval(self, tool: ToolDefinition) -> bool:
+        """Whether a person has to allow each run of it that a model asks for."""
+        return not tool.only_asks and _RISKS.index(tool.risk) >= self._ask_from
+
+    def asks_first(self, name: str) -> bool:
+        """Whether a call of this tool asks a person before it does anything."""
+        tool = self.registry.get(name)
+        return tool is not None and (tool.only_asks or self.needs_approval(tool))
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
         """One after the other."""
@@ -163,6 +168,8 @@ class ToolExecutor:
 
     async def _carry_out(self, call: ToolCall, context: ToolContext) -> tuple[CallStatus, CutOutput]:
         tool, arguments = self._admit(call, context)
+        if self.needs_approval(tool):
+            arguments = await self._approved(tool, arguments, context)
         key = None
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
@@ -187,10 +194,20 @@ class ToolExecutor:
                 f"yours is {int(held)} ({held.name})",
             )
         arguments = _read_arguments(call.arguments)
-        if problems := check.problems(arguments):
-            words = f"{tool.name} was not run: {'; '.join(problems.values())}"
-            raise _Stopped(CallStatus.INVALID, words, problems)
+        _require_fit(tool, check.problems(arguments))
         return tool, arguments
+
+    async def _approved(
+        self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+    ) -> dict[str, Any]:
+        """The arguments as a person allows them, which need not be the model's."""
+        try:
+            given = await context.approve(tool, arguments)
+        except ToolFailed as error:
+            raise _Stopped(CallStatus.DENIED, error.message) from error
+        found = self.registry.lookup(tool.name)
+        _require_fit(tool, found[1].problems(given) if found is not None and given is not arguments else {})
+        return given
 
     def _unknown(self, name: str, context: ToolContext) -> str:
         names = [tool.name for tool in self.registry.available_to(context.user_permission_level)]
@@ -219,6 +236,21 @@ class ToolExecutor:
             ref = call.call_id[:128]
             return f'Read on with {_READ_RESULT_TOOL} {{"ref": "{ref}", "offset": …, "limit": …}}.'
         return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
+
+
+def _record(
+    call: ToolCall, context: ToolContext, started_at: str, ended_at: str, duration_ms: int, status: CallStatus
+) -> CallRecord:
+    return CallRecord(
+        call_id=call.call_id,
+        name=call.name[:64],
+        user_id=context.user_id,
+        run_id=context.run_id,
+        started_at=started_at,
+        ended_at=ended_at,
+        duration_ms=duration_ms,
+        status=status,
+    )
 
 
 def _perform(
@@ -257,6 +289,12 @@ async def _cancel(tasks: set["asyncio.Task[Any]"]) -> None:
         task.cancel()
     if running:
         await asyncio.wait(running, timeout=_GRACE_SECONDS)
+
+
+def _require_fit(tool: ToolDefinition, problems: dict[str, str]) -> None:
+    if problems:
+        words = f"{tool.name} was not run: {'; '.join(problems.values())}"
+        raise _Stopped(CallStatus.INVALID, words, problems)
 
 
 def _read_arguments(text: str) -> dict[str, Any]:

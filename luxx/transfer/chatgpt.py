@@ -61,6 +61,8 @@ class _Tree:
         self._parents = {key: name if isinstance(name, str) else None for key, name in told.items()}
         self._losses = losses
         self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
+        # Once for each: a node may be asked for by as many others as there are, and may be long.
+        self._kept = {key for key in self._nodes if self._has_something(key)}
         self._home: dict[str, str] = {}
         self.messages: list[DraftMessage] = []
         self.instructions: dict[str, None] = {}
@@ -117,6 +119,9 @@ class _Tree:
         return said_by(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
 
     def _is_kept(self, key: str) -> bool:
+        return key in self._kept
+
+    def _has_something(self, key: str) -> bool:
         said = self._said[key]
         if said.kind in (Kind.NOTHING, Kind.INSTRUCTIONS):
             return False

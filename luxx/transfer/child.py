@@ -15,6 +15,7 @@ import msgspec
 
 from luxx.transfer import chatgpt, claude, own
 from luxx.transfer.arranging import arranged
+from luxx.transfer.bounds import keep_within_bounds
 from luxx.transfer.document import FORMAT, ImportReport, Loss, Skipped
 from luxx.transfer.draft import Draft, Json, Losses, Unusable, object_of, title_of
 from luxx.transfer.reading import Element, Unreadable, read_file
@@ -102,6 +103,7 @@ class Reader:
             raise Unusable("it has no messages")
         if len(draft.messages) > MOST_MESSAGES_OF_ONE:
             raise Unusable(f"it has more than {MOST_MESSAGES_OF_ONE:,} messages")
+        keep_within_bounds(draft)
         return draft
 
     def _store(self, draft: Draft) -> None:

@@ -145,6 +145,7 @@ class StepWriter:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._open: dict[str, str] = {}
+        self._called: list[str] = []
 
     def new_call_id(self) -> str:
         """An id for a call that came without one."""
@@ -152,7 +153,10 @@ class StepWriter:
 
     def open_call(self) -> tuple[str, str] | None:
         """Id and name of the latest call that can still get a result."""
-        return next(reversed(self._open.items()), None)
+        # Not the last of the dict: it would pass over all that was taken out at its end, each time.
+        while self._called and self._called[-1] not in self._open:
+            self._called.pop()
+        return (self._called[-1], self._open[self._called[-1]]) if self._called else None
 
     def say(self, type_: StepType, text: str, *, is_apart: bool = True) -> None:
         """Text or thinking. `is_apart`: text begins a paragraph where it follows other text."""
@@ -167,6 +171,7 @@ class StepWriter:
             Step(id="", index=0, type=StepType.TOOL_CALL, id_ref=call_id, name=name, arguments=arguments)
         )
         self._open[call_id] = name
+        self._called.append(call_id)
 
     def result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
         """A result; one without its call gets one, because no model takes it else."""
@@ -192,4 +197,5 @@ class StepWriter:
         if step.type != StepType.TOOL_RESULT and index and self.steps[-1].type == StepType.TOOL_RESULT:
             # The results end a completion: what it called and got no answer to stays without one.
             self._open.clear()
+            self._called.clear()
         self.steps.append(msgspec.structs.replace(step, id=step_id(index), index=index))

@@ -4,7 +4,7 @@ A transaction, so that the tree is whole whatever is written meanwhile; a file, 
 keeps no transaction open and a long conversation takes no memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 import msgspec
@@ -129,9 +129,3 @@ def _attachments(connection: Connection, message_id: str, content: UserContent) 
             )
         )
     return exported
-
-
-def chunks(file: IO[bytes], size: int = 64 * 1024) -> Iterator[bytes]:
-    """A file's content from where it stands."""
-    while data := file.read(size):
-        yield data

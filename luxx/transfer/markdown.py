@@ -25,7 +25,12 @@ def head_of(conversation: ConversationView, elsewhere: int) -> str:
     if conversation.tags:
         lines.append(f"- tags {inline(', '.join(conversation.tags))}")
     if elsewhere:
-        lines.append(f"- {elsewhere} more messages are on other branches, which are not shown here")
+        many = (
+            "1 more message is on another branch, which is"
+            if elsewhere == 1
+            else (f"{elsewhere:,} more messages are on other branches, which are")
+        )
+        lines.append(f"- {many} not shown here")
     if conversation.system_prompt:
         lines += ["", *folded("Instructions", conversation.system_prompt)]
     return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from luxx.clock import new_id
 from luxx.files.pictures import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, image_type
 from luxx.transfer.document import VERSION, ExportDocument, ExportedAttachment, ExportedMessage
 from luxx.transfer.draft import (
+    MOST_CHARACTERS,
     TITLE_LENGTH,
     Draft,
     DraftMessage,
@@ -34,6 +35,9 @@ MOST_NOTES = 2_000_000
 """Characters of one message's replay notes as JSON; an adapter's are some thousands."""
 
 TOO_LARGE = "attached images past what a message takes"
+
+MOST_NAMED = 10_000
+"""Characters of a call's name and id, as of an answer of a model; other steps have none."""
 
 MOST_BASE64 = (MAX_IMAGE_BYTES + 2) // 3 * 4
 """Characters of the longest image that is taken."""
@@ -149,6 +153,9 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
     kept: list[Step] = []
     called: set[Any] = set()
     for step in steps:
+        if _is_too_long(step):
+            losses.add("steps with a name or arguments past what is stored")
+            continue
         if step.type == StepType.TOOL_RESULT:
             if step.id_ref not in called:
                 losses.add("tool results that belong to no call")
@@ -168,6 +175,14 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
             msgspec.structs.replace(step, id=step_id(index), index=index, status=status, content=content)
         )
     return kept
+
+
+def _is_too_long(step: Step) -> bool:
+    """Whether no run would have stored it; cut, its arguments would be no JSON, and its id another's."""
+    told = (step.name, step.id_ref, step.level)
+    arguments = step.arguments if isinstance(step.arguments, str) else ""
+    named = sum(len(text) for text in told if isinstance(text, str))
+    return named > MOST_NAMED or len(arguments) > MOST_CHARACTERS
 
 
 def _iso(moment: datetime) -> str:

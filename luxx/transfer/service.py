@@ -10,12 +10,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import IO
 
 import msgspec
 import structlog
+from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.clock import id_at, new_id
@@ -33,6 +34,9 @@ READ_SECONDS = 600.0
 MOST_AT_ONCE = 2
 """Files read at the same time: each may take the memory that `child.py` says."""
 
+MOST_EXPORTS = 2
+"""Exports that are written at the same time: each keeps one of the threads that read the database."""
+
 WAIT_SECONDS = 60.0
 RETRY_SECONDS = 10
 UNPACKED = 10
@@ -46,11 +50,12 @@ _outcome = msgspec.json.Decoder(Outcome)
 
 
 class Download(msgspec.Struct, frozen=True, kw_only=True):
-    """An export; `file` stands at its beginning and is the receiver's to close."""
+    """An export; `file` stands at its beginning. Who receives it calls `close`; then another may begin."""
 
     file: IO[bytes]
     size: int
     title: str
+    close: Callable[[], None]
 
 
 class TransferService:
@@ -62,6 +67,8 @@ class TransferService:
         self._config = config
         self._forget_runs = forget_runs
         self._importing: set[int] = set()
+        self._exporting: set[int] = set()
+        self._written_now = 0
         self._reading = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def open(self) -> None:
@@ -80,11 +87,14 @@ class TransferService:
         await asyncio.to_thread(forget, self._store, self._forget_runs, left)
 
     async def export_json(self, caller: Caller, conversation_id: str) -> Download:
-        """The conversation with all its branches, as a document that an import reads."""
+        """The conversation with all its branches, as a document that an import reads.
+
+        Raises TooMany while another export of the caller's is written or sent, or two of others are written.
+        """
         return await self._export(caller, conversation_id, write_json)
 
     async def export_markdown(self, caller: Caller, conversation_id: str) -> Download:
-        """The selected path of the conversation, for people."""
+        """The selected path of the conversation, for people. Raises TooMany as `export_json` does."""
         return await self._export(caller, conversation_id, write_markdown)
 
     @contextlib.asynccontextmanager
@@ -113,15 +123,44 @@ class TransferService:
         return read.report
 
     async def _export(self, caller: Caller, conversation_id: str, write: Export) -> Download:
-        file = self._new_file()
+        self._check_exports(caller)
+        self._exporting.add(caller.user_id)
         try:
-            title = await self._store.read(lambda session: write(session, caller, conversation_id, file))
+            file = self._new_file()
         except BaseException:
+            self._exporting.discard(caller.user_id)
+            raise
+
+        def close() -> None:
             file.close()
+            self._exporting.discard(caller.user_id)
+
+        try:
+            title = await self._written(lambda session: write(session, caller, conversation_id, file))
+        except BaseException:
+            close()
             raise
         size = file.tell()
         file.seek(0)
-        return Download(file=file, size=size, title=title)
+        return Download(file=file, size=size, title=title, close=close)
+
+    def _check_exports(self, caller: Caller) -> None:
+        if caller.user_id in self._exporting:
+            raise _export_active("an export of yours is going on; wait for its end")
+        if self._written_now >= MOST_EXPORTS:
+            raise _export_active("the server is busy with other exports")
+
+    async def _written(self, write: Callable[[Session], str]) -> str:
+        """`write` in a thread of the store's. Until that ends it counts, whether anybody waits or not."""
+        self._written_now += 1
+        reading = asyncio.ensure_future(self._store.read(write))
+        reading.add_done_callback(self._end_writing)
+        return await asyncio.shield(reading)
+
+    def _end_writing(self, reading: asyncio.Future[str]) -> None:
+        self._written_now -= 1
+        if not reading.cancelled():
+            reading.exception()  # Where nobody waits any more, nobody is to be told.
 
     def _new_file(self) -> IO[bytes]:
         self._data_dir.mkdir(parents=True, exist_ok=True)
@@ -162,6 +201,10 @@ class TransferService:
                 hidden = self._store.read_now(lambda session: hidden_of(session, caller.user_id, import_id))
                 forget(self._store, self._forget_runs, hidden)
             raise
+
+
+def _export_active(sentence: str) -> TooMany:
+    return TooMany(sentence, retry_after=RETRY_SECONDS, kind="export_active")
 
 
 async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcome:

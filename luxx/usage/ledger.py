@@ -3,8 +3,7 @@
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import func, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, func, insert, select
 
 from luxx.clock import utc_now
 from luxx.store.tables import table_of
@@ -37,10 +36,10 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     cost: float
 
 
-def record(session: Session, entry: UsageEntry) -> None:
+def record(connection: Connection, entry: UsageEntry) -> None:
     """Adds a completion to the ledger, in the transaction that logs its end."""
     usage = entry.usage
-    session.connection().execute(
+    connection.execute(
         _insert,
         {
             "user_id": entry.user_id,
@@ -62,9 +61,9 @@ def record(session: Session, entry: UsageEntry) -> None:
     )
 
 
-def spent_since(session: Session, user_id: int, since: datetime) -> Spent:
+def spent_since(connection: Connection, user_id: int, since: datetime) -> Spent:
     """What a user's completions used from `since` on."""
-    row = session.execute(
+    row = connection.execute(
         select(
             func.coalesce(func.sum(UsageRow.prompt_tokens + UsageRow.completion_tokens), 0),
             func.coalesce(func.sum(UsageRow.cost), 0.0),

@@ -1,8 +1,8 @@
-"""The ledger's rows: one for each completion that a provider may bill."""
+"""The ledger's rows, one for each completion that a provider may bill, and what is set aside before."""
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy import Float, ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
@@ -38,3 +38,22 @@ class UsageRow(Base):
     cost: Mapped[float | None] = mapped_column()
     is_estimated: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ReserveRow(Base):
+    """The most that a run's model call under way can take, set aside until its line is in the ledger.
+
+    A run makes one call at a time. `model` and `provider_id` are for the line of a call that ended with its
+    process. There is no key to the user: the run's own goes with them, and a lock less is taken.
+    """
+
+    __tablename__ = "usage_reserves"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    user_id: Mapped[int] = mapped_column(index=True)
+    provider_id: Mapped[int | None] = mapped_column()
+    model: Mapped[str] = mapped_column(String(200))
+    prompt_tokens: Mapped[int] = mapped_column()
+    completion_tokens: Mapped[int] = mapped_column()
+    cost: Mapped[float | None] = mapped_column(Float)
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -14,12 +14,14 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import Tenant, User
+from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow
 from luxx.errors import InvalidInput, NotAllowed
 from luxx.providers.addresses import is_operator
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import visible_to
 from luxx.store.engine import Store
+from luxx.usage.allowance import UsageLimits, read_limits
 from luxx.usage.models import UsageRow
 from luxx.wire.run import RunKind
 
@@ -103,8 +105,10 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 class UsageService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: LimitsConfig, iterations: int) -> None:
         self._store = store
+        self._limits = limits
+        self._iterations = iterations
 
     async def report(self, caller: Caller, query: UsageQuery) -> UsageReport:
         """Raises InvalidInput for days in the wrong order, NotAllowed for a scope above the caller."""
@@ -114,6 +118,12 @@ class UsageService:
             )
         _check_scope(caller, query.scope)
         return await self._store.read(lambda session: _report(session, caller, query))
+
+    async def limits(self, caller: Caller) -> UsageLimits:
+        """What the caller may still spend."""
+        return await self._store.read(
+            lambda session: read_limits(session, caller, self._limits, self._iterations)
+        )
 
 
 def _check_scope(caller: Caller, scope: Scope) -> None:

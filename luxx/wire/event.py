@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
 from luxx.wire.run import Run
 from luxx.wire.step import Step
 from luxx.wire.usage import Usage
@@ -51,6 +52,35 @@ class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
     message: str
 
 
+class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
+    """The run waits for a person. `call_id` is the tool call that asks; the rest as in `Question`."""
+
+    question_id: str
+    call_id: str
+    kind: QuestionKind
+    prompt: str
+    options: list[Option]
+    multiple: bool
+    required: bool
+    timeout_seconds: int | None
+    tool: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    risk: str | UnsetType = UNSET
+    question_type: str | UnsetType = UNSET
+    decision_type: str | UnsetType = UNSET
+    context: str | UnsetType = UNSET
+
+
+class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):
+    """A question has its answer. `arguments` are those that a person put in place of the model's."""
+
+    question_id: str
+    answer: Answer
+    answered_by: AnsweredBy
+    note: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """`code` is the error's class, as `detail.kind` of an answer."""
 
@@ -75,7 +105,7 @@ class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     status: DoneStatus
 
 
-Event = ProcessStep | CostUpdate | Retrying | Warning | ErrorEvent | Done
+Event = ProcessStep | CostUpdate | Retrying | Warning | QuestionAsked | QuestionAnswered | ErrorEvent | Done
 """Every event that can be in a log."""
 
 

@@ -8,6 +8,16 @@ from msgspec import UNSET, UnsetType
 from luxx.wire.step import Step
 from luxx.wire.tool import ToolCall
 
+MAX_SAID = 1_000_000
+"""Characters that a person can say in one message."""
+
+MAX_ATTACHMENTS = 20
+MAX_ATTACHED_TEXT = 2_000_000
+"""Characters of one text attached to a message."""
+
+MAX_FILE_NAME = 255
+MAX_EXTENSION = 20
+
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """A file sent along with a user's message: a text with its content in full, or an image.

@@ -32,6 +32,7 @@ from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_si
 from luxx.api.settings import SettingsController
 from luxx.api.users import UserController
 from luxx.audit.refusals import Refusals
+from luxx.bus.core import LocalBus
 from luxx.clock import utc_now
 from luxx.config import AuthConfig, LimitsConfig
 from luxx.errors import NotFound
@@ -80,7 +81,7 @@ class House:
             clock=self.clock,
         )
         self.workspaces = Workspaces(str(folder / "workspaces"))
-        changes, departure = AccountChanges(), Departure(cancel_runs_of, hand_over_shared)
+        changes, departure = AccountChanges(LocalBus("here")), Departure(cancel_runs_of, hand_over_shared)
         self.refusals = Refusals(self.store, clock=self.clock.seconds)
         self.stopped: list[int] = []
         self.accounts = AccountService(

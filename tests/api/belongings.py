@@ -58,12 +58,14 @@ def _conversation(person: Person, ids: Ids, secret: str) -> str:
 
 
 def _message(person: Person, ids: Ids, secret: str) -> str:
-    """The user's own, which has a file; what answers it has called a tool."""
-    body = {
-        "conversation_id": ids["conversation_id"],
-        "content": f"use a tool: {secret}",
-        "attachments": [{"file_id": ids["file_id"]}],
-    }
+    """The user's own, which has a file; what answers it has called a tool. The one before was asked back."""
+    body = {"conversation_id": ids["conversation_id"], "content": f"ask me: {secret}"}
+    run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    (question,) = person.good("GET", f"/runs/{run_id}/questions?status=open")["items"]
+    person.good("POST", f"/runs/{run_id}/questions/{question['id']}/answer", json={"answer": secret})
+    with person.http.stream("GET", f"/runs/{run_id}/events") as stream:
+        stream.read()
+    body |= {"content": f"use a tool: {secret}", "attachments": [{"file_id": ids["file_id"]}]}
     return person.good("POST", "/messages", json=body)["parent_id"]
 
 
@@ -73,7 +75,12 @@ def _answer(person: Person, ids: Ids, _secret: str) -> str:
 
 
 def _run(person: Person, ids: Ids, _secret: str) -> str:
-    return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][0]["id"]
+    """The one that asked something back."""
+    return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][-1]["id"]
+
+
+def _question(person: Person, ids: Ids, _secret: str) -> str:
+    return person.good("GET", f"/runs/{ids['run_id']}/questions")["items"][0]["id"]
 
 
 def _same_as(name: str) -> Callable[[Person, Ids, str], Any]:
@@ -92,5 +99,6 @@ KINDS: dict[str, Kind] = {
     "selected_leaf_id": Kind(NO_UUID, _same_as("parent_id")),
     "index": Kind(NO_NUMBER, lambda _person, _ids, _secret: 0),
     "run_id": Kind(NO_UUID, _run),
+    "question_id": Kind(NO_UUID, _question),
     "call_id": Kind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
 }

@@ -11,6 +11,15 @@ from api.server import Server
 from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 CALL_ID = "call-1"
+ASKS = [
+    Call(name="file_list", arguments={}, id=CALL_ID),
+    Call(
+        name="ask_decision",
+        arguments={"decision_type": "confirmation", "context": "Go on?", "options": []},
+        id="call-2",
+    ),
+    Finish(reason="tool_calls"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +38,7 @@ def upstream() -> Iterator[ScriptedProvider]:
                 Finish(),
             ],
         ),
+        Rule(name="asks", when=When(user="ask me", has_tool_result=False), reply=ASKS),
         Rule(
             name="uses a tool",
             when=When(user="use a tool", has_tool_result=False),

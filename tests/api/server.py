@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from prepared import prepare
+
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -72,6 +74,8 @@ class Server:
 
     def launch(self) -> None:
         """Starts it and does not wait."""
+        if "LUXX_DATABASE__URL" not in self._settings:
+            prepare(self.data_dir)
         self._process = subprocess.Popen(
             self.command(),
             cwd=self.folder,

@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from api.conftest import connect
+from api.conftest import ASKS, connect
 from api.person import Person
 from api.server import Server
 from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
 
 RULES = Path(__file__).with_name("schemathesis.toml")
+SHOWN = 500
+"""Characters of a line of the report: addresses may be very long."""
+
 SECONDS = 3000
 SOME_KNOWN = 0.5
 """How often an id is one that there is; else what is behind the first 404 would hardly be reached."""
@@ -26,9 +29,10 @@ SOME_KNOWN = 0.5
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    """A model that lists the files when it is asked to, and says hello to everything else."""
+    """A model that lists the files or asks back when it is asked to, and says hello to everything else."""
     use = [Call(name="file_list", arguments={}, id="call-1"), Counts(prompt=3, completion=2)]
     rules = [
+        Rule(when=When(user="ask me", has_tool_result=False), reply=ASKS),
         Rule(when=When(user="use a tool", has_tool_result=False), reply=[*use, Finish(reason="tool_calls")]),
         Rule(reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()]),
     ]
@@ -56,14 +60,18 @@ def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]
         message = admin.good("POST", "/messages", json={"conversation_id": chat, "content": "use a tool"})
         chats.append(chat)
         messages.append(message["id"])
-    run = admin.good("GET", f"/runs?subject_id={chats[2]}")["items"][0]
+    asking = admin.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": asking, "content": "ask me"}
+    run_id = admin.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    question = admin.good("GET", f"/runs/{run_id}/questions")["items"][0]
     file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
     return {
         "file_id": file["id"],
         "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
         "conversation_id": chats[0],
         "message_id": messages[1],
-        "run_id": run["id"],
+        "run_id": run_id,
+        "question_id": question["id"],
         "call_id": "call-1",
         "provider_id": provider_id,
     }
@@ -109,7 +117,8 @@ def fuzz(
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-30_000:] + done.stderr[-3_000:]
+    shown = "\n".join(line[:SHOWN] for line in done.stdout.splitlines())
+    assert done.returncode == 0, shown[-30_000:] + done.stderr[-3_000:]
     admin.good("GET", "/auth/me")
     assert "request_broke" not in server.output
     assert '"level":"error"' not in server.output

@@ -160,6 +160,7 @@ def test_a_running_run_loses_the_tools_above_the_new_level_at_once(
     assert ("true" in str(there["data"]).lower()) is (how == "not at all"), there
 
 
+@pytest.mark.heavy
 def test_the_command_line_adds_changes_lists_and_deletes(admin: Person, server: Server) -> None:
     tenant = admin.good("POST", "/admin/tenants", json={"name": f"of the line {next(numbers)}"})
     name = f"line{next(numbers)}"

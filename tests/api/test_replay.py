@@ -117,7 +117,7 @@ def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: Person) -> Non
     chat = dora.good("POST", "/conversations", json={})["id"]
     path = f"/conversations/{chat}/execution-status"
     assert dora.good("GET", path) == {
-        "is_running": False, "last_sequence": 0, "current_message_id": None, "run": None,
+        "is_running": False, "is_waiting": False, "last_sequence": 0, "current_message_id": None, "run": None,
     }  # fmt: skip
     with sending(dora, chat, "wait") as stream:
         stream.until("process_step")

@@ -26,11 +26,15 @@ ROUTES = {
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),
     ("GET", "/tools"), ("GET", "/tools/{}"), ("POST", "/tools/{}/execute"), ("DELETE", "/tools/cache"),
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
+    ("GET", "/questions"), ("GET", "/runs/{}/questions"), ("POST", "/runs/{}/questions/{}/answer"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
     ("PUT", "/admin/allowed-hosts"), ("GET", "/health"), ("GET", "/"), ("GET", "/ready"), ("GET", "/metrics"),
-    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/conversations/{}/usage"),
+    ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/usage"), ("GET", "/usage/limits"),
+    ("GET", "/conversations/{}/usage"),
     ("GET", "/conversations/{}/events"), ("GET", "/conversations/{}/execution-status"),
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
+    ("GET", "/admin/processes"),
+    ("POST", "/auth/ticket"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",
@@ -67,7 +71,8 @@ def newest_first(items: list[dict[str, Any]]) -> bool:
 
 def page_of(person: Person, path: str, **query: Any) -> dict[str, Any]:
     page: dict[str, Any] = person.good("GET", path, params=query)
-    assert set(page) == {"items", "total", "page", "page_size"}
+    more = {"has_more"} if path == "/messages" else set[str]()
+    assert set(page) == {"items", "total", "page", "page_size"} | more
     assert page["page"] == query.get("page", 1)
     assert page["page_size"] == query.get("page_size", query.get("limit", 20))
     assert len(page["items"]) <= page["page_size"]
@@ -323,4 +328,5 @@ def test_public_information_is_in_the_envelope(nobody: Person, path: str) -> Non
     data = nobody.good("GET", path)
     assert isinstance(data, dict)
     if path == "/health":
-        assert {"status", "version", "sandbox", "database"} <= set(data)
+        assert {"status", "version", "sandbox", "database", "bus"} <= set(data)
+        assert data["bus"] == "none"

@@ -151,6 +151,13 @@ class Api:
     def new_conversations(self, count: int) -> list[str]:
         return [self._post("/conversations", {})["id"] for _ in range(count)]
 
+    def begin_waiting(self, conversation: str) -> None:
+        """A run that waits for a person: its model calls a tool of high risk."""
+        body = {"conversation_id": conversation, "content": "[[loop=1 tools=bench_risky]]", "tools": True}
+        answer = self._http.post("/messages", json=body)
+        if answer.status_code != 409 or b"run_waiting" not in answer.content:
+            raise RuntimeError(f"the run does not wait: {answer.status_code} {answer.text[:500]}")
+
     def _post(self, path: str, body: object) -> dict[str, str]:
         answer = self._http.post(path, json=body)
         if answer.is_error:

@@ -23,6 +23,7 @@ from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, Server, free_port, luxx_server, server_core, started
 from tests.bench.upstream import Upstream
+from tests.bench.wide import attach_row, streams_row, writes_row
 
 STREAMS = 32
 TOKENS = 250
@@ -356,5 +357,8 @@ ROWS: dict[str, Row] = {
     "chat": chat_row,
     "loop": loop_row,
     "lists": lists_row,
+    "streams": streams_row,
+    "writes": writes_row,
+    "attach": attach_row,
     "idle": idle_row,
 }

@@ -1,5 +1,6 @@
 """Tools that do next to nothing, so that what is measured is what a call costs around them."""
 
+from luxx.tools.core import Risk
 from luxx.tools.factory import tool
 
 
@@ -25,3 +26,9 @@ def bench_three(value: str) -> str:
 def bench_four(value: str) -> list[str]:
     """Splits what it was given into words."""
     return value.split()
+
+
+@tool(risk=Risk.HIGH)
+def bench_risky(value: str) -> str:
+    """Gives back what it was given, once a person has allowed it."""
+    return value

@@ -305,6 +305,7 @@ def test_what_is_not_there_is_not_found(desk: Desk, method: str, path: str, body
     desk.person.bad(method, path, 404, json=body)
 
 
+@pytest.mark.heavy
 def test_another_answer_is_written_to_its_end_by_the_server_after_a_killed_one(tmp_path: Path) -> None:
     with scripted_models(script()) as upstream, Server(tmp_path) as first:
         with Person(first, None).sign_in() as admin:

@@ -14,7 +14,7 @@ from sqlalchemy import event, insert
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import User
 from luxx.clock import utc_now
-from luxx.conversations.lists import conversation_page, message_page
+from luxx.conversations.lists import conversation_page, message_page, messages_before
 from luxx.conversations.search import Search, find
 from luxx.conversations.service import ConversationService
 from luxx.conversations.stored import read_path
@@ -60,7 +60,9 @@ class House:
             self.doomed = seed(connection, talk, [EACH] * DOOMED)
             seed(connection, talk, [0] * LISTED)
         self.leaf = self.store.read_now(
-            lambda session: message_page(session.connection(), ANN, self.long, page=1, page_size=1)[0][0].id
+            lambda session: (
+                message_page(session.connection(), ANN, self.long, page=1, page_size=1).items[0].id
+            )
         )
 
     def looks(self) -> dict[str, Look]:
@@ -70,15 +72,20 @@ class House:
         def search(query: str, **more: Any) -> Look:
             return lambda session: find(session, ANN, Search(query=query, **more), page=1, page_size=2).hits
 
-        def messages(**more: Any) -> Look:
-            return lambda session: message_page(session.connection(), ANN, long, page=1, **more)[0]
+        def page_of(size: int) -> Look:
+            return lambda session: message_page(session.connection(), ANN, long, page=1, page_size=size).items
+
+        def before(size: int) -> Look:
+            return lambda session: (
+                messages_before(session.connection(), ANN, long, limit=size, before=leaf).items
+            )
 
         return {
             "conversations": lambda session: conversation_page(
                 session.connection(), ANN, page=1, page_size=20
             )[0],
-            "messages": messages(page_size=20),
-            "messages before": messages(page_size=100, before=leaf),
+            "messages": page_of(20),
+            "messages before": before(100),
             "path": lambda session: read_path(session.connection(), leaf),
             "a common word": search("common"),
             "a rare word": search("rare"),
@@ -119,13 +126,13 @@ class House:
             if statement.startswith(("SELECT", "WITH")):
                 asked.append((statement, parameters))
 
-        event.listen(self.store.engine, "before_cursor_execute", listen)
+        event.listen(self.store.reading, "before_cursor_execute", listen)
         plans: dict[str, list[str]] = {}
         for name, look in self.looks().items():
             asked.clear()
             self.store.read_now(look)
             plans[name] = [line for each in list(asked) for line in self._plan(*each)]
-        event.remove(self.store.engine, "before_cursor_execute", listen)
+        event.remove(self.store.reading, "before_cursor_execute", listen)
         return plans
 
     def _plan(self, statement: str, parameters: Any) -> list[str]:

@@ -23,10 +23,11 @@ class Frame:
 
 
 class FrameReader:
-    """Bytes in, frames out; counts comment lines."""
+    """Bytes in, frames out; counts comment lines, and notes when a server that stops says to come back."""
 
     def __init__(self) -> None:
         self.comments = 0
+        self.retry_ms: int | None = None
         self.size = 0
         self._rest = b""
 
@@ -41,6 +42,8 @@ class FrameReader:
         for line in block.split("\n"):
             if line.startswith(":"):
                 self.comments += 1
+            elif line.startswith("retry: "):
+                self.retry_ms = int(line.removeprefix("retry: "))
             elif line:
                 name, _, value = line.partition(": ")
                 assert name in ("id", "event", "data"), f"not a field of a frame: {line!r}"
@@ -115,6 +118,10 @@ class Screen:
         else:
             assert index not in self.steps, f"a snapshot of a step that is closed: {frame}"
             key = "arguments" if step["type"] == "tool_call" else "content"
+            if step[key] == "":
+                # What it said is not kept: it begins anew.
+                self._open.pop(index, None)
+                return
             if self.may_fall_behind and index in self._open:
                 assert step[key].startswith(self._open[index]["content"])
             else:

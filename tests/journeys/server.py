@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from prepared import prepare
 
 START_SECONDS = 40.0
 STOP_SECONDS = 20.0
@@ -29,6 +31,11 @@ ENVIRONMENT = {
 
 class LuxxServer:
     """`with` starts it and ends it. The port is a free one and new at each start."""
+
+    command: Sequence[str] = ("serve", "--port", "0")
+    start_seconds = START_SECONDS
+    says_it_is_up = LISTENS
+    """The line by which it says so; what it says there is kept as its `url`."""
 
     def __init__(self, data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
         self.data_dir = data_dir
@@ -62,8 +69,10 @@ class LuxxServer:
         assert not self.is_up
         self._listens.clear()
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        if "LUXX_DATABASE__URL" not in self._environment:
+            prepare(self.data_dir)
         self._process = subprocess.Popen(
-            [Path(sys.executable).parent / "luxx", "serve", "--data-dir", self.data_dir, "--port", "0"],
+            [Path(sys.executable).parent / "luxx", *self.command, "--data-dir", self.data_dir],
             cwd=self.data_dir,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -72,7 +81,7 @@ class LuxxServer:
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
-        if not self._listens.wait(START_SECONDS) or not self.is_up:
+        if not self._listens.wait(self.start_seconds) or not self.is_up:
             self.kill()
             raise AssertionError("the server did not start:\n" + "\n".join(self.lines[-30:]))
 
@@ -110,7 +119,7 @@ class LuxxServer:
         assert process.stdout is not None
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
-            if found := LISTENS.search(line):
+            if found := self.says_it_is_up.search(line):
                 self.url = found.group(1)
                 self._listens.set()
         self._listens.set()

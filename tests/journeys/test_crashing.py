@@ -22,6 +22,8 @@ from luxx.providers.scripted import (
     When,
 )
 
+pytestmark = pytest.mark.heavy
+
 
 def gated_at_the_end(port: int, gate: str) -> Script:
     """Two iterations; the last call has said everything but that it is the end, and waits."""

@@ -17,6 +17,8 @@ from journeys.server import LuxxServer
 from journeys.survivor import Survivor
 from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
 
+pytestmark = pytest.mark.heavy
+
 PEOPLE = 3
 MESSAGES_AT_MOST = 400
 PACE_SECONDS = 0.008

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from journeys.conftest import Traveller
 from journeys.desk import Desk
 from journeys.screen import Screen
@@ -10,6 +12,8 @@ from journeys.scripts import PROSE, says, two_iterations, words
 from journeys.server import LuxxServer
 from journeys.survivor import SOON_SECONDS, Survivor, ended_well, finished_text, seen_to
 from luxx.providers.scripted import ScriptedProvider
+
+pytestmark = pytest.mark.heavy
 
 
 def test_a_cancel_that_was_answered_holds_after_a_kill(own_server: LuxxServer, travel: Traveller) -> None:

@@ -1,11 +1,18 @@
 """Testing a provider: what really answers, and what is wrong if it does not."""
 
+import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 import pytest
 
+from luxx.config import ProvidersConfig
 from luxx.errors import ProviderError, ProviderRefused
+from luxx.providers.adapter import Target
+from luxx.providers.check import check_provider
+from luxx.providers.client import ModelClient
+from luxx.providers.transport import Transport
 from luxx.providers.views import ProviderChanges
 from providers_service.house import ADMIN, ANN, KEY, House, Upstream, new, run
 
@@ -73,5 +80,50 @@ def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(house:
             with pytest.raises(ProviderError) as caught:
                 await service.models(ADMIN, mine.id)
             assert KEY not in str(caught.value) + repr(caught.value.__cause__)
+
+    run(work)
+
+
+class Trickling:
+    """A server that counts tokens for ever and says nothing; models it does not list."""
+
+    def __init__(self) -> None:
+        self.talks: list[asyncio.Task[Any]] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.talks.append(task)
+        lists = (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET")
+        status = b"404 X" if lists else b"200 X\r\ncontent-type: text/event-stream"
+        writer.write(b"HTTP/1.1 %b\r\nconnection: close\r\n\r\n" % status)
+        with contextlib.suppress(OSError):
+            while not lists:
+                writer.write(b'data: {"id": "1", "choices": [], "usage": {"completion_tokens": 1}}\n\n')
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def test_a_server_that_only_counts_tokens_is_given_up_in_time(house: House) -> None:
+    async def work() -> None:
+        upstream = Trickling()
+        server = await asyncio.start_server(upstream.answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        config = ProvidersConfig(idle_timeout_seconds=5)
+        transport = Transport(config, house.guard(f"127.0.0.1:{port}"))
+        target = Target(
+            provider_id=1, provider_type="openai_compatible", base_url=f"http://127.0.0.1:{port}/v1"
+        )
+        async with server:
+            check = await check_provider(ModelClient(transport, config), target, "one", seconds=0.5)
+            await transport.aclose()
+            await asyncio.gather(*upstream.talks)
+        assert len(upstream.talks) == 2
+        assert (check.ok, check.kind) == (False, "unreachable")
+        assert isinstance(check.error, str)
+        assert "no whole answer" in check.error
 
     run(work)

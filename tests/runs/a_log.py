@@ -1,4 +1,4 @@
-"""Realistic logs of chat runs: a model that says and asks anything, tools that end as they like, crashes."""
+"""Realistic logs of chat runs: a model that says and asks anything, tools of all kinds of ends, crashes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.runs.state import ChatState, Next, decide, fold, open_calls, unsettled
+from luxx.runs.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
 from luxx.wire.event import (
     CompletionNote,
     CostUpdate,
@@ -16,9 +16,12 @@ from luxx.wire.event import (
     Event,
     LoggedEvent,
     ProcessStep,
+    QuestionAnswered,
+    QuestionAsked,
     Retrying,
     Warning,
 )
+from luxx.wire.question import AnsweredBy, QuestionKind
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.usage import Usage
 
@@ -67,6 +70,8 @@ def logs(draw: st.DrawFn) -> Log:
                 call_model(draw, log)
             case Next.RUN_TOOLS:
                 run_tools(draw, log)
+            case Next.WAIT:
+                answer_some(draw, log)
             case Next.FINISH:
                 done = Done(message_id="m", token_count=0, usage=log.state.usage, status=DoneStatus.COMPLETED)
                 log.append([done])
@@ -123,6 +128,9 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
         log.append([marked(call, StepStatus.RUNNING) for call in calls])
         if draw(st.integers(0, 4)) == 0:
             return  # The process died here.
+    if draw(st.integers(0, 3)) == 0:
+        ask(draw, log)
+        return
     calls = draw(st.permutations(open_calls(log.state)))[: draw(st.integers(1, len(calls)))]
     entries: list[Entry] = []
     for at, call in enumerate(calls, len(log.state.steps)):
@@ -140,6 +148,40 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
         )
         entries += [marked(call, status), ProcessStep(step=result)]
     log.append(entries)
+
+
+def ask(draw: st.DrawFn, log: Log) -> None:
+    """Some of the open calls cannot go on before a person has answered."""
+    entries: list[Entry] = []
+    for call in open_calls(log.state)[: draw(st.integers(1, 3))]:
+        entries += [
+            marked(call, StepStatus.PENDING),
+            a_question(f"q{len(log.state.asked)}-{call.index}", call),
+        ]
+    log.append(entries)
+
+
+def a_question(question_id: str, call: Step) -> QuestionAsked:
+    return QuestionAsked(
+        question_id=question_id,
+        call_id=str(call.id_ref),
+        kind=QuestionKind.CLARIFICATION,
+        prompt="which?",
+        options=[],
+        multiple=False,
+        required=False,
+        timeout_seconds=60,
+    )
+
+
+def answer_some(draw: st.DrawFn, log: Log) -> None:
+    """One question after the other gets its answer, each in a transaction of its own."""
+    for question in open_questions(log.state)[: draw(st.integers(1, 3))]:
+        log.append([an_answer(question)])
+
+
+def an_answer(question: QuestionAsked) -> QuestionAnswered:
+    return QuestionAnswered(question_id=question.question_id, answer="this", answered_by=AnsweredBy.PERSON)
 
 
 def marked(step: Step, status: StepStatus) -> ProcessStep:

@@ -17,7 +17,7 @@ from luxx.conversations.views import ConversationChange
 from luxx.house import House
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.providers.views import NewProvider
-from luxx.runs.durable import MAX_DRIVES
+from luxx.runs.durable import MAX_LOSSES
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.service import AskingAgain, Sending
 from luxx.wire.run import Run, RunStatus
@@ -34,7 +34,7 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
         local=LocalConfig(enabled=False),
         providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),
-        runs=RunsConfig(lease_seconds=0.4),
+        runs=RunsConfig(lease_seconds=0.4, grace_seconds=5),
         data_dir=str(folder / "data"),
     )
     house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
@@ -119,9 +119,7 @@ def test_a_run_that_was_taken_up_too_often_is_given_up(tmp_path: Path) -> None:
             # As if another server had taken it so often, and died each time.
             taken = update(RunRow).where(RunRow.id == run.id)
             await house.store.write(
-                lambda session: session.execute(
-                    taken.values(fence=MAX_DRIVES, owner="another", lease_until=0.0)
-                )
+                lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
             )
             upstream.release("waiting")
             await check_free(house, caller, run)
@@ -140,9 +138,7 @@ def test_a_run_that_was_given_up_is_deleted_with_its_question_also_when_that_was
         ):
             taken = update(RunRow).where(RunRow.id == run.id)
             await house.store.write(
-                lambda session: session.execute(
-                    taken.values(fence=MAX_DRIVES, owner="another", lease_until=0.0)
-                )
+                lambda session: session.execute(taken.values(fence=5, losses=MAX_LOSSES - 1, owner="another"))
             )
             upstream.release("waiting")
             await told_of(house, caller, run)

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from luxx.runs.state import ChatState, Next, decide, fold, open_calls, unsettled
+from luxx.runs.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.usage import Usage
-from runs.a_log import Log, logs
+from runs.a_log import Log, a_question, an_answer, logs
 
 
 @given(log=logs(), data=st.data())
@@ -51,6 +51,12 @@ def test_what_is_next_always_fits_the_state(log: Log) -> None:
                 assert unsettled(state)
             case Next.RUN_TOOLS:
                 assert open_calls(state)
+                assert not open_questions(state)
+                assert not unsettled(state)
+            case Next.WAIT:
+                assert {question.call_id for question in open_questions(state)} <= {
+                    call.id_ref for call in open_calls(state)
+                }
                 assert not unsettled(state)
             case Next.CALL_MODEL:
                 assert not unsettled(state)
@@ -63,6 +69,20 @@ def test_what_is_next_always_fits_the_state(log: Log) -> None:
                 assert state.iterations > 0
             case Next.NOTHING:
                 pass
+
+
+@given(log=logs())
+def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> None:
+    state = log.state
+    answered = {one.question.question_id: one.answer for one in state.asked if one.answer is not None}
+    again = [
+        LoggedEvent(seq=state.seq + at, event=replace(an_answer(one.question), answer="another"))
+        for at, one in enumerate(state.asked, 1)
+    ]
+    for one in fold(again, state).asked:
+        assert one.answer is not None
+        expected = answered.get(one.question.question_id)
+        assert one.answer == expected if expected else one.answer.answer == "another"
 
 
 @given(log=logs())
@@ -90,10 +110,12 @@ def test_a_call_with_a_result_in_the_log_is_never_run_again(log: Log) -> None:
 def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> None:
     """From any log, a model that now only answers and tools that now work bring it to its end."""
     state = log.state
-    for _ in range(6):
+    for _ in range(7):
         match decide(state):
             case Next.MEND:
                 entries = [_with(step, StepStatus.INTERRUPTED) for step in unsettled(state)]
+            case Next.WAIT:
+                entries = [LoggedEvent(seq=0, event=an_answer(one)) for one in open_questions(state)]
             case Next.RUN_TOOLS:
                 entries = []
                 for at, call in enumerate(open_calls(state), len(state.steps)):
@@ -134,6 +156,8 @@ ANY_STEP = st.builds(
 ANY_ENTRY = st.one_of(
     ANY_STEP.map(lambda step: (ProcessStep(step=step), None)),
     st.just((Warning(message="w"), None)),
+    ANY_STEP.map(lambda step: (a_question("q", step), None)),
+    ANY_STEP.map(lambda step: (an_answer(a_question("q", step)), None)),
     st.just((CostUpdate(usage=Usage()), CompletionNote(finish="stop", usage=Usage()))),
     st.just((CostUpdate(usage=Usage()), None)),
 )
@@ -151,6 +175,8 @@ def test_even_a_log_nobody_would_write_folds_the_same_in_parts(entries: list, da
         assert open_calls(state)
     if todo == Next.MEND:
         assert unsettled(state)
+    if todo == Next.WAIT:
+        assert open_questions(state)
 
 
 def _with(step: Step, status: StepStatus) -> LoggedEvent:

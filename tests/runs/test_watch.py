@@ -5,6 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,12 +16,13 @@ from rows import add_user
 from sqlalchemy import insert
 
 from luxx.clock import new_id, utc_now
+from luxx.runs import watch as module
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.events import RunLog
-from luxx.runs.frames import OpenStep
+from luxx.runs.events import PAGE_BYTES, RunLog
+from luxx.runs.frames import COMMENT, OpenStep
 from luxx.runs.hub import Channel, Frame, Hub
 from luxx.runs.models import RunRow
-from luxx.runs.watch import Watch
+from luxx.runs.watch import BEAT_SECONDS, Watch
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
@@ -329,12 +331,166 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
+def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every_word(
+    store: Store, types: list[StepType]
+) -> None:
+    async def work() -> bytes:
+        hub, run = Hub(), new_run(store)
+        watch = Watch(hub, store, run, accumulated=True)
+        watch.attach_first()
+        async with asyncio.timeout(10):
+            with hub.driven(run.id, 0) as channel, watch.attached():
+                assert b"event: run" in await watch.next()
+                steps = [OpenStep(run.id, index, type_) for index, type_ in enumerate(types)]
+                channel.open_steps.update(enumerate(steps))
+                for _ in range(1000):
+                    for step in steps:
+                        channel.publish(Frame(step.grow("x" * 40), 0, step, "x" * 40))
+                return await watch.next()
+
+    piece = asyncio.run(work())
+    assert len(piece) < 200_000, "twice what was said, and a little"
+    told = [json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]]
+    assert [(step["delta"], step["accumulated"]) for step in told] == [("x" * 40_000, "x" * 40_000)] * len(
+        types
+    )
+
+
+def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
+    """The log of a run, written where nobody here hears of it."""
+    return RunLog(store, Channel(run.id), CancelSignal(), run_id=run.id, fence=1, seq=seq)
+
+
+async def read_up_to(watcher: Watcher, seq: int) -> None:
+    while seq not in watcher.ids:  # noqa: ASYNC110 - bounded by the test's own limit
+        await asyncio.sleep(0)
+
+
+def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere(store: Store) -> None:
+    async def work() -> Watcher:
+        hub, run = Hub(), new_run(store)
+        log = logging_elsewhere(store, run)
+        watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+        async with asyncio.timeout(10):
+            await log.append([Warning(message="asked")])
+            reading = asyncio.create_task(watcher.read())
+            await read_up_to(watcher, 1)
+            await log.append([Warning(message="answered elsewhere")])
+            await log.append([Warning(message="answered here")])
+            hub.tell(run.id, 3)
+            await read_up_to(watcher, 3)
+            hub.close()
+            await reading
+        return watcher
+
+    assert asyncio.run(work()).ids == [1, 2, 3]
+
+
+def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store: Store) -> None:
+    async def work() -> Watcher:
+        hub, run = Hub(), new_run(store)
+        log = logging_elsewhere(store, run)
+        async with asyncio.timeout(10):
+            await log.append([Warning(message="asked")])
+            watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+            with hub.driven(run.id, 1):
+                hub.watch(run.id)
+                await log.append([Warning(message="answered")])
+                hub.tell(run.id, 2)
+                reading = asyncio.create_task(watcher.read())
+                await read_up_to(watcher, 1)
+            await read_up_to(watcher, 2)
+            hub.close()
+            await reading
+        return watcher
+
+    assert asyncio.run(work()).ids == [1, 2]
+
+
+def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Store) -> None:
+    async def work() -> None:
+        hub, run = Hub(), new_run(store)
+        async with asyncio.timeout(10):
+            await logging_elsewhere(store, run).append([Warning(message="w")])
+            watch = Watch(hub, store, run)
+            with watch.attached():
+                assert b"event: run" in await watch.next()
+                reading = asyncio.create_task(watch.next())
+                await asyncio.sleep(0)
+                watch.stop()
+                await reading
+                assert await watch.next() == b""
+
+    asyncio.run(work())
+
+
+def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store) -> None:
+    async def work() -> list[bytes]:
+        hub, run = Hub(), new_run(store)
+        async with asyncio.timeout(20):
+            log = logging_elsewhere(store, run)
+            sizes = [1, 3 * PAGE_BYTES, *[PAGE_BYTES // 10] * 35, 1, 1, 2 * PAGE_BYTES]
+            await log.append([Warning(message="x" * size) for size in sizes])
+            await log.append(
+                [Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)]
+            )
+            ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=log.seq)
+            watch = Watch(hub, store, ended)
+            with watch.attached():
+                pieces: list[bytes] = []
+                while piece := await watch.next():
+                    pieces.append(piece)
+        ids = [int(line[4:]) for piece in pieces for line in piece.splitlines() if line.startswith(b"id: ")]
+        assert ids == list(range(1, log.seq + 1))
+        return pieces
+
+    pieces = asyncio.run(work())
+    assert all(len(piece) < 4 * PAGE_BYTES for piece in pieces)
+    assert 7 <= len(pieces) <= 12
+
+
+def test_a_quiet_stream_says_something_every_15_seconds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        now = 1002.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+        hub, run = Hub(), new_run(store)
+        watch = Watch(hub, store, run)
+        watch.attach_first()
+        async with asyncio.timeout(10):
+            with watch.attached():
+                await watch.next()
+                said, reading = now, asyncio.create_task(watch.next())
+                for beat in range(1, 12):
+                    now = 1000.0 + beat * BEAT_SECONDS
+                    await asyncio.sleep(0)
+                    hub.wake_all()
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    assert now - said <= 15 or reading.done()
+                    if reading.done():
+                        assert reading.result() == COMMENT
+                        assert now - said <= 15
+                        said, reading = now, asyncio.create_task(watch.next())
+                watch.stop()
+                assert await reading == b""
+
+    asyncio.run(work())
+
+
 def test_the_hub_forgets_a_run_that_nobody_drives_or_watches(store: Store) -> None:
     hub = Hub()
     with hub.driven("r", 0) as driven:
-        with hub.watched("r") as watched:
+        for _ in range(2):
+            watched = hub.watch("r")
             assert watched is driven
-        with hub.watched("r") as again:
-            assert again is driven
-    with hub.watched("r") as later:
-        assert later is not driven
+            hub.unwatch(watched)
+    later = hub.watch("r")
+    assert later is not driven
+    assert hub.watch("r") is later
+    hub.unwatch(later)
+    assert hub.is_watched("r")
+    hub.unwatch(later)
+    assert hub.watch("r") is not later

@@ -73,8 +73,10 @@ def test_many_tasks_of_one_loop_lose_no_write_and_read_what_they_wrote(store: St
     assert store.read_now(count) == 200
 
 
-def test_a_failure_undoes_its_own_write_and_no_other(store: Store) -> None:
+@pytest.mark.parametrize("others", ["write", "write_rows"])
+def test_a_failure_undoes_its_own_write_and_no_other(store: Store, others: str) -> None:
     """Writes that fail after having written, beside writes that are right, in the same commits."""
+    write_other = getattr(store, others)
 
     def fails(session: Any) -> None:
         session.execute(insert(notes).values(text="must not stay"))
@@ -84,8 +86,8 @@ def test_a_failure_undoes_its_own_write_and_no_other(store: Store) -> None:
         jobs: list[Any] = []
         for number in range(40):
             jobs.append(store.write(put(f"good {number}")))
-            jobs.append(store.write(fails))
-            jobs.append(store.write(put("good 0") if number else put("first")))
+            jobs.append(write_other(fails))
+            jobs.append(write_other(put("good 0") if number else put("first")))
         return await asyncio.gather(*jobs, return_exceptions=True)
 
     results = run(work())
@@ -94,6 +96,50 @@ def test_a_failure_undoes_its_own_write_and_no_other(store: Store) -> None:
     assert sorted(kept) == sorted([f"good {number}" for number in range(40)] + ["first"])
     assert sum(isinstance(result, ValueError) for result in results) == 40
     assert sum(isinstance(result, IntegrityError) for result in results) == 39
+
+
+def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path: Path) -> None:
+    """As a full disk does: SQLite then rolls back by itself, and a savepoint is no longer there."""
+    engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
+    metadata.create_all(engine)
+    store = Store(engine)
+    holds = threading.Event()
+
+    def waits(_connection: Any) -> None:
+        holds.wait(10)
+
+    def ends_all(connection: Any) -> None:
+        connection.exec_driver_sql("ROLLBACK")
+        raise OperationalError("INSERT", {}, OSError("database or disk is full"))
+
+    async def work() -> list[Any]:
+        first = asyncio.create_task(store.write_rows(waits))
+        await asyncio.sleep(0.05)  # Those below stand in the line together.
+        rest = [store.write_rows(each) for each in (put("before"), ends_all, put("after"))]
+        jobs = [asyncio.create_task(each) for each in rest]
+        await asyncio.sleep(0.05)
+        holds.set()
+        return await asyncio.gather(first, *jobs, return_exceptions=True)
+
+    try:
+        held, *told = run(work())
+        assert held is None
+        assert [type(each) for each in told] == [OperationalError] * 3
+        assert store.read_now(count) == 0
+        store.write_now(put("later"))
+        assert store.read_now(all_notes) == ["later"]
+    finally:
+        store.close()
+
+
+def test_who_reads_cannot_write_on_sqlite(store: Store) -> None:
+    if store.is_sqlite:
+        with pytest.raises(OperationalError, match="readonly"):
+            store.read_now(put("never"))
+        with pytest.raises(OperationalError, match="readonly"):
+            run(store.read_rows(put("never")))
+    store.write_rows_now(put("now"))
+    assert run(store.read_rows(all_notes)) == ["now"]
 
 
 def test_a_broken_statement_leaves_the_store_as_good_as_before(store: Store) -> None:

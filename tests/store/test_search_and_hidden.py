@@ -83,15 +83,15 @@ def test_whether_something_is_hidden_is_read_from_an_index_and_asked_of_no_hit_w
         asked.append((statement, parameters))
 
     put(store, titles=1, messages=5)
-    event.listen(store.engine, "before_cursor_execute", listen)
+    event.listen(store.reading, "before_cursor_execute", listen)
     assert find(store).total == 6
     assert not [statement for statement, _ in asked if "NOT EXISTS" in statement]
     asked.clear()
-    event.remove(store.engine, "before_cursor_execute", listen)
+    event.remove(store.reading, "before_cursor_execute", listen)
     put(store, titles=1, messages=5, import_id=new_id())
-    event.listen(store.engine, "before_cursor_execute", listen)
+    event.listen(store.reading, "before_cursor_execute", listen)
     assert find(store).total == 6
-    event.remove(store.engine, "before_cursor_execute", listen)
+    event.remove(store.reading, "before_cursor_execute", listen)
     assert [statement for statement, _ in asked if "NOT EXISTS" in statement]
     if store.is_sqlite:
         assert [

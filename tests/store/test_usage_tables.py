@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.models import Tenant, User
 from luxx.clock import timestamp, utc_now
+from luxx.config import LimitsConfig
 from luxx.conversations.models import ConversationRow
 from luxx.house import House
 from luxx.runs.models import RunEventRow, RunRow
@@ -55,7 +56,7 @@ def entry(**more: Any) -> UsageEntry:
 def reported(engine: Engine, **query: Any) -> UsageReport:
     store = Store(engine)
     try:
-        return asyncio.run(UsageService(store).report(ANN, UsageQuery(**query)))
+        return asyncio.run(UsageService(store, LimitsConfig(), 10).report(ANN, UsageQuery(**query)))
     finally:
         store.close()
 
@@ -135,10 +136,10 @@ def test_who_is_deleted_leaves_what_was_spent(engine: Engine) -> None:
     migrate(engine)
     with Session(engine) as session:
         add_user(session)
-        record(session, entry())
-        record(session, entry(cost=None, is_estimated=True))
+        record(session.connection(), entry())
+        record(session.connection(), entry(cost=None, is_estimated=True))
         session.commit()
-        assert spent_since(session, 1, utc_now() - timedelta(minutes=1)).tokens == 220
+        assert spent_since(session.connection(), 1, utc_now() - timedelta(minutes=1)).tokens == 220
         session.execute(delete(User))
         session.commit()
     by_user = reported(engine, scope=Scope.TENANT, group_by=GroupBy.USER)
@@ -159,7 +160,7 @@ def test_every_grouping_pages_and_sums_alike(engine: Engine) -> None:
         add_user(session)
         for number in range(6):
             more = {"subject_id": f"chat-{number}", "model": f"m{number}", "provider_id": number or None}
-            record(session, entry(**more, cost=None if number == 3 else number / 10))
+            record(session.connection(), entry(**more, cost=None if number == 3 else number / 10))
         session.commit()
     for group_by in (GroupBy.CONVERSATION, GroupBy.MODEL, GroupBy.PROVIDER):
         pages = [reported(engine, group_by=group_by, page=page, page_size=4) for page in (1, 2, 3)]

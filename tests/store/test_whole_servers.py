@@ -20,6 +20,8 @@ from api.streams import attached, sending
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
 
+pytestmark = pytest.mark.heavy
+
 SECRET = "a secret that all servers of one database share, long enough"
 CUT_SECONDS = 5.0
 
@@ -42,6 +44,16 @@ def test_a_second_server_on_the_same_data_directory_is_refused_with_a_sentence(t
             person.good("GET", "/ready")
     with Server(tmp_path, data_dir=first.data_dir) as third, Person(third, None) as person:
         person.good("GET", "/ready")
+
+
+def test_a_second_data_directory_with_the_same_sqlite_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    settings = {"LUXX_DATABASE__URL": f"sqlite:///{tmp_path}/elsewhere/luxx.db"}
+    (tmp_path / "second").mkdir()
+    with Server(tmp_path, **settings):
+        refused = luxx(tmp_path / "second", "serve", "--port", "0", "--data-dir", "own", **settings)
+    assert refused.returncode != 0
+    assert f"another Luxx server is using {tmp_path}/elsewhere/luxx.db" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_a_server_that_was_killed_leaves_its_directory_free(tmp_path: Path) -> None:

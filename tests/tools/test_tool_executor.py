@@ -11,10 +11,19 @@ import pytest
 
 from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition, ToolRegistry, ToolResult
+from luxx.tools.core import (
+    CommandPermission,
+    NeedsAnswer,
+    ToolContext,
+    ToolDefinition,
+    ToolRegistry,
+    ToolResult,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
+from luxx.wire.question import Question, QuestionKind
+from luxx.wire.tool import Risk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0
@@ -27,7 +36,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_exists": {"path": "a.txt"},
     "file_grep": {"pattern": "a"},
     "process_data": {"data": [1], "operation": "minify"},
+    "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
+    "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},
 }
+
+
+async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": "left"}
 
 
 def define(name: str, handler: Callable[..., Any], **more: Any) -> ToolDefinition:
@@ -46,7 +61,7 @@ def executor_of(
 def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = context_of(level)
+    context = msgspec.structs.replace(context_of(level), ask=answer_left)
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))
@@ -511,3 +526,57 @@ def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: An
     executor.registry.register(define("result_read", lambda arguments, context: None))
     done = asyncio.run(executor.execute(call("big", call_id="abc"), context_of(run_id="r")))
     assert 'result_read {"ref": "abc"' in done.result.data
+
+
+# --- people -----------------------------------------------------------------------------------------
+
+QUESTION = Question(kind=QuestionKind.PERMISSION, prompt="May it?")
+
+
+async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+    raise NeedsAnswer(QUESTION)
+
+
+@pytest.mark.parametrize("ask_from", list(Risk))
+@pytest.mark.parametrize("risk", list(Risk))
+def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
+    risk: Risk, ask_from: Risk, context_of: Any, call: Any
+) -> None:
+    ran: list[str] = []
+    executor = executor_of(
+        define("act", lambda arguments, context: ran.append("act"), risk=risk), ask_from=ask_from
+    )
+    context = msgspec.structs.replace(context_of(), approve=ask_the_person)
+    asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
+    assert executor.asks_first("act") is asks
+    if asks:
+        with pytest.raises(NeedsAnswer):
+            asyncio.run(executor.execute(call("act", {}), context))
+        assert ran == []
+        assert executor.get_history() == []
+    else:
+        assert asyncio.run(executor.execute(call("act", {}), context)).result.success
+
+
+def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(context_of: Any, call: Any) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
+    act = ToolDefinition(
+        name="act", description="d", parameters=schema, handler=lambda given, _: given["n"], risk=Risk.HIGH
+    )
+
+    def done_with(given: dict[str, Any]) -> Executed:
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+            return given
+
+        context = msgspec.structs.replace(context_of(), approve=approve)
+        return asyncio.run(executor_of(act).execute(call("act", {"n": 1}), context))
+
+    assert done_with({"n": 2}).result.data == 2
+    assert done_with({"n": "two"}).status == CallStatus.INVALID
+
+
+def test_a_tool_that_only_asks_is_never_asked_about(context_of: Any, call: Any) -> None:
+    executor = executor_of(*builtin_tools(), ask_from="low")
+    context = msgspec.structs.replace(context_of(), approve=ask_the_person, ask=answer_left)
+    done = asyncio.run(executor.execute(call("ask_decision", ARGUMENTS["ask_decision"]), context))
+    assert done.result.data == {"answer": "left"}

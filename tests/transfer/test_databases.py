@@ -25,6 +25,7 @@ from luxx.conversations.room import stored_size
 from luxx.conversations.service import ConversationService
 from luxx.conversations.stored import read_path_ids
 from luxx.errors import Conflict, InvalidInput
+from luxx.providers.models import ProviderRow
 from luxx.runs.admission import RUNS_AT_ONCE, forget_runs, forget_runs_of
 from luxx.runs.models import RunRow
 from luxx.store.engine import Store, open_engine, resolve_url
@@ -33,6 +34,8 @@ from luxx.transfer.service import STALE_SECONDS, TransferService
 from luxx.transfer.writing import write_hidden
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
+
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 
 __all__ = ["database_url", "postgresql"]
 
@@ -94,8 +97,9 @@ def bring(house: tuple[Store, TransferService], content: bytes) -> Any:
 def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
     async def run() -> bytes:
         download = await house[1].export_json(ANN, conversation_id)
-        with download.file as file:
-            return file.read()
+        data = download.file.read()
+        download.close()
+        return data
 
     return json.loads(asyncio.run(run()))
 

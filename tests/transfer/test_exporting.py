@@ -178,6 +178,7 @@ def test_an_export_during_a_run_has_what_is_stored(ann: Person, upstream: Script
     ann.good("POST", f"/runs/{run['id']}/cancel")
 
 
+@pytest.mark.heavy
 def test_a_long_conversation_goes_out_and_comes_in_whole(ann: Person) -> None:
     talk = {"uuid": "x", "name": "long", "chat_messages": []}
     talk["chat_messages"] = [
@@ -247,6 +248,26 @@ def test_markdown_names_tools_and_counts_other_branches(ann: Person) -> None:
     assert "<summary>Result: python</summary>" in text
     assert "> Kale and leek are." in text
     assert "Nine.\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (1, ""),
+        (2, "- 1 more message is on another branch, which is not shown here"),
+        (3, "- 2 more messages are on other branches, which are not shown here"),
+    ],
+)
+def test_markdown_counts_one_message_elsewhere_as_one(ann: Person, answers: int, told: str) -> None:
+    said = [{"uuid": "m0", "sender": "human", "text": "Hello?"}]
+    said += [
+        {"uuid": f"a{place}", "sender": "assistant", "text": f"Answer {place}.", "parent_message_uuid": "m0"}
+        for place in range(answers)
+    ]
+    chat = {"uuid": "c", "name": "branches", "chat_messages": said, "current_leaf_message_uuid": "a0"}
+    (made,) = bring(ann, chat)["conversation_ids"]
+    lines = [line for line in markdown(ann, made).split("\n") if "more message" in line]
+    assert lines == ([told] if told else [])
 
 
 def test_names_and_titles_cannot_leave_their_line(ann: Person, talk: str) -> None:

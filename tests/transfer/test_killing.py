@@ -16,6 +16,8 @@ from api.server import Server
 
 from transfer.files import IMPORT, bring, everything, tree
 
+pytestmark = pytest.mark.heavy
+
 CONVERSATIONS, TURNS = 200, 50
 WAIT_SECONDS = 60.0
 TEXT = " ".join(f"word{number}" for number in range(100))

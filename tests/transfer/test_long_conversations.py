@@ -14,6 +14,8 @@ from api.server import Server
 from transfer.files import bring, everything, path_of
 from transfer.test_killing import TEXT, WAIT_SECONDS, Database
 
+pytestmark = pytest.mark.heavy
+
 LONG = 6_000
 SHORT = 30
 

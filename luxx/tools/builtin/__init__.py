@@ -1,5 +1,6 @@
-"""The built-in tools that need no other room: code, files, data."""
+"""The built-in tools that need no other room: code, files, data, questions."""
 
+from luxx.tools.builtin.ask import asking_tools
 from luxx.tools.builtin.code import python_eval
 from luxx.tools.builtin.data import process_data
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
@@ -10,4 +11,4 @@ from luxx.tools.core import ToolDefinition
 def builtin_tools() -> list[ToolDefinition]:
     """All of them, in the order a user sees them."""
     tools = [python_eval, file_read, file_write, file_list, file_exists, file_grep, process_data]
-    return [tool.definition for tool in tools]
+    return [*(tool.definition for tool in tools), *asking_tools()]

@@ -7,6 +7,7 @@ socket close before its answer knows that the tool was stopped.
 import asyncio
 from typing import Any
 
+from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
 
 PARAMETERS = {
@@ -37,3 +38,14 @@ async def visit_once(arguments: dict[str, Any]) -> str:
 @tool("visit_again", "Visits the desk; may be done again.", PARAMETERS, REQUIRED, repeatable=True)
 async def visit_again(arguments: dict[str, Any]) -> str:
     return await _visit(arguments, "visit_again")
+
+
+@tool("visit_risky", "Visits the desk, if a person allows it.", PARAMETERS, REQUIRED, risk="high")
+async def visit_risky(arguments: dict[str, Any]) -> str:
+    return await _visit(arguments, "visit_risky")
+
+
+@tool("visit_named", "Asks a person for a name, then visits the desk.", PARAMETERS, REQUIRED)
+async def visit_named(arguments: dict[str, Any], context: ToolContext) -> str:
+    said = await context.ask({"kind": "clarification", "prompt": "Whom shall I name?"})
+    return await _visit({**arguments, "key": said["answer"]}, "visit_named")

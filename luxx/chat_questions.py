@@ -1,0 +1,81 @@
+"""Questions at the terminal: how one is shown, and how a line that was typed becomes its answer.
+
+No network here: that is `chat_client.py`.
+"""
+
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+Read = Callable[[str], str]
+PROMPT = "answer> "
+
+
+class HeardOption(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    description: str = ""
+    is_recommended: bool = False
+
+
+class HeardQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question as a frame tells of it."""
+
+    question_id: str
+    prompt: str
+    options: list[HeardOption] = []
+    multiple: bool = False
+    required: bool = False
+    arguments: str = ""
+
+
+class LeftOpen(Exception):
+    """Nobody is at the terminal to answer, or they left it for later."""
+
+
+def question_lines(question: HeardQuestion) -> list[str]:
+    """What is asked, with its options counted from 1."""
+    lines = [f"? {question.prompt}"]
+    if question.arguments:
+        lines.append(f"  {question.arguments}")
+    for number, option in enumerate(question.options, 1):
+        about = f": {option.description}" if option.description else ""
+        mark = " (recommended)" if option.is_recommended else ""
+        lines.append(f"  {number}. {option.label}{about}{mark}")
+    return lines
+
+
+def typed_answer(question: HeardQuestion, line: str) -> str | list[str] | None:
+    """A number stands for its option, several for theirs where several may be chosen, nothing for what is
+    recommended; anything else is one's own words. None where nothing was typed and nothing is recommended.
+    """
+    text = line.strip()
+    if not text:
+        recommended = [option.label for option in question.options if option.is_recommended]
+        return (recommended if question.multiple else recommended[0]) if recommended else None
+    numbers = [part for part in text.replace(",", " ").split() if part]
+    if question.multiple and len(numbers) > 1 and all(_is_choice(question, part) for part in numbers):
+        return [question.options[int(part) - 1].label for part in numbers]
+    return question.options[int(text) - 1].label if _is_choice(question, text) else text
+
+
+def read_answer(question: HeardQuestion, read: Read = input) -> str | list[str]:
+    """Asks until there is an answer, while nothing else goes on. Raises LeftOpen, KeyboardInterrupt."""
+    if not sys.stdin.isatty():
+        raise LeftOpen
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        while (answer := typed_answer(question, read(PROMPT))) is None:
+            pass
+        return answer
+    except EOFError:
+        sys.stderr.write("\n")
+        raise LeftOpen from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_choice(question: HeardQuestion, text: str) -> bool:
+    is_number = text.isascii() and text.isdigit() and len(text) < 4
+    return is_number and 1 <= int(text) <= len(question.options)

@@ -1,0 +1,348 @@
+"""A user's files as a tar file and back. Regular files and folders only: links and devices stay behind.
+
+A file is copied whole before it is put in; one that changes meanwhile is copied again. What cannot be read
+is left out and told of; where nothing can be written, it all fails.
+"""
+
+import os
+import re
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol, Self, cast
+
+import msgspec
+
+from luxx.errors import LuxxError
+
+CHUNK = 1024 * 1024
+IN_MEMORY = 8 * 1024 * 1024
+TRIES = 5
+MOST_DEPTH = 64
+"""As deep as tools go."""
+
+MOST_HEADER = 64 * 1024
+"""Bytes of what a tar file says before one file: its name and its times."""
+
+TIME = re.compile(r"(\d{1,12})(?:\.(\d{0,18}))?", re.ASCII)
+"""Seconds since 1970."""
+
+LATEST_NS = 2**63 - 1
+"""In the year 2262. Some file systems hold later times, which others could not take."""
+
+EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Writes(Protocol):
+    def write(self, data: bytes, /) -> int: ...
+
+
+class Reads(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Packed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was put in, and what could not be."""
+
+    files: int
+    left_out: list[str]
+
+
+class _Unreadable(Exception):
+    """Something in the workspace cannot be read, for this reason; `is_gone`: it was deleted meanwhile."""
+
+    def __init__(self, why: str, *, is_gone: bool = False) -> None:
+        super().__init__(why)
+        self.why = why
+        self.is_gone = is_gone
+
+
+@contextmanager
+def _reading() -> Generator[None]:
+    """An error in here is the workspace's; any other is of what is written, where nothing may be missing."""
+    try:
+        yield
+    except OSError as error:
+        raise _Unreadable(
+            f"cannot be read: {error.strerror}", is_gone=isinstance(error, FileNotFoundError)
+        ) from error
+
+
+class _Header(tarfile.TarInfo):
+    """Refuses what only fills the memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        made = super().frombuf(buf, encoding, errors)
+        if made.type in EXTENDED and not 0 <= made.size <= MOST_HEADER:
+            raise tarfile.ReadError("a name in it is absurdly long")
+        return made
+
+
+# Out
+
+
+def pack(root: Path, out: Writes, spool: Path) -> Packed:
+    """The folder as a tar file; large files are copied in `spool` on their way. A missing folder is an empty
+    one.
+
+    Raises LuxxError where the folder cannot be read, OSError where `out` or `spool` cannot be written.
+    """
+    packer = _Packer(out, spool)
+    try:
+        descriptor = os.open(root, _FOLDER)
+    except FileNotFoundError:
+        return packer.finish()
+    except OSError as error:
+        raise LuxxError(f"the workspace {root} cannot be read: {error.strerror}") from error
+    try:
+        packer.folder(descriptor, "")
+    except BaseException as error:
+        packer.abandon()
+        if isinstance(error, _Unreadable):
+            raise LuxxError(f"the workspace {root} {error.why}") from error
+        raise
+    finally:
+        os.close(descriptor)
+    return packer.finish()
+
+
+class _Out:
+    """Where a tar file goes, until it is given up: it would end itself when that is long closed."""
+
+    def __init__(self, out: Writes) -> None:
+        self.write: Callable[[bytes], int] = out.write
+
+    def forget(self) -> None:
+        self.write = len
+
+
+class _Packer:
+    def __init__(self, out: Writes, spool: Path) -> None:
+        self._out = _Out(out)
+        # Closed by `finish`; where that is never reached, nothing is kept of the file.
+        self._tar = tarfile.open(  # noqa: SIM115
+            fileobj=cast("IO[bytes]", self._out),
+            mode="w|",
+            format=tarfile.PAX_FORMAT,
+            errors="surrogateescape",
+        )
+        self._spool = str(spool)
+        self._files = 0
+        self._left_out: list[str] = []
+
+    def finish(self) -> Packed:
+        self._tar.close()
+        return Packed(files=self._files, left_out=self._left_out)
+
+    def abandon(self) -> None:
+        self._out.forget()
+
+    def folder(self, descriptor: int, prefix: str) -> None:
+        """What is in an open folder, by name."""
+        with _reading():
+            names = sorted(os.listdir(descriptor))
+        for name in names:
+            path = prefix + name
+            try:
+                with _reading():
+                    mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    self._sub_folder(descriptor, name, path)
+                elif stat.S_ISREG(mode):
+                    self._file(descriptor, name, path)
+                else:
+                    self._leave_out(path, "is no regular file")
+            except _Unreadable as error:
+                if not error.is_gone:  # Else nobody will miss it.
+                    self._leave_out(path, error.why)
+
+    def _sub_folder(self, descriptor: int, name: str, path: str) -> None:
+        if path.count("/") >= MOST_DEPTH:
+            self._leave_out(path, f"is more than {MOST_DEPTH} folders deep")
+            return
+        with _reading():
+            below = os.open(name, _FOLDER, dir_fd=descriptor)
+        try:
+            info = _described(path, os.fstat(below))
+            info.type = tarfile.DIRTYPE
+            self._add(info, None)
+            self.folder(below, f"{path}/")
+        finally:
+            os.close(below)
+
+    def _file(self, descriptor: int, name: str, path: str) -> None:
+        for attempt in range(1, TRIES + 1):
+            with _reading():
+                file = os.open(name, _FILE, dir_fd=descriptor)
+            with (
+                os.fdopen(file, "rb") as source,
+                tempfile.SpooledTemporaryFile(IN_MEMORY, dir=self._spool) as copy,
+            ):
+                before = os.fstat(source.fileno())
+                if not stat.S_ISREG(before.st_mode):
+                    raise _Unreadable("is no regular file any more", is_gone=True)
+                size = _copied(source, cast("IO[bytes]", copy), before.st_size)
+                is_steady = size == before.st_size and _state(os.fstat(source.fileno())) == _state(before)
+                if not is_steady and attempt < TRIES:
+                    continue
+                if not is_steady:
+                    self._left_out.append(f"{_shown(path)} was being written; it is as it was at one moment")
+                info = _described(path, before)
+                info.size = size
+                copy.seek(0)
+                self._add(info, cast("IO[bytes]", copy))
+                self._files += 1
+                return
+
+    def _add(self, info: tarfile.TarInfo, file: IO[bytes] | None) -> None:
+        self._tar.addfile(info, file)
+        _members_of(self._tar).clear()
+
+    def _leave_out(self, path: str, why: str) -> None:
+        self._left_out.append(f"{_shown(path)} {why}")
+
+
+def _copied(source: IO[bytes], copy: IO[bytes], most: int) -> int:
+    """Up to so many bytes: one that grows all the time has an end too."""
+    left = most
+    while left:
+        with _reading():
+            data = source.read(min(CHUNK, left))
+        if not data:
+            break
+        copy.write(data)
+        left -= len(data)
+    return most - left
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _described(path: str, status: os.stat_result) -> tarfile.TarInfo:
+    info = _Header(path)
+    info.mode = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600 | (status.st_mode & stat.S_IXUSR)
+    seconds, rest = divmod(min(max(0, status.st_mtime_ns), LATEST_NS), 10**9)
+    info.mtime = seconds
+    # To the nanosecond: by it a file's hash is known to be still true.
+    info.pax_headers = {"mtime": f"{seconds}.{rest:09d}"}
+    return info
+
+
+def _members_of(tar: tarfile.TarFile) -> list[Any]:
+    """What a TarFile remembers of each file; of a million it would not fit."""
+    return cast("list[Any]", vars(tar)["members"])
+
+
+def _shown(path: str) -> str:
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+# In
+
+
+def unpack(file: Reads, folder: Path) -> int:
+    """A tar file into an empty folder that only we write to; how many files. Raises LuxxError for one that
+    leads out of it or holds anything but files and folders."""
+    files = 0
+    try:
+        for entry in entries(file):
+            path = folder / entry.path
+            if entry.data is None:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                continue
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(path, entry, entry.data)
+            files += 1
+    except OSError as error:
+        raise LuxxError(f"a file cannot be written below {folder}: {error.strerror}") from error
+    return files
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a tar file, or with no `data` a folder. `data` is to be read before the next entry is asked
+    for."""
+
+    path: Path
+    mode: int
+    modified_ns: int
+    data: Reads | None
+
+
+class _Content:
+    """What is in one file of a tar file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._file.read(size)
+        except tarfile.TarError as error:
+            raise _unpackable(error) from error
+
+
+def _unpackable(error: Exception) -> LuxxError:
+    return LuxxError(f"the files of a user cannot be unpacked: {error}")
+
+
+def entries(file: Reads) -> Iterator[Entry]:
+    """What is in a tar file, in order, all of it beneath where it is unpacked. Raises LuxxError."""
+    try:
+        with tarfile.open(
+            fileobj=cast("IO[bytes]", file), mode="r|", tarinfo=_Header, errors="surrogateescape"
+        ) as tar:
+            while (info := tar.next()) is not None:
+                if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or info.issparse():
+                    raise LuxxError(f"the archive holds {info.name[:200]!r}, which is no file and no folder")
+                content = None if info.isdir() else tar.extractfile(info)
+                yield Entry(
+                    path=_checked(info.name),
+                    mode=0o600 | (info.mode & stat.S_IXUSR),
+                    modified_ns=_modified(info),
+                    data=None if content is None else _Content(content),
+                )
+                _members_of(tar).clear()
+    except (tarfile.TarError, UnicodeError, ValueError, RecursionError) as error:
+        raise _unpackable(error) from error
+    # To the very end, so that the hash of all is known.
+    while file.read(CHUNK):
+        pass
+
+
+def _checked(name: str) -> Path:
+    parts = name.rstrip("/").split("/")
+    is_wild = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > 255 for part in parts)
+    if is_wild or len(parts) > MOST_DEPTH + 1:
+        raise LuxxError(f"the archive holds a file named {name[:200]!r}, which leads elsewhere")
+    return Path(*parts)
+
+
+def _write(path: Path, entry: Entry, data: Reads) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, entry.mode)
+    with os.fdopen(descriptor, "wb") as out:
+        while piece := data.read(CHUNK):
+            out.write(piece)
+        out.flush()
+        os.utime(out.fileno(), ns=(entry.modified_ns, entry.modified_ns))
+
+
+def _modified(info: tarfile.TarInfo) -> int:
+    told = str(info.pax_headers.get("mtime", info.mtime))
+    found = TIME.fullmatch(told)
+    if found is None:
+        raise ValueError(f"a file in it is from {told[:40]!r}, which is no time")
+    return min(int(found[1]) * 10**9 + int(f"{found[2] or '':0<9}"[:9]), LATEST_NS)

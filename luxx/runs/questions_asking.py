@@ -1,0 +1,185 @@
+"""Asking, for the drive of a run: what a call is told of its answers, and how new questions are put.
+
+Putting questions is the last that a drive does; what comes after is in `questions.py`.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection, bindparam, select
+
+from luxx.clock import new_id
+from luxx.errors import ToolFailed
+from luxx.runs.brief import ChatBrief
+from luxx.runs.cancel import RunCancelled
+from luxx.runs.chat_log import ChatLog
+from luxx.runs.events import Entry
+from luxx.runs.models import CALL_ID_LENGTH, RunRow
+from luxx.runs.questions_rows import database_now, insert_questions
+from luxx.runs.state import Asked
+from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition
+from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
+from luxx.wire.question import Option, Permission, Question, QuestionKind, QuestionStatus
+from luxx.wire.run import RunPhase, RunStatus
+from luxx.wire.step import Step, StepStatus
+
+CLARIFICATION_SECONDS = 60
+"""How long a clarification waits unless the call says so; decisions have a setting."""
+
+PERMISSIONS = [
+    Option(label=Permission.ONCE.value, description="This call may run"),
+    Option(label=Permission.ALWAYS.value, description="This tool may run until the run ends"),
+    Option(label=Permission.REJECT.value, description="This call may not run"),
+]
+
+WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
+
+_encode = msgspec.json.Encoder().encode
+_cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
+
+
+class Asker:
+    """For one drive. `decision_seconds` is how long a decision waits unless the call says so, 0 for ever."""
+
+    def __init__(self, brief: ChatBrief, log: ChatLog, *, decision_seconds: int) -> None:
+        self._brief = brief
+        self._log = log
+        self._decision_seconds = decision_seconds
+
+    def is_free(self, call: Step) -> bool:
+        """Whether this call has what it asks for before it begins: an answer, or its tool's permission."""
+        asked = self._log.state.asked
+        is_answered = any(one.answer is not None and one.question.call_id == call.id_ref for one in asked)
+        return is_answered or self._is_always_allowed(str(call.name))
+
+    def told(self, call: Step, context: ToolContext) -> ToolContext:
+        """The context for one call: with its answers, or with the way to ask."""
+        answered = [one for one in self._log.state.asked if one.question.call_id == call.id_ref]
+        given = iter([one for one in answered if one.question.kind != QuestionKind.PERMISSION])
+        permission = next((one for one in answered if one.question.kind == QuestionKind.PERMISSION), None)
+
+        async def ask(question: dict[str, Any]) -> dict[str, Any]:
+            one = next(given, None)
+            if one is None or one.answer is None:
+                raise NeedsAnswer(self._question(question))
+            return _told(one.answer)
+
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+            if permission is not None and permission.answer is not None:
+                return _permitted(permission.answer, arguments)
+            if self._is_always_allowed(tool.name):
+                return arguments
+            raise NeedsAnswer(_permission(tool, call))
+
+        return replace(context, ask=ask, approve=approve)
+
+    async def put(self, wanted: list[tuple[Step, Question]]) -> None:
+        """Logs the questions and makes the run wait, in one transaction; from then on nobody drives it.
+
+        Raises RunCancelled where a person has ended the run meanwhile.
+        """
+        entries: list[Entry] = []
+        put: list[QuestionAsked] = []
+        for call, question in wanted:
+            if call.status != StepStatus.PENDING:
+                entries.append(ProcessStep(step=replace(call, status=StepStatus.PENDING)))
+            asked = QuestionAsked(
+                **{name: getattr(question, name) for name in question.__struct_fields__},
+                question_id=new_id(),
+                call_id=str(call.id_ref),
+            )
+            entries.append(asked)
+            put.append(asked)
+        if await self._wait(entries, put):
+            raise RunCancelled
+
+    async def wait_on(self) -> None:
+        """Lets a run that was taken up with its questions open wait on."""
+        await self._wait([], [])
+
+    async def _wait(self, entries: list[Entry], put: list[QuestionAsked]) -> bool:
+        """Whether a person has ended the run meanwhile."""
+        found: list[bool] = []
+
+        def keep(connection: Connection) -> None:
+            if put:
+                now = database_now(connection)
+                insert_questions(connection, [self._row(asked, now) for asked in put])
+            found.append(connection.execute(_cancelled, {"run_id": self._brief.run_id}).scalar_one())
+
+        await self._log.append(entries, phase=RunPhase.WAITING, changes=WAITING, also=keep)
+        return found[-1]
+
+    def _row(self, asked: QuestionAsked, now: datetime) -> dict[str, Any]:
+        seconds = asked.timeout_seconds
+        question = Question(**{name: getattr(asked, name) for name in Question.__struct_fields__})
+        return {
+            "id": asked.question_id,
+            "run_id": self._brief.run_id,
+            "user_id": self._brief.user_id,
+            "tenant_id": self._brief.tenant_id,
+            "call_id": asked.call_id[:CALL_ID_LENGTH].replace("\0", "\ufffd"),
+            "kind": asked.kind.value,
+            "status": QuestionStatus.OPEN.value,
+            "asked": _encode(question).decode(),
+            "created_at": now,
+            "due_at": None if seconds is None else now + timedelta(seconds=seconds),
+        }
+
+    def _question(self, given: dict[str, Any]) -> Question:
+        """What a tool wants to know, with its defaults. Raises ToolFailed for what is no question."""
+        try:
+            question = msgspec.convert(given, Question)
+        except msgspec.ValidationError as error:
+            raise ToolFailed(f"this is not a question: {error}") from error
+        match question.kind:
+            case QuestionKind.PERMISSION:
+                raise ToolFailed("a tool cannot give itself a permission; its risk says whether it is asked")
+            case QuestionKind.CLARIFICATION:
+                seconds = question.timeout_seconds or CLARIFICATION_SECONDS
+            case QuestionKind.DECISION:
+                seconds = question.timeout_seconds or self._decision_seconds or None
+            case _:
+                assert_never(question.kind)
+        # Where nothing is recommended, nobody's silence can be taken for an answer.
+        is_required = question.required or not any(option.is_recommended for option in question.options)
+        return replace(question, required=is_required, timeout_seconds=None if is_required else seconds)
+
+    def _is_always_allowed(self, tool: str) -> bool:
+        return any(_allows_always(one, tool) for one in self._log.state.asked)
+
+
+def _allows_always(one: Asked, tool: str) -> bool:
+    is_permission = one.question.kind == QuestionKind.PERMISSION and one.question.tool == tool
+    return is_permission and one.answer is not None and one.answer.answer == Permission.ALWAYS.value
+
+
+def _permission(tool: ToolDefinition, call: Step) -> Question:
+    return Question(
+        kind=QuestionKind.PERMISSION,
+        prompt=f"May {tool.name} be run with these arguments?",
+        options=PERMISSIONS,
+        required=True,
+        tool=tool.name,
+        arguments=str(call.arguments or "{}"),
+        risk=tool.risk.value,
+    )
+
+
+def _permitted(answer: QuestionAnswered, arguments: dict[str, Any]) -> dict[str, Any]:
+    match Permission(str(answer.answer)):
+        case Permission.ONCE | Permission.ALWAYS:
+            edited = answer.arguments
+            return msgspec.json.decode(edited) if isinstance(edited, str) else arguments
+        case Permission.REJECT:
+            because = f", and says: {answer.note}" if isinstance(answer.note, str) else ""
+            raise ToolFailed(f"the person whom you work for did not allow this call{because}")
+
+
+def _told(answer: QuestionAnswered) -> dict[str, Any]:
+    told: dict[str, Any] = {"answer": answer.answer, "answered_by": answer.answered_by.value}
+    if isinstance(answer.note, str):
+        told["note"] = answer.note
+    return told

@@ -1,0 +1,186 @@
+"""How work is done on a SQLite connection: kept connections, and the one thread that commits in groups.
+
+Which database there is, and who may ask it, is in `engine.py`.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import OperationalError, ResourceClosedError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+T = TypeVar("T")
+Work = Callable[[Session], T]
+RowWork = Callable[[Connection], T]
+
+GROUP_LIMIT = 64
+"""Most writes in one commit, so that the first of them does not wait long."""
+
+ROWS = "luxx_rows"
+"""The savepoint of a write without a Session."""
+
+
+class Form(Protocol):
+    """What a piece of work is given. `own`: in a savepoint of its own, else in the transaction as it is."""
+
+    def __call__(self, connection: Connection, work: Callable[[Any], T], *, own: bool) -> T: ...
+
+
+_Asked = tuple[Form, Callable[[Any], Any], Future[Any]]
+
+
+class KeptConnections:
+    """One SQLite connection per thread, kept: taking one from the pool costs more than a query."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._local = threading.local()
+        self._all: list[Connection] = []
+
+    def mine(self) -> Connection:
+        """The calling thread's connection."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self._engine.connect()
+            self._all.append(connection)
+        return connection
+
+    def drop_if_broken(self, error: BaseException) -> None:
+        """After a failure of the database itself the next work begins with a new connection."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and isinstance(error, OperationalError | ResourceClosedError):
+            self._local.connection = None
+            self._all.remove(connection)
+            with suppress(SQLAlchemyError):
+                connection.close()
+
+    def close(self) -> None:
+        """Closes all of them; no thread may be using one."""
+        for connection in self._all:
+            connection.close()
+
+
+def session_in(connection: Connection) -> Session:
+    """A Session in a transaction that somebody else begins and ends."""
+    return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
+
+
+class GroupWriter:
+    """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._kept = KeptConnections(engine)
+        self._queue: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    def submit(self, form: Form, work: Callable[[Any], T]) -> "Future[T]":
+        if self._closed:
+            raise RuntimeError("the store is closed")
+        future: Future[T] = Future()
+        self._queue.put((form, work, future))
+        return future
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            group, ends = self._take()
+            if group:
+                self._commit(group)
+            # Else what it holds would live until the next write.
+            del group
+        self._kept.close()
+        self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Whoever put work in as the store was being closed is told, and does not wait for ever."""
+        with suppress(queue.Empty):
+            while True:
+                late = self._queue.get_nowait()
+                if late is not None:
+                    late[-1].set_exception(RuntimeError("the store is closed"))
+
+    def _take(self) -> tuple[list[_Asked], bool]:
+        group: list[_Asked] = []
+        item = self._queue.get()
+        while True:
+            if item is None:
+                return group, True
+            group.append(item)
+            if len(group) >= GROUP_LIMIT:
+                return group, False
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+
+    def _commit(self, group: list[_Asked]) -> None:
+        answers: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            connection = self._kept.mine()
+            with connection.begin():
+                for form, work, future in group:
+                    answers.append((future, *_one(connection, form, work, alone=len(group) == 1)))
+        except BaseException as error:
+            self._kept.drop_if_broken(error)
+            for _form, _work, future in group:
+                future.set_exception(error)
+            return
+        for future, value, failure in answers:
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(value)
+
+
+def with_session(connection: Connection, work: Work[T], *, own: bool) -> T:
+    mode = "create_savepoint" if own else "rollback_only"
+    with Session(connection, expire_on_commit=False, join_transaction_mode=mode) as session:
+        try:
+            value = work(session)
+            session.commit()
+        except BaseException:
+            session.rollback()
+            raise
+        return value
+
+
+def with_rows(connection: Connection, work: RowWork[T], *, own: bool) -> T:
+    if not own:
+        return work(connection)
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"SAVEPOINT {ROWS}")
+    try:
+        value = work(connection)
+    except BaseException:
+        # A disk that is full has ended the whole transaction.
+        if driver.in_transaction:
+            driver.execute(f"ROLLBACK TO {ROWS}")
+            driver.execute(f"RELEASE {ROWS}")
+        raise
+    driver.execute(f"RELEASE {ROWS}")
+    return value
+
+
+def _one(
+    connection: Connection, form: Form, work: Callable[[Any], Any], *, alone: bool
+) -> tuple[Any, BaseException | None]:
+    """One write of a group: alone it owns the transaction, else a savepoint keeps its failure to itself."""
+    try:
+        return form(connection, work, own=not alone), None
+    except BaseException as error:
+        driver: Any = connection.connection.driver_connection
+        if alone or not driver.in_transaction:
+            raise
+        return None, error

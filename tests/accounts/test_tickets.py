@@ -1,0 +1,111 @@
+"""Tickets: short lives, single use, nothing in the database that would open a socket."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, select
+
+from luxx.accounts.limits import Peer
+from luxx.accounts.models import SignIn, TicketRow
+from luxx.accounts.tickets import LIFE, TicketService
+from luxx.errors import NotSignedIn
+
+PEER = Peer(address="127.0.0.1", is_local=True)
+
+
+async def signed_in(house: Any, name: str = "ada") -> tuple[TicketService, Any]:
+    token = (await house.join(name))["access_token"]
+    tickets = TicketService(house.store, house.accounts, clock=house.clock)
+    return tickets, await house.accounts.authenticate(token, PEER)
+
+
+async def rows(house: Any) -> list[TicketRow]:
+    return await house.store.read(lambda session: list(session.scalars(select(TicketRow))))
+
+
+def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(house, run):
+    async def scenario():
+        tickets, caller = await signed_in(house)
+        issued = await tickets.issue(caller)
+        assert issued.expires_in == 30
+        assert await tickets.redeem(issued.ticket, PEER) == caller
+        assert await rows(house) == []
+        with pytest.raises(NotSignedIn, match="POST /auth/ticket"):
+            await tickets.redeem(issued.ticket, PEER)
+
+    run(scenario())
+
+
+def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(house, run):
+    async def scenario():
+        tickets, caller = await signed_in(house)
+        early, late = await tickets.issue(caller), await tickets.issue(caller)
+        house.clock.ahead = LIFE - timedelta(seconds=1)
+        await tickets.redeem(early.ticket, PEER)
+        house.clock.ahead = LIFE + timedelta(seconds=1)
+        with pytest.raises(NotSignedIn):
+            await tickets.redeem(late.ticket, PEER)
+        assert len(await rows(house)) == 1
+        await tickets.issue(caller)
+        assert len(await rows(house)) == 1, "the old one is forgotten"
+
+    run(scenario())
+
+
+def test_the_database_holds_nothing_that_opens_a_socket(house, run):
+    async def scenario():
+        tickets, caller = await signed_in(house)
+        issued = await tickets.issue(caller)
+        (row,) = await rows(house)
+        assert issued.ticket not in (row.ticket_hash, row.sign_in_id)
+        for text in (row.ticket_hash, row.sign_in_id, caller.sign_in_id, "", "x" * 101, "\ud800", "\0"):
+            with pytest.raises(NotSignedIn):
+                await tickets.redeem(text, PEER)
+        await tickets.redeem(issued.ticket, PEER)
+
+    run(scenario())
+
+
+def test_a_ticket_goes_with_its_sign_in(house, run):
+    async def scenario():
+        tickets, caller = await signed_in(house)
+        revoked, forgotten = await tickets.issue(caller), await tickets.issue(caller)
+        await house.accounts.sign_out(caller)
+        with pytest.raises(NotSignedIn, match="ended"):
+            await tickets.redeem(revoked.ticket, PEER)
+        await house.store.write(lambda session: session.execute(delete(SignIn)))
+        assert await rows(house) == []
+        with pytest.raises(NotSignedIn):
+            await tickets.redeem(forgotten.ticket, PEER)
+
+    run(scenario())
+
+
+def test_who_fell_is_told_of_many_at_once(house, run):
+    async def scenario():
+        admin = await house.join("root", level=4)
+        callers = {}
+        for name in ("stays", "leaves", "demoted", "disabled", "raised"):
+            _, callers[name] = await signed_in(house, name)
+            raised = {"permission_level": 2}
+            answer = await house.ask(
+                "PUT", f"/auth/users/{callers[name].user_id}", raised, token=admin["access_token"]
+            )
+            assert answer.status_code == 200
+            callers[name] = await house.accounts.recheck(callers[name])
+        assert await house.accounts.fallen(list(callers.values())) == set()
+        await house.accounts.sign_out(callers["leaves"])
+        for name, change in (
+            ("demoted", {"permission_level": 1}), ("disabled", {"is_active": False}),
+            ("raised", {"permission_level": 3}),
+        ):  # fmt: skip
+            await house.ask(
+                "PUT", f"/auth/users/{callers[name].user_id}", change, token=admin["access_token"]
+            )
+        fallen = await house.accounts.fallen(list(callers.values()))
+        assert fallen == {callers["leaves"], callers["demoted"], callers["disabled"]}
+        house.clock.ahead = timedelta(days=31)
+        assert await house.accounts.fallen(list(callers.values())) == set(callers.values())
+
+    run(scenario())

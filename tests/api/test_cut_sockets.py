@@ -1,0 +1,85 @@
+"""Whoever loses a sign-in or rights loses open sockets within 5 seconds, also by the command line."""
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from api.line import knocking, opened, ticket_of
+from api.person import PASSWORD, Person
+from api.schema import Document
+from api.server import Server
+from api.test_losing_rights import take_rights
+
+CUT_SECONDS = 5.0
+numbers = itertools.count()
+WAYS = [
+    "signs out",
+    "changes the password elsewhere",
+    "uses a refresh token twice",
+    "is disabled",
+    "is demoted",
+    "is deleted",
+    "gets another password",
+    "is moved",
+    "is disabled by the command line",
+    "is demoted by the command line",
+    "is deleted by the command line",
+    "gets another password by the command line",
+]
+
+
+@pytest.fixture
+def user(server: Server, document: Document, admin: Person) -> Iterator[Person]:
+    with Person(server, document).register(f"loser{next(numbers)}") as person:
+        admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": 3})
+        yield person.sign_in(person.user["username"], PASSWORD)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_open_sockets_close_within_5_seconds_when_the_user(
+    how: str, user: Person, admin: Person, anna: Person, server: Server, document: Document
+) -> None:
+    with opened(user) as line, opened(anna) as control:
+        line.quiet()
+        unused = ticket_of(user)
+        started = time.monotonic()
+        match how:
+            case "signs out":
+                user.good("POST", "/auth/logout")
+            case "changes the password elsewhere":
+                with Person(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere:
+                    body = {"current_password": PASSWORD, "new_password": PASSWORD + "-new"}
+                    elsewhere.good("POST", "/auth/password", json=body)
+            case "uses a refresh token twice":
+                body = {"refresh_token": user.refresh_token}
+                user.good("POST", "/auth/refresh", json=body)
+                user.bad("POST", "/auth/refresh", 401, json=body)
+            case "is disabled":
+                admin.good("PUT", f"/auth/users/{user.user['id']}", json={"is_active": False})
+            case "is demoted":
+                admin.good("PUT", f"/auth/users/{user.user['id']}", json={"permission_level": 1})
+            case _:
+                take_rights(how, admin, user, server)
+                started = time.monotonic()
+        code, reason = line.closed(CUT_SECONDS)
+        assert time.monotonic() - started < CUT_SECONDS
+        assert code == 4401
+        assert "new ticket" in reason
+        assert control.quiet() == []
+    if "demoted" not in how:
+        with knocking(server.url, unused) as late:
+            assert late.closed()[0] == 4401
+
+
+def test_the_socket_of_another_sign_in_stays_open(user: Person, server: Server, document: Document) -> None:
+    with (
+        Person(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere,
+        opened(user) as line,
+        opened(elsewhere) as other,
+    ):
+        user.good("POST", "/auth/logout")
+        assert line.closed()[0] == 4401
+        assert other.quiet() == []
+        elsewhere.good("GET", "/auth/me")

@@ -1,0 +1,256 @@
+"""What a run and a day may take: said beforehand, held, and told with a sentence when it is reached."""
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from api.conftest import connect
+from api.person import Person
+from api.schema import Document
+from api.server import Server
+from api.streams import attached, sending
+from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+
+MODEL = "own-model"
+MOST_ANSWER = 300
+CALLS_PER_RUN, TOKENS_PER_RUN, TOKENS_PER_DAY = 2, 6_000, 12_000
+SETTINGS = {
+    "LUXX_LIMITS__TOOL_CALLS_PER_RUN": str(CALLS_PER_RUN),
+    "LUXX_LIMITS__TOKENS_PER_RUN": str(TOKENS_PER_RUN),
+    "LUXX_LIMITS__TOKENS_PER_DAY": str(TOKENS_PER_DAY),
+    "LUXX_LIMITS__COST_PER_DAY": "1",
+    "LUXX_LIMITS__SECONDS_PER_RUN": "600",
+    "LUXX_MODELS": f"[{{pattern: {MODEL}, context_window: 64000, max_output: {MOST_ANSWER}, "
+    "input_price: 1, output_price: 4}]",
+}
+DAY = {"limit", "spent", "reserved", "left"}
+numbers = itertools.count()
+
+
+def look(number: int) -> Call:
+    return Call(name="file_list", arguments={}, id=f"call-{number}")
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    rules = [
+        Rule(name="waits", when=When(user="wait"), reply=[Text(text="I am"), Gate(name="g"), Finish()]),
+        Rule(
+            name="dear",
+            when=When(user="dear", has_tool_result=False),
+            reply=[Text(text="I look. "), look(0), Counts(prompt=5_500, completion=20)],
+        ),
+        Rule(
+            name="many",
+            when=When(user="many", has_tool_result=False),
+            reply=[look(1), look(2), look(3), Counts(prompt=100, completion=20)],
+        ),
+        Rule(
+            name="one by one",
+            when=When(user="one by one", call=1),
+            reply=[look(4), Counts(prompt=100, completion=20)],
+        ),
+        Rule(
+            name="and one more",
+            when=When(user="one by one"),
+            reply=[look(5), Counts(prompt=100, completion=20)],
+            times=1,
+        ),
+        Rule(name="spends", when=When(user="spend"), reply=[Text(text="Gone."), Counts(prompt=2_700)]),
+        Rule(name="answers", reply=[Text(text="Hello."), Counts(prompt=50, completion=10), Finish()]),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("limited"), **SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def carol(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """A new user, who has used nothing yet."""
+    with Person(server, document).register(f"carol{next(numbers)}") as person:
+        connect(person, upstream)
+        yield person
+
+
+def new_chat(person: Person, **more: Any) -> str:
+    chat_id: str = person.good("POST", "/conversations", json={"model": MODEL, **more})["id"]
+    return chat_id
+
+
+def limits_of(person: Person) -> dict[str, Any]:
+    told: dict[str, Any] = person.good("GET", "/usage/limits")
+    assert set(told) == {"resets_at", "tokens_per_day", "cost_per_day", "per_run"}
+    assert set(told["tokens_per_day"]) == set(told["cost_per_day"]) == DAY
+    return told
+
+
+def say(person: Person, chat: str, content: str, **more: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a message's run, and the run."""
+    with sending(person, chat, content, **more) as stream:
+        frames = stream.rest()
+    return frames, person.good("GET", f"/runs/{frames[0]['run']['id']}")
+
+
+def test_a_user_sees_what_may_still_be_spent(carol: Person) -> None:
+    told = limits_of(carol)
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    assert told["resets_at"] == f"{tomorrow}T00:00:00Z"
+    whole = {"spent": 0, "reserved": 0}
+    assert told["tokens_per_day"] == {**whole, "limit": TOKENS_PER_DAY, "left": TOKENS_PER_DAY}
+    assert told["cost_per_day"] == {**whole, "limit": 1.0, "left": 1.0}
+    assert told["per_run"] == {
+        "tokens": TOKENS_PER_RUN,
+        "cost": None,
+        "seconds": 600.0,
+        "tool_calls": CALLS_PER_RUN,
+        "iterations": 10,
+    }
+    carol.good("POST", "/messages", json={"conversation_id": new_chat(carol), "content": "hello"})
+    told = limits_of(carol)
+    assert told["tokens_per_day"] == {
+        "limit": TOKENS_PER_DAY,
+        "spent": 60,
+        "reserved": 0,
+        "left": TOKENS_PER_DAY - 60,
+    }
+    assert told["cost_per_day"]["spent"] == pytest.approx((50 * 1 + 10 * 4) / 1e6)
+
+
+def test_what_a_call_can_take_is_set_aside_while_it_is_made_and_given_back(
+    carol: Person, upstream: ScriptedProvider
+) -> None:
+    chat = new_chat(carol)
+    with sending(carol, chat, "wait", tools=False) as stream:
+        stream.until("process_step")
+        told = limits_of(carol)
+        held = told["tokens_per_day"]
+        assert MOST_ANSWER < held["reserved"] < MOST_ANSWER + 200
+        assert held["left"] == TOKENS_PER_DAY - held["reserved"]
+        assert 0 < told["cost_per_day"]["reserved"] < 0.01
+        assert next(each for each in upstream.requests if each.rule == "waits").json[
+            "max_completion_tokens"
+        ] == (MOST_ANSWER)
+        carol.good("POST", f"/runs/{stream.seen[0]['run']['id']}/cancel")
+        stream.rest()
+    told = limits_of(carol)
+    assert (told["tokens_per_day"]["reserved"], told["cost_per_day"]["reserved"]) == (0, 0)
+    assert 0 < told["tokens_per_day"]["spent"] < held["reserved"]
+
+
+def test_a_run_that_has_used_its_tokens_keeps_what_it_produced_and_says_why(carol: Person) -> None:
+    chat = new_chat(carol)
+    frames, run = say(carol, chat, "dear", tools=["file_list"])
+    assert (run["status"], run["stop_reason"]) == ("completed", "tokens")
+    assert [frame["type"] for frame in frames[-2:]] == ["error", "done"]
+    assert (frames[-2]["code"], frames[-2]["retryable"]) == ("tokens_per_run", False)
+    assert "limits.tokens_per_run" in frames[-2]["message"]
+    assert run["error"] == frames[-2]["message"]
+    assert frames[-1]["status"] == "stopped"
+    message = carol.good("GET", f"/messages?conversation_id={chat}")["items"][0]
+    assert (message["status"], message["text"]) == ("partial", "I look. ")
+    assert [step["status"] for step in message["steps"]] == ["done", "done", "done"]
+    assert carol.good("GET", f"/conversations/{chat}")["run_id"] is None
+    assert limits_of(carol)["tokens_per_day"]["spent"] == 5_520
+
+
+def test_a_message_whose_answer_no_run_has_room_for_is_refused_and_kept(carol: Person) -> None:
+    chat = new_chat(carol)
+    body = {"conversation_id": chat, "content": "word " * 4_000, "tools": False}
+    refused = carol.bad("POST", "/messages", 400, json=body)
+    detail = refused["detail"]
+    assert detail["kind"] == "tokens_per_run"
+    assert carol.good("GET", f"/runs/{detail['run_id']}")["stop_reason"] == "tokens"
+    answer, asked = carol.good("GET", f"/messages?conversation_id={chat}")["items"]
+    assert (answer["id"], answer["status"], answer["steps"]) == (detail["message_id"], "partial", [])
+    assert asked["text"] == body["content"]
+    assert limits_of(carol)["tokens_per_day"]["spent"] == 0
+
+
+def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
+    carol: Person, upstream: ScriptedProvider
+) -> None:
+    for _ in range(4):
+        carol.good(
+            "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
+        )
+    left = limits_of(carol)["tokens_per_day"]["left"]
+    assert left == TOKENS_PER_DAY - 4 * 2_700
+    # A prompt that leaves room for an answer, but not for the longest: two letters are taken for a token.
+    body = {"conversation_id": new_chat(carol), "content": "spend" + "e" * 1_650, "tools": False}
+    carol.good("POST", "/messages", json=body)
+    assert 256 <= upstream.requests[-1].json["max_completion_tokens"] < MOST_ANSWER
+    body = {"conversation_id": new_chat(carol), "content": "hello", "tools": False}
+    refused = carol.ask("POST", "/messages", json=body)
+    assert refused.status_code == 429
+    assert refused.json()["detail"]["kind"] == "tokens_per_day"
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+
+
+def test_a_day_that_has_no_room_for_a_first_word_is_told_as_a_spent_one(carol: Person) -> None:
+    for _ in range(4):
+        carol.good(
+            "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
+        )
+    body = {"conversation_id": new_chat(carol), "content": "x" * 2_400, "tools": False}
+    refused = carol.bad("POST", "/messages", 429, json=body)
+    assert refused["detail"]["kind"] == "tokens_per_day"
+    run = carol.good("GET", f"/runs/{refused['detail']['run_id']}")
+    assert (run["status"], run["stop_reason"]) == ("completed", "tokens")
+    assert "midnight" in run["error"]
+
+
+def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without(
+    carol: Person, upstream: ScriptedProvider
+) -> None:
+    chat = new_chat(carol)
+    frames, run = say(carol, chat, "many", tools=["file_list"])
+    assert (run["status"], run["stop_reason"]) == ("completed", "max_iterations")
+    assert frames[-1]["status"] == "max_iterations_reached"
+    (warning,) = [frame for frame in frames if frame["type"] == "warning"]
+    assert "limits.tool_calls_per_run" in warning["message"]
+    message = carol.good("GET", f"/messages?conversation_id={chat}")["items"][0]
+    results = [step for step in message["steps"] if step["type"] == "tool_result"]
+    assert sorted((step["id_ref"], step["success"]) for step in results) == [
+        ("call-1", True),
+        ("call-2", True),
+        ("call-3", False),
+    ]
+    (refused,) = [step for step in results if not step["success"]]
+    assert "not run" in refused["content"]
+    assert (message["status"], message["text"]) == ("complete", "Hello.")
+    assert not upstream.requests[-1].json.get("tools")
+    calls = carol.good("GET", f"/tool-calls?run_id={run['id']}")["items"]
+    assert sorted(call["status"] for call in calls) == ["failed", "success", "success"]
+
+
+def test_after_the_last_call_of_a_tool_none_is_offered(carol: Person, upstream: ScriptedProvider) -> None:
+    chat = new_chat(carol)
+    frames, run = say(carol, chat, "one by one", tools=["file_list"])
+    assert run["stop_reason"] == "max_iterations"
+    assert [frame["type"] for frame in frames].count("warning") == 1
+    assert [bool(each.json.get("tools")) for each in upstream.requests[-3:]] == [True, True, False]
+
+
+def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: Person) -> None:
+    chat = new_chat(carol, model="nobody-knows")
+    refused = carol.bad("POST", "/messages", 400, json={"conversation_id": chat, "content": "hello"})
+    assert refused["detail"]["kind"] == "price_unknown"
+    assert "models" in refused["error"]
+    assert carol.good("GET", f"/messages?conversation_id={chat}")["items"] == []
+
+
+def test_the_stream_of_a_run_that_was_stopped_can_be_taken_up_again(carol: Person) -> None:
+    frames, run = say(carol, new_chat(carol), "dear", tools=["file_list"])
+    with attached(carol, run["id"]) as stream:
+        again = stream.rest()
+    assert [frame for frame in again if frame["seq"]] == [frame for frame in frames if frame["seq"]]

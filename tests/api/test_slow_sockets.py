@@ -1,0 +1,333 @@
+"""Clients that do not read: a socket keeps a mark for each session and little else, and says the newest."""
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import uvicorn
+from litestar.exceptions import WebSocketDisconnect
+
+from api.line import opened, ticket_of
+from api.person import Person
+from api.server import Server
+from luxx.accounts.caller import Caller
+from luxx.accounts.limits import RateLimit
+from luxx.api import sockets as module
+from luxx.api.socket_protocol import socket_options
+from luxx.api.sockets import ENDED_SIGN_IN, MOST_NOTES, Socket
+from luxx.bus.core import LocalBus
+from luxx.runs.notices import Notices
+from luxx.store.engine import Store
+from luxx.wire.socket import NotificationData, SessionState, SessionStatus
+from luxx.wire.tool import CommandPermission
+
+SECONDS = 10.0
+MIB = 1024 * 1024
+UPGRADE = (
+    b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+CALLER = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
+)
+
+
+class Rows(Notices):
+    """Notices whose rows are what the test says they are."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_STORE, LocalBus("here"), is_watched=lambda run_id: False)
+        self.titles: dict[str, str] = {}
+        self.reads = 0
+
+    async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return {
+            name: SessionState(status=SessionStatus.IDLE, title=self.titles[name])
+            for name in session_ids
+            if name in self.titles
+        }
+
+
+class NoStore(Store):
+    """Is never asked."""
+
+    def __init__(self) -> None:
+        pass
+
+
+NO_STORE = NoStore()
+
+
+class Client:
+    """The other end: `reads` lets what the server says through."""
+
+    def __init__(self) -> None:
+        self.reads = asyncio.Event()
+        self.heard: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+        self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._news = asyncio.Event()
+
+    def say(self, **message: str) -> None:
+        self._says.put_nowait({"type": "websocket.receive", "text": json.dumps(message)})
+
+    def leave(self) -> None:
+        self._says.put_nowait({"type": "websocket.disconnect", "code": 1000})
+
+    async def receive(self) -> dict[str, Any]:
+        return await self._says.get()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self.reads.wait()
+        if message["type"] == "websocket.close":
+            self.closed = (message["code"], message["reason"])
+            self.leave()
+        else:
+            self.heard.append(json.loads(message["text"]))
+        self._news.set()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not is_so():
+                self._news.clear()
+                await self._news.wait()
+
+
+def made(client: Client, rows: Rows) -> tuple[Socket, asyncio.Task[None]]:
+    limit = RateLimit(100_000, "too many")
+    made = Socket(CALLER, rows, limit, receive=client.receive, send=client.send)
+    return made, asyncio.create_task(made.serve())
+
+
+async def turns(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -> None:
+    async def run() -> None:
+        client, rows = Client(), Rows()
+        line, serving = made(client, rows)
+        names = [f"talk {number}" for number in range(300)]
+        for name in names:
+            rows.titles[name] = "old"
+            client.say(type="subscribe", session_id=name)
+        await turns(1000)
+        for number in range(50):
+            for name in names:
+                rows.titles[name] = f"title {number}"
+                line.changed(name)
+            await turns()
+        assert rows.reads <= 2, "nothing is read that could not be sent"
+        client.reads.set()
+        await client.until(lambda: {each["session_id"] for each in client.heard} == set(names))
+        await turns(500)
+        newest = {each["session_id"]: each["data"]["title"] for each in client.heard}
+        assert set(newest.values()) == {"title 49"}
+        assert len(client.heard) <= len(names) + module.AT_ONCE
+        client.leave()
+        await asyncio.wait_for(serving, SECONDS)
+
+    asyncio.run(run())
+
+
+def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
+    async def run() -> None:
+        client, rows = Client(), Rows()
+        line, serving = made(client, rows)
+        await turns()
+        for number in range(1000):
+            told = NotificationData(
+                title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
+            )
+            line.note(told)
+            if number == 0:
+                await turns()  # One is already being sent.
+        client.reads.set()
+        await client.until(lambda: len(client.heard) == MOST_NOTES + 1)
+        assert [each["data"]["message"] for each in client.heard[1:]] == [
+            str(number) for number in range(1000 - MOST_NOTES, 1000)
+        ]
+        client.leave()
+        await asyncio.wait_for(serving, SECONDS)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+
+    async def run() -> None:
+        client, rows = Client(), Rows()
+        line, serving = made(client, rows)
+        rows.titles["a talk"] = "t"
+        client.say(type="subscribe", session_id="a talk")
+        await turns()
+        line.cut(ENDED_SIGN_IN)
+        await asyncio.wait_for(serving, SECONDS)
+        assert client.closed is None
+        client.reads.set()
+        await turns()
+        assert client.heard == [], "nothing is said once it is cut"
+
+    asyncio.run(run())
+
+
+def test_a_session_that_goes_is_told_and_changes_that_no_hint_told_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RESTATE_SECONDS", 0.05)
+
+    async def run() -> None:
+        client, rows = Client(), Rows()
+        client.reads.set()
+        _line, serving = made(client, rows)
+        rows.titles |= {"a talk": "old", "another": "same"}
+        client.say(type="subscribe", session_id="a talk")
+        client.say(type="subscribe", session_id="another")
+        await client.until(lambda: len(client.heard) == 2)
+        rows.titles["a talk"] = "new"
+        await client.until(lambda: len(client.heard) == 3)
+        assert client.heard[2]["data"]["title"] == "new"
+        del rows.titles["a talk"]
+        await client.until(lambda: len(client.heard) == 4)
+        assert client.heard[3]["detail"]["kind"] == "conversation_not_found"
+        rows.titles["a talk"] = "there again"
+        seen = rows.reads
+        while rows.reads < seen + 3:  # noqa: ASYNC110 - bounded by the test's own limit
+            await asyncio.sleep(0.01)
+        assert len(client.heard) == 4, "what was told to be gone is not told again"
+        client.leave()
+        await asyncio.wait_for(serving, SECONDS)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), WebSocketDisconnect(detail="gone")])
+def test_a_client_that_vanishes_ends_its_socket(error: Exception) -> None:
+    async def run() -> None:
+        client, rows = Client(), Rows()
+
+        async def send(message: dict[str, Any]) -> None:
+            raise error
+
+        socket = Socket(CALLER, rows, RateLimit(0, ""), receive=client.receive, send=send)
+        serving = asyncio.create_task(socket.serve())
+        client.say(type="ping")
+        await asyncio.wait_for(serving, SECONDS)
+
+    asyncio.run(run())
+
+
+def test_a_connection_whose_client_took_not_even_a_close_is_dropped() -> None:
+    async def talk(_scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while True:
+                    await send({"type": "websocket.send", "text": "x" * 16 * 1024})
+
+    async def run() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        options = socket_options() | {"log_config": None, "lifespan": "off", "access_log": False}
+        server = uvicorn.Server(uvicorn.Config(talk, **options))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            with socket.create_connection(listener.getsockname()) as raw:
+                raw.sendall(UPGRADE % b"/")
+                connections = server.server_state.connections
+                async with asyncio.timeout(SECONDS):
+                    while not connections:  # noqa: ASYNC110 - uvicorn calls nobody back
+                        await asyncio.sleep(0.01)
+                    while connections:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+        finally:
+            server.should_exit = True
+            await serving
+
+    asyncio.run(run())
+
+
+# --- a real server ----------------------------------------------------------------------------------
+
+
+def masked(opcode: int, payload: bytes) -> bytes:
+    """A frame as clients send it, with a mask that changes nothing."""
+    assert len(payload) < 126
+    return struct.pack("!BB", 0x80 | opcode, 0x80 | len(payload)) + bytes(4) + payload
+
+
+@pytest.mark.parametrize("what", ["pings", "messages"])
+def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: Path, what: str) -> None:
+    """Answers to what is sent would pile up in the server; it stops reading instead."""
+    frame = masked(0x9, b"x" * 100) if what == "pings" else masked(0x1, b'{"type":"nope"}' + b" " * 80)
+    with Server(tmp_path) as server, Person(server, None).sign_in() as person:
+        with opened(person) as line:
+            line.quiet()
+        process = psutil.Process(server.process.pid)
+        host, port = server.url.removeprefix("http://").split(":")
+        before = process.memory_info().rss
+        with socket.create_connection((host, int(port)), timeout=2) as raw:
+            raw.sendall(UPGRADE % f"/ws?token={ticket_of(person)}".encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 101")
+            sent = sent_until_stuck(raw, frame * 500, 200 * MIB)
+        assert sent < 100 * MIB, "the server took whatever came"
+        assert process.memory_info().rss - before < 20 * MIB
+        with opened(person) as line:
+            assert line.quiet() == [], "others are served"
+        assert '"level":"error"' not in server.output
+
+
+def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:
+    """Sends until the server takes no more, or closes; how much it took."""
+    sent = 0
+    try:
+        while sent < most:
+            sent += raw.send(data)
+    except OSError:
+        pass
+    return sent
+
+
+@pytest.mark.heavy
+def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, Person(server, None).sign_in() as admin:
+        count, per_person = 200, 20
+        people = [admin]
+        for number in range(count // per_person - 1):
+            people.append(Person(server, None).register(f"user{number}"))
+        process = psutil.Process(server.process.pid)
+        lines: list[Any] = []
+        try:
+            for _ in range(3):
+                # What is made once, for the first of them, is not theirs.
+                lines.append(open_line(admin))
+            before = process.memory_info().rss
+            for person in people:
+                for _ in range(per_person - (3 if person is admin else 0)):
+                    lines.append(open_line(person))
+            grown = (process.memory_info().rss - before) / (len(lines) - 3)
+        finally:
+            for opening in lines:
+                opening.__exit__(None, None, None)
+            for person in people[1:]:
+                person.http.close()
+        print(f"{grown / 1024:.1f} kB each, by {os.cpu_count()} cores")
+        assert grown < 50 * 1024
+
+
+def open_line(person: Person) -> Any:
+    opening = opened(person)
+    opening.__enter__().quiet()
+    return opening

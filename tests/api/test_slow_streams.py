@@ -1,0 +1,127 @@
+"""Clients of streams that do not read: who loses the right to one loses it all the same."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.changes import AccountChange, Because
+from luxx.api.heads import BoundedProtocol
+from luxx.api.sse import OpenStream
+from luxx.clock import new_id, utc_now
+from luxx.config import AppConfig, Config
+from luxx.house import House
+from luxx.runs.hub import RING, Frame
+from luxx.runs.watch import Watch
+from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.wire.tool import CommandPermission
+
+SECONDS = 20.0
+CUT_SECONDS = 5.0
+FRAME = b": " + b"x" * 32 * 1024 + b"\n\n"
+CALLER = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
+)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    """Not opened: nothing is read or written here."""
+    made = House(Config(app=AppConfig(secret_key="a-secret-key-of-a-test"), data_dir=str(tmp_path)))
+    yield made
+    made.release()
+
+
+class Line:
+    """One client that reads only when told to, and the stream that it has."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self.run = Run(
+            id=new_id(),
+            kind=RunKind.CHAT,
+            subject_id="s",
+            status=RunStatus.RUNNING,
+            created_at=utc_now(),
+        )
+        self.began = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.client = socket.socket()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        watch = Watch(self._house.hub, self._house.store, self.run)
+        watch.attach_first()
+        self.began.set()
+        await OpenStream(watch, CALLER, self._house.streams)(scope, receive, send)
+        self.ended.set()
+
+    async def serve(self, talk: Any) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            self,  # type: ignore[arg-type]
+            http=BoundedProtocol,
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        self.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(SECONDS):
+                await loop.sock_connect(self.client, listener.getsockname())
+                await loop.sock_sendall(self.client, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                await self.began.wait()
+                await talk()
+        finally:
+            self.client.close()
+            server.should_exit = True
+            await serving
+
+
+def test_a_stream_that_is_not_read_is_cut_when_its_user_loses_it(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        line = Line(house)
+
+        async def talk() -> None:
+            with house.hub.driven(line.run.id, 0) as channel:
+                for _ in range(RING):
+                    channel.publish(Frame(FRAME))
+                    await asyncio.sleep(0)
+                assert len(house.streams) == 1
+                house.account_changes.tell(AccountChange(user_id=1, because=Because.DISABLED))
+                async with asyncio.timeout(CUT_SECONDS):
+                    await line.ended.wait()
+                assert len(house.streams) == 0
+                assert house.hub.watchers == 0
+
+        await line.serve(talk)
+
+    asyncio.run(work())
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_stream_ends_when_its_client_leaves(house: House) -> None:
+    async def work() -> None:
+        line = Line(house)
+
+        async def talk() -> None:
+            await asyncio.get_running_loop().sock_recv(line.client, 1)
+            assert house.hub.watchers == 1
+            line.client.close()
+            await line.ended.wait()
+            assert (len(house.streams), house.hub.watchers) == (0, 0)
+
+        await line.serve(talk)
+
+    asyncio.run(work())

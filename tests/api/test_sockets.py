@@ -1,0 +1,414 @@
+"""Sockets as clients use them: a ticket opens one, sessions tell their state, what is missed is noted."""
+
+import itertools
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from api.conftest import connect
+from api.line import Line, knocking, opened, ticket_of
+from api.person import Person
+from api.schema import Document
+from api.server import Server
+from api.streams import attached
+from luxx.api.socket_protocol import MOST_FRAGMENTS
+from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+
+GATES = ["a", "b", "c", "d", "e", "f", "g", "h"]
+gates = iter(GATES)
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    """A model that waits at a gate of its own for each test, refuses, or answers."""
+    rules = [
+        *(
+            Rule(when=When(user=f"gate {gate}"), reply=[Text(text="I am"), Gate(name=gate), Finish()])
+            for gate in GATES
+        ),
+        Rule(when=When(user="refuse this"), status=401, message="wrong key"),
+        Rule(reply=[Text(text="Hello there."), Finish()]),
+    ]
+    provider = ScriptedProvider(Script(rules=rules))
+    provider.__enter__()
+    yield provider
+    provider.__exit__(GeneratorExit, None, None)
+
+
+@pytest.fixture(scope="module")
+def cleo(server: Server, document: Document) -> Iterator[Person]:
+    """Somebody for whom nothing ever runs: what a socket of hers hears belongs to the test."""
+    with Person(server, document).register("cleo") as person:
+        yield person
+
+
+@pytest.fixture
+def talker(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+    """Somebody new, for whom nothing has run yet."""
+    with Person(server, document).register(f"talker{next(numbers)}") as person:
+        connect(person, upstream)
+        yield person
+
+
+def new_session(person: Person, title: str = "a talk") -> str:
+    session_id: str = person.good("POST", "/conversations", json={"title": title})["id"]
+    return session_id
+
+
+def begin(person: Person, session_id: str, content: str) -> str:
+    """A run that goes on by itself; its id."""
+    body = {"conversation_id": session_id, "content": content}
+    run_id: str = person.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})[
+        "id"
+    ]
+    return run_id
+
+
+# --- tickets ----------------------------------------------------------------------------------------
+
+
+def test_a_ticket_opens_one_socket_and_no_second_one(cleo: Person) -> None:
+    ticket = ticket_of(cleo)
+    with knocking(cleo.server.url, ticket) as line:
+        assert line.quiet() == []
+        with knocking(cleo.server.url, ticket) as second:
+            code, reason = second.closed()
+        assert code == 4401
+        assert "POST /auth/ticket" in reason
+        assert line.quiet() == []
+
+
+def test_of_many_who_use_a_ticket_at_once_one_comes_in(cleo: Person) -> None:
+    ticket, together = ticket_of(cleo), threading.Barrier(8)
+
+    def knock(_number: int) -> bool:
+        together.wait(10)
+        with knocking(cleo.server.url, ticket) as line:
+            try:
+                line.say({"type": "ping"})
+                return line.hear() == {"type": "pong"}
+            except Exception:
+                return False
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sorted(threads.map(knock, range(8))) == [False] * 7 + [True]
+
+
+@pytest.mark.parametrize("what", ["nothing", "garbage", "an access token", "a long text", "a refresh token"])
+def test_nothing_but_a_ticket_opens_a_socket(cleo: Person, what: str) -> None:
+    known = {
+        "nothing": "",
+        "garbage": "x" * 43,
+        "an access token": cleo.token,
+        "a long text": "x" * 5000,
+        "a refresh token": cleo.refresh_token,
+    }
+    with knocking(cleo.server.url, known[what]) as line:
+        assert line.closed()[0] == 4401
+
+
+def test_a_ticket_dies_with_its_sign_in(server: Server, document: Document, admin: Person) -> None:
+    with Person(server, document).register(f"leaves{next(numbers)}") as person:
+        ticket = ticket_of(person)
+        person.good("POST", "/auth/logout")
+        with knocking(server.url, ticket) as line:
+            assert line.closed()[0] == 4401
+
+
+def test_who_must_choose_a_password_gets_no_ticket(server: Server, document: Document, admin: Person) -> None:
+    with Person(server, document).register(f"reset{next(numbers)}") as person:
+        body = {"new_password": "a-password-that-an-admin-chose"}
+        admin.good("POST", f"/auth/users/{person.user['id']}/password", json=body)
+        person.sign_in(person.user["username"], body["new_password"])
+        assert person.bad("POST", "/auth/ticket", 403)["detail"]["kind"] == "password_change_needed"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"additional_headers": {"Host": "evil.example"}}, 400),
+    ],
+    ids=["another site", "a page from nowhere", "two names"],
+)
+def test_another_site_is_refused_before_the_handshake_and_the_ticket_stays_good(
+    cleo: Person, more: dict[str, Any], status: int
+) -> None:
+    ticket = ticket_of(cleo)
+    with pytest.raises(InvalidStatus) as refused, knocking(cleo.server.url, ticket, **more):
+        pass
+    assert refused.value.response.status_code == status
+    assert b'"success":false' in bytes(refused.value.response.body or b"")
+    with knocking(cleo.server.url, ticket, origin=cleo.server.url) as line:
+        assert line.quiet() == []
+
+
+def test_a_ticket_stands_in_no_log(cleo: Person, server: Server) -> None:
+    ticket = ticket_of(cleo)
+    with knocking(server.url, ticket) as line:
+        assert line.quiet() == []
+    with knocking(server.url, ticket) as line:
+        assert line.closed()[0] == 4401
+    with pytest.raises(InvalidStatus), knocking(server.url, ticket, origin="http://evil.example"):
+        pass
+    assert ticket not in server.output
+    assert '"level":"error"' not in server.output
+
+
+# --- sessions ---------------------------------------------------------------------------------------
+
+
+def test_a_session_tells_its_state_at_once_and_whenever_it_changes(
+    talker: Person, upstream: ScriptedProvider
+) -> None:
+    session_id, gate = new_session(talker), next(gates)
+    with opened(talker) as line:
+        first = line.subscribe(session_id)
+        assert (first["type"], first["session_id"]) == ("session_update", session_id)
+        assert first["data"] == {
+            "status": "idle", "title": "a talk", "run_id": None, "message_id": None, "stop_reason": None,
+            "error": None, "started_at": None, "finished_at": None,
+        }  # fmt: skip
+        run_id = begin(talker, session_id, f"gate {gate}")
+        running = line.until(type="session_update", status="running")["data"]
+        assert running["run_id"] == run_id
+        assert running["finished_at"] is None
+        upstream.release(gate)
+        ended = line.until(type="session_update", status="completed")["data"]
+        run = talker.good("GET", f"/runs/{run_id}")
+        for name in ("message_id", "stop_reason", "error", "started_at", "finished_at"):
+            assert ended[name] == run[name], name
+        assert line.quiet() == [], (
+            "what is the same is not said again, and a subscriber needs no notification"
+        )
+
+
+def test_who_comes_back_is_told_what_happened_meanwhile(talker: Person, upstream: ScriptedProvider) -> None:
+    session_id, gate = new_session(talker), next(gates)
+    with opened(talker) as line:
+        line.subscribe(session_id)
+        run_id = begin(talker, session_id, f"gate {gate}")
+        line.until(status="running")
+    upstream.release(gate)
+    with attached(talker, run_id) as stream:
+        stream.until("done")
+    with opened(talker) as line:
+        state = line.subscribe(session_id)["data"]
+        assert (state["status"], state["run_id"]) == ("completed", run_id)
+
+
+def test_a_second_subscription_tells_the_state_again(cleo: Person) -> None:
+    session_id = new_session(cleo)
+    with opened(cleo) as line:
+        assert line.subscribe(session_id) == line.subscribe(session_id)
+
+
+def test_who_unsubscribed_is_told_no_more_states(talker: Person, upstream: ScriptedProvider) -> None:
+    session_id, other = new_session(talker), new_session(talker)
+    with opened(talker) as line:
+        line.subscribe(session_id)
+        line.subscribe(other)
+        line.say({"type": "unsubscribe", "session_id": session_id})
+        line.say({"type": "unsubscribe", "session_id": "never subscribed to"})
+        assert line.quiet() == []
+        begin(talker, session_id, "hello")
+        assert line.hear()["type"] == "notification"
+        begin(talker, other, "hello")
+        assert line.hear()["session_id"] == other
+
+
+def test_somebody_elses_session_and_none_cannot_be_told_apart(talker: Person, bob: Person) -> None:
+    theirs, nothing = new_session(bob), "01a00000-0000-7000-8000-000000000000"
+    with opened(talker) as line:
+        answers = [line.subscribe(session_id) for session_id in (theirs, nothing, "x")]
+        assert [answer.pop("session_id") for answer in answers] == [theirs, nothing, "x"]
+        assert answers[0] == answers[1] == answers[2]
+        assert answers[0]["code"] == 404
+        assert answers[0]["detail"] == {"kind": "conversation_not_found"}
+        begin(bob, theirs, "hello")
+        begin(talker, new_session(talker, "my own"), "hello")
+        assert line.hear()["data"]["title"] == "my own", "nothing of the other one came before"
+
+
+# --- notifications ----------------------------------------------------------------------------------
+
+
+def test_an_end_that_nobody_watches_is_noted(talker: Person) -> None:
+    session_id, failing = new_session(talker, "the weather"), new_session(talker, "the end")
+    with opened(talker) as line:
+        run_id = begin(talker, session_id, "hello")
+        assert line.hear() == {
+            "type": "notification",
+            "data": {
+                "title": "the weather", "message": "The answer is ready.", "session_id": session_id,
+                "run_id": run_id, "status": "completed",
+            },
+        }  # fmt: skip
+        begin(talker, failing, "refuse this")
+        data = line.hear()["data"]
+        assert (data["title"], data["status"]) == ("the end", "failed")
+        assert data["message"].startswith("The answer failed: ")
+        assert len(data["message"]) > len("The answer failed: ")
+
+
+def test_who_follows_the_run_or_cancels_it_needs_no_notification(
+    talker: Person, upstream: ScriptedProvider
+) -> None:
+    followed, cancelled, gate = new_session(talker), new_session(talker), next(gates)
+    with opened(talker) as line:
+        run_id = begin(talker, followed, f"gate {gate}")
+        with attached(talker, run_id) as stream:
+            stream.until("run")
+            upstream.release(gate)
+            stream.until("done")
+        stuck = begin(talker, cancelled, f"gate {next(gates)}")
+        assert talker.good("POST", f"/runs/{stuck}/cancel")["status"] == "cancelled"
+        begin(talker, new_session(talker, "the next"), "hello")
+        assert line.hear()["data"]["title"] == "the next"
+
+
+def test_all_sockets_of_a_user_are_told_and_nobody_elses(talker: Person, bob: Person) -> None:
+    with opened(talker) as one, opened(talker) as other, opened(bob) as foreign:
+        begin(talker, new_session(talker, "seen twice"), "hello")
+        assert one.hear() == other.hear()
+        begin(bob, new_session(bob, "of bob"), "hello")
+        assert foreign.until(title="of bob")["type"] == "notification"
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "", "no", "{", "[]", "null", "5", '"ping"', "{}", '{"type": "nope"}', '{"type": null}', '{"type": 1}',
+        '{"type": "subscribe"}', '{"type": "subscribe", "session_id": 5}',
+        '{"type": "subscribe", "session_id": ""}',
+        '{"type": "subscribe", "session_id": "a\\u0000"}', '{"type": "subscribe", "session_id": "\\ud800"}',
+        '{"type": "ping", "more": 1}', '{"type": "subscribe", "session_id": "' + "x" * 65 + '"}',
+        '{"type": "ping", "x": ' + "[" * 8000 + "}", '{"type": "ping", "x": 1e999}', b"", b"\xff\x00",
+        b'{"type": "ping"}',
+    ],
+)  # fmt: skip
+def test_what_cannot_be_understood_is_answered_and_the_socket_stays(
+    cleo: Person, message: str | bytes
+) -> None:
+    with opened(cleo) as line:
+        line.say(message)
+        answer = line.hear()
+        assert (answer["type"], answer["code"]) == ("error", 400)
+        assert re.fullmatch(r"[a-z_]+", answer["detail"]["kind"])
+        assert len(answer["error"]) > 20
+        assert line.quiet() == []
+
+
+def test_a_message_past_16_kb_closes_the_socket(cleo: Person) -> None:
+    with opened(cleo) as line:
+        line.say(" " * (16 * 1024 + 1))
+        assert line.closed()[0] == 1009
+
+
+def test_a_message_in_endless_fragments_closes_the_socket(cleo: Person) -> None:
+    with opened(cleo) as line:
+        line.connection.send(itertools.chain(["{"], itertools.repeat("", MOST_FRAGMENTS - 1)))
+        assert line.closed() == (1009, "too many fragments")
+
+
+def test_a_user_has_20_sockets_and_room_again_when_one_closes(
+    server: Server, document: Document, admin: Person, cleo: Person
+) -> None:
+    with Person(server, document).register(f"many{next(numbers)}") as person, ExitStack() as lines:
+        first = lines.enter_context(opened(person))
+        for _ in range(19):
+            lines.enter_context(opened(person)).quiet()
+        with opened(person) as too_many:
+            assert too_many.closed()[0] == 1013
+        with opened(cleo) as others:
+            assert others.quiet() == []
+        first.connection.close()
+        assert opens_within(person, attempts=50)
+
+
+def opens_within(person: Person, *, attempts: int) -> bool:
+    """Whether a socket opens before so many are tried: a server notices a close soon, not at once."""
+    for _ in range(attempts):
+        with opened(person) as line:
+            try:
+                return line.quiet() == []
+            except Exception:
+                continue
+    return False
+
+
+def test_a_socket_takes_500_subscriptions_and_more_when_one_ends(cleo: Person) -> None:
+    with opened(cleo) as line:
+        session_id = new_session(cleo)
+        line.subscribe(session_id)
+        sessions = [new_session(cleo) for _ in range(499)]
+        for each in sessions:
+            assert line.subscribe(each)["type"] == "session_update"
+        refused = line.subscribe(new_session(cleo))
+        assert refused["detail"]["kind"] == "too_many_subscriptions"
+        assert line.subscribe(session_id)["type"] == "session_update", "one that there is may be repeated"
+        line.say({"type": "unsubscribe", "session_id": session_id})
+        assert line.subscribe(new_session(cleo))["type"] == "session_update"
+
+
+def test_a_flood_of_messages_closes_the_socket_and_no_other(cleo: Person) -> None:
+    with opened(cleo) as flooding, opened(cleo) as other:
+        sending = threading.Thread(target=flood, args=(flooding,))
+        sending.start()
+        code, reason = flooding.closed(30)
+        sending.join(30)
+        assert code == 1008
+        assert "too many" in reason
+        assert other.quiet() == []
+
+
+def flood(line: Line) -> None:
+    try:
+        for _ in range(5000):
+            line.say({"type": "ping"})
+    except Exception:
+        return
+
+
+# --- told elsewhere ---------------------------------------------------------------------------------
+
+
+def test_the_metrics_count_open_sockets(cleo: Person) -> None:
+    def count() -> float:
+        found = re.search(r"^luxx_sockets (\S+)$", cleo.http.get("/metrics").text, re.MULTILINE)
+        assert found
+        return float(found[1])
+
+    before = count()
+    with opened(cleo) as line:
+        line.quiet()
+        assert count() == before + 1
+
+
+def test_the_document_tells_what_is_said_on_a_socket(document: Document) -> None:
+    said = document.content["paths"]["/auth/ticket"]["post"]["description"]
+    for word in ("subscribe", "unsubscribe", "ping", "pong", "session_update", "notification", "error"):
+        assert f"`{word}`" in said
+    assert {"Subscribe", "SessionUpdate", "Notification"} <= set(document.content["components"]["schemas"])
+
+
+def test_a_server_that_stops_closes_sockets_as_it_says(tmp_path: Any) -> None:
+    with Server(tmp_path) as server, Person(server, None).sign_in() as person:
+        with opened(person) as line, opened(person) as other:
+            line.quiet()
+            other.quiet()
+            server.stop()
+            assert [line.closed()[0], other.closed()[0]] == [1012, 1012]
+        assert '"level":"error"' not in server.output
+        assert "Traceback" not in server.output

@@ -1,0 +1,112 @@
+"""How many messages a second eight threads store on SQLite, in a process of its own; tells it as JSON.
+
+A transaction stores a person's message and moves its conversation to the top of the list; the second
+figure is of the same with the message put into the search index, as it is when somebody sends one.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, bindparam, insert
+
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.conversations.search_index import index_message
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.store.tables import table_of
+from luxx.wire.message import UserContent
+from tests.bench.processes import server_core
+from tests.rows import add_user
+from tests.seeding import Talk, seed
+
+THREADS = 8
+EACH = 1500
+
+_messages, _conversations = table_of(MessageRow), table_of(ConversationRow)
+_insert = insert(_messages)
+_touch = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"))
+    .values(updated_at=bindparam("now"), selected_leaf_id=bindparam("leaf"))
+)
+_encode = msgspec.json.Encoder().encode
+
+
+def main() -> None:
+    core = server_core()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    with tempfile.TemporaryDirectory(prefix="luxx-bench-writes-") as folder:
+        engine = open_engine(resolve_url("sqlite:///writes.db", Path(folder)))
+        migrate(engine)
+        store = Store(engine)
+        store.write_now(add_user)
+        with engine.begin() as connection:
+            conversations = seed(connection, Talk(), [1] * THREADS)
+        bare, bare_latencies = _measure(store, conversations, _nothing)
+        per_second, latencies = _measure(store, conversations, index_message)
+        store.close()
+        engine.dispose()
+    told = {
+        "bare_per_second": bare,
+        "bare_p99_ms": _p99(bare_latencies),
+        "per_second": per_second,
+        "p99_ms": _p99(latencies),
+    }
+    print(json.dumps(told))
+
+
+def _p99(latencies: list[float]) -> float:
+    return statistics.quantiles(latencies, n=100)[98] * 1e3
+
+
+def _nothing(_connection: Connection, _message: dict[str, object]) -> None:
+    return
+
+
+def _measure(
+    store: Store, conversations: list[str], index: Callable[[Connection, dict[str, object]], None]
+) -> tuple[float, list[float]]:
+    """Transactions a second, and how long each took in seconds. A thread waits for each of its own."""
+    latencies: list[float] = []
+    talk = Talk()
+    said = [_encode(UserContent(text=talk.words(12))).decode() for _ in range(EACH)]
+
+    def work(conversation_id: str) -> None:
+        for content in said:
+            begin = time.perf_counter()
+            message = {
+                "id": new_id(), "user_id": 1, "conversation_id": conversation_id, "role": "user",
+                "content": content, "created_at": utc_now(),
+            }  # fmt: skip
+
+            def write(connection: Connection, message: dict[str, object] = message) -> None:
+                connection.execute(_insert, message)
+                index(connection, message)
+                connection.execute(
+                    _touch, {"b_id": conversation_id, "now": message["created_at"], "leaf": message["id"]}
+                )
+
+            store.write_rows_now(write)
+            latencies.append(time.perf_counter() - begin)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in conversations]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return THREADS * EACH / (time.perf_counter() - begin), latencies
+
+
+if __name__ == "__main__":
+    sys.exit(main())

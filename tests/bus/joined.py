@@ -1,0 +1,92 @@
+"""Buses of several "processes" in one event loop: `joined = Joined(); one = joined.bus("one")`.
+
+A message arrives on a later turn of the loop, as from a real bus, and in the order it was sent. `loses`
+may lose some; a bus that is `cut` is away until it is `mended`.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from luxx.bus.core import Make, Take
+
+Loses = Callable[[str, bytes], bool]
+
+
+class Joined:
+    """What joins the buses. `loses(topic, payload)` is asked once for each message and receiver."""
+
+    def __init__(self, *, loses: Loses = lambda topic, payload: False) -> None:
+        self.loses = loses
+        self.said: list[tuple[str, str, bytes, str | None]] = []
+        """All that was told: from whom, the topic, the payload, to whom."""
+        self._buses: dict[str, JoinedBus] = {}
+
+    def bus(self, process: str) -> "JoinedBus":
+        """The bus of one process; it hears the others at once, as if it was open."""
+        bus = self._buses[process] = JoinedBus(self, process)
+        return bus
+
+    def leave(self, process: str) -> None:
+        """A process that died: it hears and says nothing more, and nobody is told."""
+        self._buses.pop(process).is_up = False
+
+    def carry(self, sender: str, topic: str, payload: bytes, to: str | None) -> None:
+        self.said.append((sender, topic, payload, to))
+        for name, bus in self._buses.items():
+            is_meant = name != sender and to in (None, name)
+            if is_meant and bus.is_up and not self.loses(topic, payload):
+                asyncio.get_running_loop().call_soon(bus.hear, sender, topic, payload)
+
+
+class JoinedBus:
+    """One process's bus (`luxx.bus.core.Bus`)."""
+
+    is_alone = False
+
+    def __init__(self, joined: Joined, process: str) -> None:
+        self.process = process
+        self.is_up = True
+        self._joined = joined
+        self._takes: dict[str, list[Take]] = {}
+        self._on_up: list[Callable[[], None]] = []
+        self._later: list[tuple[str, Make, str | None]] = []
+
+    def on(self, topic: str, take: Take) -> None:
+        self._takes.setdefault(topic, []).append(take)
+
+    def on_up(self, take: Callable[[], None]) -> None:
+        self._on_up.append(take)
+
+    def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+        if self.is_up:
+            self._joined.carry(self.process, topic, payload, to)
+
+    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+        self._later.append((topic, make, to))
+        asyncio.get_running_loop().call_soon(self._tell_what_waits)
+
+    def _tell_what_waits(self) -> None:
+        if self.is_up:
+            later, self._later = self._later, []
+            for topic, make, to in later:
+                if payload := make():
+                    self.tell(topic, payload, to=to)
+
+    def hear(self, sender: str, topic: str, payload: bytes) -> None:
+        if self.is_up:
+            for take in self._takes.get(topic, []):
+                take(sender, payload)
+
+    def cut(self) -> None:
+        """The bus is away for this process: what is said to it or by it is lost."""
+        self.is_up = False
+
+    def mend(self) -> None:
+        self.is_up = True
+        for take in self._on_up:
+            take()
+        self._tell_what_waits()
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...

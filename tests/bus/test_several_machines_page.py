@@ -1,0 +1,54 @@
+"""The commands of the page about several machines work: its `bash` blocks are run as one script."""
+
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from live_server import ROOT, plain_environ, scripted_models
+from store.databases import new_database
+
+from luxx.providers.scripted import Rule, Script, Text
+
+pytestmark = pytest.mark.heavy
+
+SCRIPT_SECONDS = 100.0
+BLOCK = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_every_command_of_the_page_runs(postgresql: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs/several-machines.md").read_text("utf-8")
+    blocks = BLOCK.findall(page)
+    assert len(blocks) == 2
+    script = "\n".join(
+        ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *blocks, "wait"]
+    )
+    for shown, real in {
+        "postgresql://luxx:password@db.example.org/luxx": f"'{new_database(postgresql, 'page')}'",
+        "8001": free_port(),
+        "8002": free_port(),
+    }.items():
+        assert shown in script
+        script = script.replace(shown, real)
+    story = Script(rules=[Rule(reply=[Text(text="Once upon a time there was a server.")], delay=0.05)])
+    with scripted_models(story) as model:
+        environ = plain_environ(
+            LUXX_LLM__PROVIDER="openai_compatible",
+            LUXX_LLM__API_URL=f"{model.url}/v1",
+            LUXX_LLM__MODEL="scripted",
+            LUXX_LOCAL__ENABLED="false",
+        )
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=SCRIPT_SECONDS, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert '"bus":"up"' in done.stdout
+    assert "event: done" in done.stdout

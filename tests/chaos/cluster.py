@@ -1,0 +1,236 @@
+"""Several Luxx processes on one database behind a round robin, and what a test may do to them.
+
+On SQLite it is one process; everything else is the same, so one test can be run on both.
+"""
+
+import asyncio
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from journeys.person import Person
+from journeys.server import LuxxServer
+
+from chaos.proxy import RoundRobin
+
+LEASE_SECONDS = 3.0
+"""Short, so that a death is noticed soon; long enough for a process that a busy machine lets wait."""
+
+TAKEN_UP_SECONDS = LEASE_SECONDS + 2.0
+"""The promise: after the death of its driver a run is driven again within this."""
+
+FROZEN_SECONDS = LEASE_SECONDS + 1.5
+"""Longer than the lease, so that whoever is frozen has lost its runs when it wakes."""
+
+GRACE_SECONDS = 1.5
+"""Shorter than some runs, so that a stop both waits for runs and hands some over."""
+
+SHOWN = 300
+"""Characters of a line of a log that are shown where a scene failed."""
+
+SECRET = "a secret that all processes of one database share, long enough"
+
+
+class Trouble(StrEnum):
+    """What can happen to a process."""
+
+    KILL = "kill"
+    STOP = "stop"
+    FREEZE = "freeze"
+
+
+class Member(LuxxServer):
+    """One process; `name` tells it from the others, `port` is 0 for one that nobody can ask."""
+
+    start_seconds = 90.0
+    """Several start at once."""
+
+    def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(data_dir, environment)
+        self.name = name
+        self.is_in_trouble = False
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        assert self._process is not None
+        return self._process
+
+    def freeze(self) -> None:
+        """SIGSTOP: it lives, holds what it holds and does nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def wait_for_line(self, word: str, timeout: float) -> None:
+        """Returns once it has said this on its log; raises TimeoutError."""
+        until = time.monotonic() + timeout
+        while not self.lines_with(word):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.name} never said {word}")
+            time.sleep(0.02)
+
+    def limit_files(self, size: int) -> None:
+        """No file of its may grow beyond this many bytes from now on; RLIM_INFINITY lifts it."""
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+class Worker(Member):
+    """A process that drives runs and that nobody can ask."""
+
+    command = ("worker",)
+    says_it_is_up = re.compile(r"Luxx works as process (\S+)")
+
+
+class Cluster:
+    """`with` starts all of it, all processes at once.
+
+    `database_url` empty: one process on SQLite. `extra` is the environment of the member of a name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str = "",
+        *,
+        webs: int = 1,
+        workers: int = 0,
+        environment: Mapping[str, str] | None = None,
+        extra: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        assert database_url or webs + workers == 1, "SQLite serves one process"
+        self.folder = folder
+        self.troubles = self.kills = self.freezes = 0
+        self.proxy = RoundRobin()
+        self._hold = ExitStack()
+        common = {
+            "LUXX_RUNS__LEASE_SECONDS": str(LEASE_SECONDS),
+            "LUXX_RUNS__GRACE_SECONDS": str(GRACE_SECONDS),
+            "LUXX_APP__SECRET_KEY": SECRET,
+            "LUXX_AUTH__ACCESS_MINUTES": "600",
+            "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
+            **({"LUXX_DATABASE__URL": database_url} if database_url else {}),
+            **(environment or {}),
+        }
+        self.database_url = database_url or f"sqlite:///{folder / 'web1' / 'luxx.db'}"
+        kinds: list[tuple[type[Member], str]] = [(Member, f"web{n + 1}") for n in range(webs)]
+        kinds += [(Worker, f"worker{n + 1}") for n in range(workers)]
+        self.members = [
+            kind(name, folder / name, {**common, **(extra or {}).get(name, {})}) for kind, name in kinds
+        ]
+        self.webs = self.members[:webs]
+
+    @property
+    def url(self) -> str:
+        return self.proxy.url
+
+    def __enter__(self) -> Self:
+        with ExitStack() as hold:
+            hold.enter_context(self.proxy)
+            for member in self.members:
+                hold.callback(_end, member)
+            asyncio.run(self.start_all())
+            self._hold = hold.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hold.close()
+
+    async def heal(self) -> None:
+        """All are up and nothing is counted, whatever a scene did to them."""
+        for member in self.members:
+            member.is_in_trouble = False
+            if member.is_up:
+                member.thaw()
+        await self.start_all()
+        self.troubles = self.kills = self.freezes = 0
+        for member in self.members:
+            member.lines.clear()
+
+    async def start_all(self) -> None:
+        """Starts those that are down, all at once."""
+        await asyncio.gather(*(self.start(member) for member in self.members if not member.is_up))
+
+    async def start(self, member: Member) -> None:
+        await asyncio.to_thread(member.start)
+        self.proxy.send_to([web.port for web in self.webs if web.port])
+
+    @property
+    def deaths(self) -> int:
+        """The troubles so far, and how often a process was late without one, as a busy machine makes it."""
+        declared = sum(len(member.lines_with("process_was_declared_dead")) for member in self.members)
+        return self.troubles + max(0, declared - self.freezes)
+
+    async def kill(self, member: Member) -> None:
+        """SIGKILL; counted."""
+        self.troubles += 1
+        self.kills += 1
+        await asyncio.to_thread(member.kill)
+
+    async def stop(self, member: Member) -> None:
+        """SIGTERM, and waits for its end; counted."""
+        self.troubles += 1
+        await asyncio.to_thread(member.stop)
+
+    async def befall(self, member: Member, trouble: Trouble) -> None:
+        """The trouble, and what comes after it: the process is there again."""
+        member.is_in_trouble = True
+        match trouble:
+            case Trouble.KILL:
+                await self.kill(member)
+                await self.start(member)
+            case Trouble.STOP:
+                await self.stop(member)
+                await self.start(member)
+            case Trouble.FREEZE:
+                self.troubles += 1
+                self.freezes += 1
+                member.freeze()
+                # Not to wait for something: so long it is frozen.
+                await asyncio.sleep(FROZEN_SECONDS)
+                member.thaw()
+        member.is_in_trouble = False
+
+    @asynccontextmanager
+    async def people(self) -> AsyncIterator[list[Person]]:
+        """The admin once at each process that serves, in their order, past the round robin."""
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(Person(self.webs[0].url))
+            rest = [Person(web.url, first.token) for web in self.webs[1:]]
+            yield [first, *[await stack.enter_async_context(one) for one in rest]]
+
+    def well(self) -> list[Member]:
+        """Those that are up and that nothing befalls just now."""
+        return [member for member in self.members if member.is_up and not member.is_in_trouble]
+
+    def others(self, *members: Member) -> list[Member]:
+        return [member for member in self.members if member not in members]
+
+    def tell(self) -> None:
+        """What the processes said last, and last of errors, for whoever reads the failure."""
+        for member in self.members:
+            bad = [line for line in member.lines if '"error"' in line or "Traceback" in line]
+            print(f"--- {member.name}, {len(member.lines)} lines:")
+            print("\n".join(line[:SHOWN] for line in [*bad[-4:], "…", *member.lines[-8:]]))
+
+
+def _end(member: Member) -> None:
+    if member.is_up:
+        os.kill(member.process.pid, signal.SIGCONT)
+    member.kill()

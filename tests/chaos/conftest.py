@@ -1,0 +1,105 @@
+"""The databases of the chaos suite, and clusters on them."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.cluster import Cluster
+from chaos.postgres import Postgres, running_postgres
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.upgrade import bring_up
+
+SCENE_SECONDS = 240.0
+"""What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""
+
+QUICK = {"test_random_kills.py", "test_durability_page.py"}
+"""Run by `make test`; the others are heavy."""
+
+Play = Callable[..., None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A scene and the start of its processes may take longer than other tests."""
+    here = Path(__file__).parent
+    for item in items:
+        if not item.path.is_relative_to(here):
+            continue
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SCENE_SECONDS * 2))
+        if item.path.name not in QUICK:
+            item.add_marker(pytest.mark.heavy)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database at this version's step, without anything in it."""
+    file = tmp_path_factory.mktemp("migrated") / "luxx.db"
+    engine = open_engine(resolve_url(f"sqlite:///{file}", file.parent))
+    bring_up(engine)
+    engine.dispose()
+    return file
+
+
+@pytest.fixture
+def sqlite_folder(migrated_file: Path, tmp_path: Path) -> Path:
+    """Where the only process of a cluster finds its database; saves each one the way there."""
+    (tmp_path / "web1").mkdir()
+    shutil.copy(migrated_file, tmp_path / "web1")
+    return tmp_path
+
+
+@pytest.fixture
+def alone(sqlite_folder: Path) -> Iterator[Cluster]:
+    """One process on SQLite."""
+    with Cluster(sqlite_folder) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("several")
+    with Cluster(folder, postgres.new_database(), webs=3, workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def several(shared_cluster: Cluster) -> Cluster:
+    """Three that serve and one that works on one PostgreSQL, all of them well. Shared: leave nothing
+    unfinished."""
+    asyncio.run(shared_cluster.heal())
+    return shared_cluster
+
+
+@pytest.fixture
+def two_and_two(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
+    """Two that serve and two that work on one PostgreSQL."""
+    with Cluster(tmp_path, postgres.new_database(), webs=2, workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def play() -> Play:
+    """Runs a scene on a cluster, within bounds; where it fails, the processes' own words are shown."""
+
+    def run(cluster: Cluster, scene: Coroutine[Any, Any, None], seconds: float = SCENE_SECONDS) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(seconds):
+                await scene
+
+        try:
+            asyncio.run(bounded())
+        except BaseException:
+            cluster.tell()
+            raise
+
+    return run

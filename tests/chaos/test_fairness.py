@@ -1,0 +1,115 @@
+"""A user with a hundred queued runs and another with one: the second does not wait for the hundred."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journeys.person import Person
+
+from chaos.cluster import Cluster
+from chaos.conftest import Play
+from chaos.postgres import Postgres
+from chaos.roamer import Roamer, until
+from luxx.providers.scripted import Gate, Pause, Rule, Script, ScriptedProvider, Text, When
+
+PLACES = 2
+QUEUED = 100
+RUN_SECONDS = 1.5
+SLACK_SECONDS = 1.0
+"""For a busy machine, over the length of one run."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def model_port() -> int:
+    """Known before the model is there: the server must allow its address when it starts."""
+    return free_port()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long, id="postgresql-short")])
+def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> Iterator[Cluster]:
+    """A server with few places: one process on SQLite, two on PostgreSQL."""
+    environment = {
+        "LUXX_LIMITS__CONCURRENT_RUNS": str(PLACES),
+        "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": str(PLACES),
+        "LUXX_LIMITS__QUEUED_RUNS_PER_USER": str(QUEUED),
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": f"127.0.0.1:{model_port}",
+    }
+    if request.param == "sqlite":
+        cluster = Cluster(request.getfixturevalue("sqlite_folder"), environment=environment)
+    else:
+        postgres: Postgres = request.getfixturevalue("postgres")
+        cluster = Cluster(tmp_path, postgres.new_database(), webs=2, environment=environment)
+    with cluster:
+        yield cluster
+
+
+async def arrived(name: str, url: str) -> Roamer:
+    """A new user."""
+    somebody = Roamer(url, "nobody")
+    account = {"username": name, "password": "a-password-of-a-test-1"}
+    somebody.token = (await somebody.post("/auth/register", account))["access_token"]
+    return somebody
+
+
+async def fill(somebody: Person, provider_id: int, count: int) -> list[str]:
+    """So many messages, each in a conversation of its own; the runs."""
+
+    async def one() -> str:
+        room = (await somebody.post("/conversations", {"provider_id": provider_id}))["id"]
+        return (await somebody.begin(room, "one of many"))["id"]
+
+    runs: list[str] = []
+    for _ in range(0, count, 10):
+        runs += await asyncio.gather(*(one() for _ in range(10)))
+    return runs
+
+
+def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hundred(
+    narrow: Cluster, play: Play, model_port: int
+) -> None:
+    many = Rule(name="many", when=When(user="many"), reply=[Pause(seconds=RUN_SECONDS), Text(text="One.")])
+    single = Rule(name="single", when=When(user="single"), reply=[Gate(name="single"), Text(text="Two.")])
+
+    async def scene() -> None:
+        async with ScriptedProvider(Script(rules=[many, single]), port=model_port) as model:
+            ann, ben = await arrived("ann", narrow.url), await arrived("ben", narrow.url)
+            async with ann, ben:
+                anns, bens = await ann.connect(model.url), await ben.connect(model.url)
+                room = (await ben.post("/conversations", {"provider_id": bens}))["id"]
+                runs = await fill(ann, anns, QUEUED)
+                assert len(set(runs)) == QUEUED
+                before, begun = len(model.requests), time.monotonic()
+                run = await ben.begin(room, "a single one")
+                assert run["status"] == "queued"
+                await model.reached("single", RUN_SECONDS + SLACK_SECONDS)
+                print(f"{before} had begun before, {len(model.requests) - before - 1} overtook")
+                print(f"began after {time.monotonic() - begun:.2f} s")
+                assert len(model.requests) - before <= PLACES + 1
+                model.release("single")
+                screen = await ben.see(run["id"])
+                assert screen.text == "Two."
+                await ended_all(ann, runs)
+
+    play(narrow, scene())
+
+
+async def ended_all(ann: Roamer, runs: list[str]) -> None:
+    """Cancels what still waits, which costs no call of the model; then all have ended."""
+    for run_id in reversed(runs):
+        assert (await ann.surely("POST", f"/runs/{run_id}/cancel")).status_code in (200, 409)
+    for status in ("queued", "running"):
+        async with asyncio.timeout(10):
+            await until(lambda status=status: none_of(ann, status))
+
+
+async def none_of(ann: Roamer, status: str) -> bool:
+    return not (await ann.get("/runs", status=status))["total"]

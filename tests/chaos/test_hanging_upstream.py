@@ -1,0 +1,74 @@
+"""An upstream that hangs: its runs fail truly, across deaths as well, and nobody else waits for it."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journeys.scripts import PROSE, words
+
+from chaos.cluster import Cluster
+from chaos.conftest import Play
+from chaos.roamer import Roamer
+from chaos.truth import database_is_true
+from luxx.providers.scripted import Faults, Rule, Script, ScriptedProvider, Text, When
+
+SILENCE_SECONDS = 2.0
+HANGING = 12
+NORMAL_SECONDS = 5.0
+"""A run that nothing hinders ends within this, even on a busy machine."""
+
+
+@pytest.fixture
+def impatient(sqlite_folder: Path) -> Iterator[Cluster]:
+    """One process that bears a short silence and tries once more."""
+    environment = {
+        "LUXX_PROVIDERS__IDLE_TIMEOUT_SECONDS": str(SILENCE_SECONDS),
+        "LUXX_PROVIDERS__CONNECT_TIMEOUT_SECONDS": "1",
+        "LUXX_PROVIDERS__RETRIES": "1",
+    }
+    with Cluster(sqlite_folder, environment=environment) as cluster:
+        yield cluster
+
+
+def test_runs_on_an_upstream_that_hangs_fail_truly_though_their_driver_is_killed_and_others_do_not_wait(
+    impatient: Cluster, play: Play
+) -> None:
+    script = Script(
+        rules=[
+            Rule(name="mute", when=When(user="mute"), faults=Faults(never_start=True)),
+            Rule(name="stalls", when=When(user="stall"), reply=words(PROSE), faults=Faults(stall_at=900)),
+            Rule(name="well", reply=[Text(text="I am well.")]),
+        ]
+    )
+
+    async def well(ann: Roamer, conversation: str) -> None:
+        begun = time.monotonic()
+        said = await ann.post("/messages", {"conversation_id": conversation, "content": "well?"})
+        assert said["text"] == "I am well."
+        assert time.monotonic() - begun < NORMAL_SECONDS
+
+    async def scene() -> None:
+        async with ScriptedProvider(script) as model, Roamer(impatient.url) as ann:
+            rooms = [await ann.conversation(model.url) for _ in range(HANGING + 1)]
+            *hanging, healthy = rooms
+            asked = ["mute" if n % 2 else "stall" for n in range(HANGING)]
+            runs = [await ann.begin(room, text) for room, text in zip(hanging, asked, strict=True)]
+            await model.arrived(HANGING)
+            await well(ann, healthy)
+            await impatient.kill(impatient.webs[0])
+            await impatient.start(impatient.webs[0])
+            await well(ann, healthy)
+            screens = await asyncio.gather(*(ann.see_through(run["id"]) for run in runs))
+            for room, screen in zip(hanging, screens, strict=True):
+                assert screen.done is not None
+                assert screen.done["status"] == "failed"
+                assert screen.error is not None
+                assert "silent" in screen.error["message"] or "never started" in screen.error["message"]
+                assert (await ann.run(screen.run_id))["status"] == "failed"
+                assert (await ann.answer_shown_by(room, screen))["status"] in ("partial", "failed")
+            await well(ann, hanging[0])
+        await asyncio.to_thread(database_is_true, impatient)
+
+    play(impatient, scene())

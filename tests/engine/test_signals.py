@@ -1,0 +1,241 @@
+"""Real processes and what ends them: kill -9, SIGTERM, SIGSTOP, and a second signal."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from api.conftest import connect
+from api.person import Person
+from api.server import Server, environment, luxx_command
+
+from engine.fleet import LEASE_SECONDS, Member, settings_for
+from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
+
+pytestmark = pytest.mark.heavy
+
+REPLY = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
+SOON_SECONDS = 15.0
+LOOK_SECONDS = 0.05
+
+
+def until(look: Callable[[], Any], seconds: float = SOON_SECONDS) -> Any:
+    """What `look` finds, once it finds something."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def model() -> ScriptedProvider:
+    return ScriptedProvider(Script(rules=[Rule(reply=REPLY)]))
+
+
+def begun(person: Person, upstream: ScriptedProvider, calls: int = 1) -> dict[str, Any]:
+    """A run whose model has begun to answer."""
+    conversation_id = person.good("POST", "/conversations", json={})["id"]
+    answer = person.http.post(
+        "/messages/stream",
+        json={"conversation_id": conversation_id, "content": "hello"},
+        headers={"accept": "application/json"},
+    )
+    assert answer.status_code == 202, answer.text
+    until(lambda: len(upstream.requests) >= calls)
+    run: dict[str, Any] = answer.json()["data"]
+    return run
+
+
+def ended(person: Person, run_id: str, seconds: float = SOON_SECONDS) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        run: dict[str, Any] = person.good("GET", f"/runs/{run_id}")
+        return run if run["status"] in ("completed", "failed", "cancelled") else None
+
+    run: dict[str, Any] = until(look, seconds)
+    return run
+
+
+def answer_of(person: Person, run: dict[str, Any]) -> str:
+    path = f"/messages?conversation_id={run['subject_id']}"
+    newest, _question = person.good("GET", path)["items"]
+    assert newest["role"] == "assistant"
+    text: str = newest["text"]
+    return text
+
+
+def person_at(server: Member) -> Person:
+    return Person(cast("Server", server), None)
+
+
+def on(server: Member, person: Person) -> Person:
+    """The person goes to another server."""
+    person.http.base_url = httpx.URL(server.url)
+    return person
+
+
+def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_tells_of_it(
+    shared_url: str, tmp_path: Path
+) -> None:
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(shared_url, upstream.url)
+        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
+        worker = stack.enter_context(Member(tmp_path / "worker", "worker", settings, "--health-port", "0"))
+        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        assert httpx.get(f"{worker.health}/ready").json()["data"]["checks"]["engine"] == "ok"
+        assert httpx.get(f"{worker.health}/metrics").status_code == 200
+        assert httpx.get(f"{worker.health}/conversations").status_code == 404
+        ann = stack.enter_context(person_at(first).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        first.kill()
+        until(lambda: len(upstream.requests) == 2, LEASE_SECONDS + 2)
+        upstream.release("gate")
+        elsewhere = on(second, ann)
+        assert ended(elsewhere, run["id"])["status"] == "completed"
+        assert answer_of(elsewhere, run) == "I am here."
+        with person_at(second).sign_in() as admin:
+            known = admin.good("GET", "/admin/processes")["items"]
+        assert {(each["kind"], each["is_alive"]) for each in known} == {("serve", True), ("worker", True)}
+
+
+def test_a_frozen_server_that_wakes_writes_nothing_to_what_was_taken_from_it(
+    shared_url: str, tmp_path: Path
+) -> None:
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(shared_url, upstream.url)
+        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
+        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(person_at(first).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        first.send(signal.SIGSTOP)
+        until(lambda: len(upstream.requests) == 2)
+        first.send(signal.SIGCONT)
+        until(lambda: upstream.requests[0].closed_at is not None)
+        upstream.release("gate")
+        elsewhere = on(second, ann)
+        assert ended(elsewhere, run["id"])["status"] == "completed"
+        assert answer_of(elsewhere, run) == "I am here."
+        log = elsewhere.good("GET", f"/runs/{run['id']}/events", headers={"accept": "application/json"})
+        assert [event["seq"] for event in log["events"]] == list(range(1, len(log["events"]) + 1))
+        # It counts as alive again, and goes on serving.
+        assert ended(on(first, ann), begun(ann, upstream, 3)["id"])["status"] == "completed"
+        assert len(upstream.requests) == 3
+
+
+def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_does_not_end(
+    shared_url: str, tmp_path: Path
+) -> None:
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="4")
+        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
+        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(person_at(first).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        with ann.http.stream("GET", f"/runs/{run['id']}/events") as stream:
+            told = stream.iter_raw()
+            heard = next(told)
+            first.send(signal.SIGTERM)
+            heard += b"".join(told)
+        assert heard.endswith(b"retry: 1000\n\n")
+        assert ann.http.get("/ready").status_code == 503
+        conversation_id = run["subject_id"]
+        refused = ann.http.post("/messages", json={"conversation_id": conversation_id, "content": "more"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["detail"]["kind"] == "stopping"
+        assert len(upstream.requests) == 1
+        first.ended()
+        assert not first.said("Traceback")
+        until(lambda: len(upstream.requests) == 2, LEASE_SECONDS)
+        upstream.release("gate")
+        assert answer_of(on(second, ann), ended(on(second, ann), run["id"])) == "I am here."
+
+
+def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> None:
+    """On SQLite, by one process: the answer is there at the next start, and was asked for once."""
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(f"sqlite:///{tmp_path}/t.db", upstream.url, LUXX_RUNS__GRACE_SECONDS="30")
+        first = stack.enter_context(Member(tmp_path / "one", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(person_at(first).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        first.send(signal.SIGTERM)
+        until(lambda: ann.http.get("/ready").status_code == 503)
+        upstream.release("gate")
+        first.ended()
+        again = stack.enter_context(Member(tmp_path / "one", "serve", settings, "--port", "0"))
+        assert answer_of(on(again, ann), run) == "I am here."
+        assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path, command: str) -> None:
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="60")
+        server = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(person_at(server).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        stopping = server
+        if command == "worker":
+            stopping = stack.enter_context(Member(tmp_path / "worker", "worker", settings))
+            server.kill()
+            until(lambda: len(upstream.requests) == 2)
+        stopping.send(signal.SIGTERM)
+        until(lambda: stopping.said("stopping"))
+        stopping.send(signal.SIGTERM)
+        begun_at = time.monotonic()
+        stopping.ended()
+        assert time.monotonic() - begun_at < 5
+        with Member(tmp_path / "next", "serve", settings, "--port", "0") as following:
+            upstream.release("gate")
+            assert ended(on(following, ann), run["id"])["status"] == "completed"
+
+
+def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path: Path) -> None:
+    with model() as upstream, ExitStack() as stack:
+        settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="0")
+        server = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(person_at(server).register("ann"))
+        connect(ann, upstream)
+        run = begun(ann, upstream)
+        worker = stack.enter_context(Member(tmp_path / "worker", "worker", settings))
+        server.kill()
+        until(lambda: len(upstream.requests) == 2)
+        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        worker.send(signal.SIGTERM)
+        assert worker.ended() == 0
+        assert not worker.said("Traceback")
+        until(lambda: len(upstream.requests) == 3, LEASE_SECONDS)
+        upstream.release("gate")
+        assert ended(on(second, ann), run["id"])["status"] == "completed"
+
+
+def test_a_worker_on_sqlite_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        luxx_command("worker", "--data-dir", str(tmp_path / "data")),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "PostgreSQL" in done.stderr
+    assert "luxx serve" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("port", ["70000", "x"])
+def test_a_wrong_health_port_is_refused(tmp_path: Path, port: str) -> None:
+    done = subprocess.run(
+        luxx_command("worker", "--health-port", port),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "--health-port" in done.stderr
+    assert os.listdir(tmp_path) == []

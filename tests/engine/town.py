@@ -1,0 +1,184 @@
+"""Several houses of one database in one event loop, each as in a process of its own, and a model for them.
+
+A house that is `killed` neither beats nor drives nor says anything more, as after kill -9.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from luxx.accounts.caller import Caller
+from luxx.config import (
+    AppConfig,
+    Config,
+    DatabaseConfig,
+    LimitsConfig,
+    LocalConfig,
+    ProvidersConfig,
+    RunsConfig,
+    WorkspaceConfig,
+)
+from luxx.conversations.views import ConversationChange
+from luxx.house import House
+from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.views import NewProvider
+from luxx.runs.processes import ProcessKind
+from luxx.runs.service import Sending
+from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.tool import CommandPermission
+
+T = TypeVar("T")
+
+LEASE_SECONDS = 1.0
+WAIT_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+GATED = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
+
+
+def says(*reply: Any) -> Script:
+    """Every call gets this reply."""
+    return Script(rules=[Rule(reply=list(reply))])
+
+
+def one_gate_each(*texts: str) -> Script:
+    """The answer to each of these messages waits at a gate of the message's own name."""
+    return Script(
+        rules=[
+            Rule(when=When(user=text), reply=[Text(text="I am"), Gate(name=text), Text(text=" here.")])
+            for text in texts
+        ]
+    )
+
+
+class Town:
+    """`async with Town(folder, url, script) as town:`; `limits` are those of the configuration."""
+
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str,
+        model: Script,
+        *,
+        grace_seconds: float = 0.0,
+        **limits: int,
+    ) -> None:
+        self.model = ScriptedProvider(model)
+        self._folder = folder
+        self._url = database_url
+        self._grace_seconds = grace_seconds
+        self._limits = limits
+        self._open: list[House] = []
+        self._ends = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._ends.enter_async_context(self.model)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for house in list(self._open):
+            await self.stop(house)
+        await self._ends.__aexit__(kind, error, trace)
+
+    async def house(self, kind: ProcessKind = ProcessKind.SERVE) -> House:
+        """One more process."""
+        config = Config(
+            app=AppConfig(secret_key="a-secret-key-of-a-test"),
+            database=DatabaseConfig(
+                type="sqlite" if self._url.startswith("sqlite") else "postgresql", url=self._url
+            ),
+            workspace=WorkspaceConfig(root=str(self._folder / "workspaces")),
+            local=LocalConfig(enabled=False),
+            limits=LimitsConfig(**self._limits),
+            providers=ProvidersConfig(allow_private=[self.model.url.removeprefix("http://")]),
+            runs=RunsConfig(lease_seconds=LEASE_SECONDS, grace_seconds=self._grace_seconds),
+            data_dir=str(self._folder / "data"),
+        )
+        house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"}, kind)
+        await house.open()
+        self._open.append(house)
+        return house
+
+    async def stop(self, house: House) -> None:
+        """As by SIGTERM."""
+        self._open.remove(house)
+        house.leave()
+        await house.drain()
+        await house.close()
+
+    async def kill(self, house: House) -> None:
+        """As by SIGKILL: its rows stay as they are."""
+        self._open.remove(house)
+        await house.bus.close()
+        durable = house.durable
+        tasks = [driven.task for driven in durable.drives().values()]
+        await durable.reaper.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in house._background:
+            task.cancel()
+        await asyncio.gather(*house._background, return_exceptions=True)
+        await house.transport.aclose()
+        await asyncio.to_thread(house.release)
+
+    async def person(self, house: House, name: str) -> Caller:
+        """A user with the model as their provider."""
+        view = await house.operator.add_user(
+            name, "a-password-of-a-test-1", level=CommandPermission.READ_ONLY
+        )
+        caller = Caller(
+            user_id=view.id,
+            tenant_id=1,
+            username=name,
+            permission_level=CommandPermission.READ_ONLY,
+            sign_in_id="",
+        )
+        await house.providers.create(
+            caller,
+            NewProvider(
+                name="scripted",
+                provider_type="openai_compatible",
+                base_url=f"{self.model.url}/v1",
+                default_model="any",
+            ),
+        )
+        return caller
+
+    async def send(self, house: House, caller: Caller, text: str = "hello") -> Run:
+        """A message in a conversation of its own."""
+        conversation = await house.conversations.create(caller, ConversationChange())
+        return await house.runs.send(caller, Sending(conversation_id=conversation.id, text=text))
+
+
+async def until(look: Callable[[], Awaitable[T | None]], seconds: float = WAIT_SECONDS) -> T:
+    """What `look` finds, once it finds something."""
+    async with asyncio.timeout(seconds):
+        while not (found := await look()):  # noqa: ASYNC110 - the database does not call back
+            await asyncio.sleep(LOOK_SECONDS)
+        return found
+
+
+async def status_of(house: House, caller: Caller, run: Run) -> RunStatus:
+    return (await house.runs.get(caller, run.id)).status
+
+
+async def ended(house: House, caller: Caller, run: Run, seconds: float = WAIT_SECONDS) -> Run:
+    """The run, once it has ended."""
+
+    async def look() -> Run | None:
+        seen = await house.runs.get(caller, run.id)
+        return seen if seen.status in ENDED else None
+
+    return await until(look, seconds)
+
+
+async def types_of(house: House, caller: Caller, run: Run) -> list[str]:
+    """What the log of a run holds; its numbers have no gap."""
+    events, _ = await house.runs.events(caller, run.id, after=0, limit=500)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    return [event.type for event in events]

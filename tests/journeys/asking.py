@@ -1,0 +1,55 @@
+"""A model that asks its person: scripts for it, and what a test says of questions."""
+
+import json
+from typing import Any
+
+from journeys.person import Json, Person
+from luxx.providers.scripted import Call, Counts, Rule, Script, Text, When
+
+COLOURS = [
+    {"label": "red", "description": "like a rose", "is_recommended": False},
+    {"label": "blue", "description": "like the sea", "is_recommended": True},
+]
+THEN = "Now I know."
+
+
+def clarification(call_id: str = "call-ask", **more: Any) -> Call:
+    arguments = {"question_type": "scope", "question": "Which colour?", "options": COLOURS, **more}
+    return Call(name="ask_clarification", arguments=arguments, id=call_id)
+
+
+def decision(call_id: str = "call-decide", **more: Any) -> Call:
+    arguments = {"decision_type": "branch", "context": "Left or right?", "options": COLOURS, **more}
+    return Call(name="ask_decision", arguments=arguments, id=call_id)
+
+
+def asks(*calls: Call, then: str = THEN) -> Script:
+    """These calls at once, and a text when their results are there."""
+    return Script(
+        rules=[
+            Rule(
+                name="asks", when=When(has_tool_result=False), reply=[*calls, Counts(prompt=5, completion=3)]
+            ),
+            Rule(name="goes on", when=When(has_tool_result=True), reply=[Text(text=then)]),
+        ]
+    )
+
+
+def only_asks(*calls: Call) -> Script:
+    """These calls at once, whatever was said before."""
+    return Script(rules=[Rule(name="asks", reply=[*calls, Counts(prompt=5, completion=3)])])
+
+
+async def open_questions(person: Person, run_id: str) -> list[Json]:
+    """Oldest first."""
+    page = await person.get(f"/runs/{run_id}/questions", status="open")
+    return page["items"][::-1]
+
+
+async def answer(person: Person, question: Json, answer: Any, **more: Any) -> Json:
+    path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
+    return await person.post(path, {"answer": answer, **more})
+
+
+def results(message: Json) -> list[Json]:
+    return [json.loads(step["content"]) for step in message["steps"] if step["type"] == "tool_result"]

@@ -1,0 +1,331 @@
+"""Notices between processes: hints that arrive, hints that are lost, and what a sweep makes good."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bus.joined import Joined, JoinedBus
+from rows import add_user
+from sqlalchemy import insert, update
+
+from luxx.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.bus.core import Bus, LocalBus
+from luxx.clock import id_at, new_id, utc_now
+from luxx.conversations.models import ConversationRow
+from luxx.house import House
+from luxx.runs import notices as module
+from luxx.runs.models import RunRow
+from luxx.runs.notices import Notices
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+from luxx.wire.run import RunStatus
+from luxx.wire.socket import NotificationData
+
+assert House  # Importing the roof imports every table there is.
+
+SECONDS = 10.0
+TALK = "01a00000-0000-7000-8000-000000000000"
+OTHER = "01a00000-0000-7000-8000-000000000001"
+
+
+class Listener:
+    """An ear that remembers."""
+
+    def __init__(self, *sessions: str) -> None:
+        self.sessions = sessions
+        self.changes: list[str] = []
+        self.notes: list[NotificationData] = []
+        self.restated = 0
+        self._news = asyncio.Event()
+
+    def hears(self, session_id: str) -> bool:
+        return session_id in self.sessions
+
+    def changed(self, session_id: str) -> None:
+        self.changes.append(session_id)
+        self._news.set()
+
+    def note(self, notification: NotificationData) -> None:
+        self.notes.append(notification)
+        self._news.set()
+
+    def restate(self) -> None:
+        self.restated += 1
+        self._news.set()
+
+    async def until(self, is_so: Callable[["Listener"], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not is_so(self):
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
+    Base.metadata.create_all(made.engine)
+    now = utc_now()
+
+    def work(session: Any) -> None:
+        add_user(session)
+        for session_id, title in ((TALK, "a talk"), (OTHER, "another")):
+            session.execute(
+                insert(ConversationRow).values(
+                    id=session_id, user_id=1, title=title, created_at=now, updated_at=now
+                )
+            )
+
+    made.write_now(work)
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def process(store: Store, bus: Bus, *, watched: str = "") -> AsyncIterator[Notices]:
+    """The notices of one process."""
+    notices = Notices(store, bus, is_watched=lambda run_id: run_id == watched)
+    telling = asyncio.create_task(notices.keep_telling())
+    try:
+        yield notices
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def put_run(store: Store, session_id: str, status: str, run_id: str = "") -> str:
+    """A run of user 1 that stands so."""
+    run_id = run_id or new_id()
+
+    def work(session: Any) -> None:
+        changed = session.execute(update(RunRow).where(RunRow.id == run_id).values(status=status))
+        if changed.rowcount == 0:
+            session.execute(
+                insert(RunRow).values(
+                    id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=session_id, status=status,
+                    request="{}", created_at=utc_now(),
+                )
+            )  # fmt: skip
+
+    await store.write(work)
+    return run_id
+
+
+async def met(store: Store, notices: Notices) -> None:
+    """Returns once the process knows what happened before somebody listened."""
+    scout = Listener(OTHER)
+    leave = notices.listen(1, scout)
+    run_id = await put_run(store, OTHER, "cancelled")
+    for count in (1, 2):
+        notices.told(run_id, 1)
+        await scout.until(lambda ear, count=count: len(ear.changes) >= count)
+    leave()
+
+
+def joined(count: int = 2, **more: Any) -> tuple[Joined, list[JoinedBus]]:
+    them = Joined(**more)
+    return them, [them.bus(f"process {number}") for number in range(count)]
+
+
+def test_a_change_in_one_process_is_told_in_another_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
+
+    async def run() -> None:
+        _, (one, two) = joined()
+        async with process(store, one) as here, process(store, two) as there:
+            watching, elsewhere = Listener(TALK), Listener()
+            there.listen(1, watching)
+            there.listen(1, elsewhere)
+            run_id = await put_run(store, TALK, "running")
+            here.told(run_id, 1)
+            await watching.until(lambda ear: ear.changes == [TALK])
+            await put_run(store, TALK, "completed", run_id)
+            here.told(run_id, None)
+            await elsewhere.until(lambda ear: [note.run_id for note in ear.notes] == [run_id])
+            # A sweep may say the same once more: that something is to be looked at.
+            assert set(watching.changes) == {TALK}
+            assert watching.notes == []
+
+    asyncio.run(run())
+
+
+def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
+
+    async def run() -> None:
+        _, (one, two) = joined()
+        followed, free = new_id(), new_id()
+        async with process(store, one, watched=followed) as here, process(store, two) as there:
+            ear = Listener()
+            there.listen(1, ear)
+            await met(store, there)
+            for run_id in (followed, free):
+                await put_run(store, TALK, "completed", run_id)
+                here.told(run_id, 1)
+            await ear.until(lambda ear: bool(ear.notes))
+            assert [note.run_id for note in ear.notes] == [free]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "a run from yesterday"])
+def test_what_no_hint_tells_the_sweep_finds_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
+
+    async def run() -> None:
+        _, (one, two) = joined(loses=lambda topic, payload: True)
+        async with process(store, one) as here, process(store, two) as there:
+            watching, elsewhere = Listener(TALK), Listener()
+            yesterday = id_at(int((utc_now() - timedelta(days=1)).timestamp() * 1000), 1)
+            run_id = await put_run(store, TALK, "running", "" if is_new else yesterday)
+            there.listen(1, watching)
+            there.listen(1, elsewhere)
+            await met(store, there)
+            marker = await put_run(store, OTHER, "running")
+            await put_run(store, TALK, "waiting", run_id)
+            here.told(run_id, 1)
+            await watching.until(lambda ear: ear.changes == [TALK])
+            await elsewhere.until(lambda ear: len(ear.notes) == 1)
+            await put_run(store, TALK, "completed", run_id)
+            await elsewhere.until(lambda ear: len(ear.notes) == 2)
+            await put_run(store, OTHER, "failed", marker)
+            await elsewhere.until(lambda ear: len(ear.notes) == 3)
+            told = [(note.title, note.message) for note in elsewhere.notes]
+            assert told == [
+                ("a talk", "A question waits for you."),
+                ("a talk", "The answer is ready."),
+                ("another", "The answer failed: the reason is not known"),
+            ]
+            assert watching.changes == [TALK, TALK]
+
+    asyncio.run(run())
+
+
+def test_what_happened_before_somebody_listens_is_no_news(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
+
+    async def run() -> None:
+        await put_run(store, TALK, "completed")
+        async with process(store, LocalBus("here")) as here:
+            ear = Listener()
+            here.listen(1, ear)
+            await met(store, here)
+            marker = await put_run(store, OTHER, "running")
+            here.told(marker, 1)
+            await put_run(store, OTHER, "completed", marker)
+            await ear.until(lambda ear: bool(ear.notes))
+            assert [note.session_id for note in ear.notes] == [OTHER]
+
+    asyncio.run(run())
+
+
+def test_after_the_bus_was_away_everything_is_looked_at_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
+
+    async def run() -> None:
+        _, (one, two) = joined()
+        async with process(store, one) as here, process(store, two) as there:
+            ear = Listener()
+            there.listen(1, ear)
+            await met(store, there)
+            first = await put_run(store, TALK, "running")
+            here.told(first, 1)
+            two.cut()
+            await put_run(store, TALK, "completed", first)
+            here.told(first, 1)
+            two.mend()
+            assert ear.restated == 1
+            await ear.until(lambda ear: [note.run_id for note in ear.notes] == [first])
+
+    asyncio.run(run())
+
+
+def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
+    async def run() -> None:
+        _, (one, two) = joined()
+        reads = 0
+
+        class Counting(Store):
+            async def read(self, work: Any) -> Any:
+                nonlocal reads
+                reads += 1
+                return await super().read(work)
+
+        counting = Counting(store.engine)
+        async with process(counting, one) as here, process(counting, two) as there:
+            leave = there.listen(2, Listener())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            leave()
+            before = -1
+            while before != reads:  # What it had begun to read for the listener.
+                before = reads
+                await asyncio.sleep(0.2)
+            here.told(await put_run(store, TALK, "completed"), 1)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert reads == before
+        counting._threads.shutdown()
+
+    asyncio.run(run())
+
+
+def test_what_another_version_says_is_passed_over(store: Store) -> None:
+    async def run() -> None:
+        _, (one, two) = joined()
+        async with process(store, two) as there:
+            ear = Listener()
+            there.listen(1, ear)
+            for payload in (b"", b"\xff", b"{}", b'{"run_id": 5}'):
+                one.tell("notice", payload)
+                one.tell("account", payload)
+            AccountChanges(two)
+            one.tell("account", b"{}")
+            run_id = await put_run(store, TALK, "completed")
+            there.told(run_id, 1)
+            await ear.until(lambda ear: [note.run_id for note in ear.notes] == [run_id])
+
+    asyncio.run(run())
+
+
+def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
+    async def run() -> None:
+        _, buses = joined(3)
+        all_heard = asyncio.Event()
+        changes = [AccountChanges(bus) for bus in buses]
+        heard: list[tuple[int, AccountChange]] = []
+
+        def hear(number: int, change: AccountChange) -> None:
+            heard.append((number, change))
+            if len(heard) == len(buses):
+                all_heard.set()
+
+        for number, each in enumerate(changes):
+            each.subscribe(partial(hear, number))
+        change = AccountChange(user_id=1, because=Because.SIGNED_OUT, only="a sign-in")
+        changes[1].tell(change)
+        assert heard == [(1, change)]
+        await asyncio.wait_for(all_heard.wait(), SECONDS)
+        assert sorted(number for number, _ in heard) == [0, 1, 2]
+        assert {told for _, told in heard} == {change}
+
+    asyncio.run(run())
+
+
+def test_every_status_worth_a_note_has_its_sentence() -> None:
+    silent = set(RunStatus) - set(module.SENTENCES)
+    assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}

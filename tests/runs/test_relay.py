@@ -1,0 +1,595 @@
+"""A run that one process drives, watched in others: nothing lost, nothing twice, whatever the bus does.
+
+Each "process" is a hub with a relay of its own; they share a database and a bus that may lose messages.
+"""
+
+import asyncio
+import json
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from bus.joined import Joined
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rows import add_user
+from sqlalchemy import delete, insert, update
+
+from luxx.clock import new_id, utc_now
+from luxx.runs import telling
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.events import RunLog, read_log
+from luxx.runs.frames import OpenStep
+from luxx.runs.hub import Channel, Frame, Hub
+from luxx.runs.models import RunRow
+from luxx.runs.relay import RunRelay
+from luxx.runs.watch import Watch
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
+from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.wire.step import StepStatus, StepType
+from luxx.wire.usage import Usage
+
+SECONDS = 60.0
+LOOK_SECONDS = 0.02
+"""So that what is lost is found soon: a beat is five of them."""
+
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = open_engine(resolve_url("sqlite:///./t.db", Path(folder)))
+        migrate(engine)
+        made = Store(engine)
+        made.write_now(add_user)
+        yield made
+        made.close()
+
+
+class Client:
+    """Follows one watch to its end and shows what a client shows: steps by index, the ids it got."""
+
+    def __init__(self, watch: Watch, *, accumulated: bool = False) -> None:
+        self.ids: list[int] = []
+        self.shown: dict[int, str] = {}
+        self.closed: dict[int, str] = {}
+        self.deltas = 0
+        self.snapshots = 0
+        self.types: list[str] = []
+        self.reading = asyncio.create_task(self._read(watch))
+        self._accumulated = accumulated
+        self._news = asyncio.Event()
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._news.clear()
+            await self._news.wait()
+
+    async def _read(self, watch: Watch) -> None:
+        with watch.attached():
+            while chunk := await watch.next():
+                for block in chunk.decode().split("\n\n")[:-1]:
+                    if not block.startswith(":"):
+                        self._show(dict(line.split(": ", 1) for line in block.split("\n")))
+                self._news.set()
+
+    def _show(self, fields: dict[str, str]) -> None:
+        event: dict[str, Any] = json.loads(fields["data"])
+        self.types.append(event["type"])
+        if "id" in fields:
+            self.ids.append(int(fields["id"]))
+        if event["type"] == "process_step":
+            self._show_step(event["step"], is_logged="id" in fields)
+
+    def _show_step(self, step: dict[str, Any], *, is_logged: bool) -> None:
+        index = step["index"]
+        if is_logged:
+            if index in self.shown:
+                assert step["content"].startswith(self.shown.pop(index)), "more was shown than was said"
+            assert index not in self.closed
+            self.closed[index] = step["content"]
+            return
+        assert index not in self.closed, "a closed step speaks again"
+        if "delta" in step:
+            self.deltas += 1
+            self.shown[index] = self.shown.get(index, "") + step["delta"]
+            if self._accumulated:
+                assert step["accumulated"] == self.shown[index]
+        else:
+            self.snapshots += 1
+            self.shown[index] = step["content"]
+
+
+class Process:
+    """One process: it can watch runs, drive them, and die."""
+
+    def __init__(self, joined: Joined, store: Store, name: str, look_seconds: float = LOOK_SECONDS) -> None:
+        self.name = name
+        self.joined = joined
+        self.bus = joined.bus(name)
+        self.hub = Hub()
+        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=look_seconds)
+        self.clients: list[Client] = []
+        self._store = store
+
+    def watch(self, run: Run, after: int = 0, *, accumulated: bool = False) -> Client:
+        watch = Watch(self.hub, self._store, run, after=after, accumulated=accumulated)
+        client = Client(watch, accumulated=accumulated)
+        self.clients.append(client)
+        return client
+
+    async def drive(self, run: Run, fence: int) -> "Drive":
+        """Takes the run, as a lease is taken, and begins where its log ends."""
+
+        def take(session: Any) -> int:
+            mine = update(RunRow).where(RunRow.id == run.id).values(owner=self.name, fence=fence)
+            session.execute(mine.values(status="running"))
+            return len(read_log(session.connection(), run.id))
+
+        logged = await self._store.write(take)
+        return Drive(self, self._store, run, logged, fence)
+
+    async def die(self) -> None:
+        """Without a word: neither its clients nor the others are told."""
+        self.joined.leave(self.name)
+        for client in self.clients:
+            client.reading.cancel()
+        await self.relay.close()
+
+
+class Drive:
+    """One drive of a run: deltas to the channel, closed steps to the log."""
+
+    def __init__(self, process: Process, store: Store, run: Run, logged: int, fence: int) -> None:
+        self._hold = ExitStack()
+        self.channel: Channel = self._hold.enter_context(process.hub.driven(run.id, logged, fence))
+        self.log = RunLog(store, self.channel, CancelSignal(), run_id=run.id, fence=fence, seq=logged)
+        self._run = run
+        self._step: OpenStep | None = None
+        self._name = process.name
+
+    def say(self, text: str, type_: StepType = StepType.TEXT) -> None:
+        if self._step is None:
+            # Steps are numbered by the log, so that another drive goes on with the same number.
+            index = self.log.seq
+            self._step = OpenStep(self._run.id, index, type_)
+            self.channel.open_steps[index] = self._step
+        self.channel.publish(Frame(self._step.grow(text), 0, self._step, text))
+
+    async def close_step(self) -> None:
+        if self._step is not None:
+            step, self._step = self._step, None
+            await self.log.append([ProcessStep(step=step.closed(StepStatus.DONE))])
+
+    async def note(self) -> None:
+        await self.close_step()
+        await self.log.append([Warning(message="w")])
+
+    async def end(self) -> None:
+        await self.close_step()
+        done = Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)
+        await self.log.append([done], changes={"status": "completed", "owner": None})
+        self.leave()
+
+    def leave(self) -> None:
+        """Drives it no longer, and says so."""
+        self._hold.close()
+
+
+def new_run(store: Store) -> Run:
+    run = Run(
+        id=new_id(), kind=RunKind.CHAT, subject_id=new_id(), status=RunStatus.RUNNING, created_at=utc_now()
+    )
+
+    def keep(session: Any) -> None:
+        session.execute(
+            insert(RunRow).values(
+                id=run.id, user_id=1, tenant_id=1, kind="chat", subject_id=run.subject_id, status="running",
+                usage="{}", last_seq=0, request="{}", fence=0, is_cancelled=False, created_at=run.created_at,
+            )
+        )  # fmt: skip
+
+    store.write_now(keep)
+    return run
+
+
+@asynccontextmanager
+async def processes(
+    store: Store, joined: Joined, names: str = "ab", *, look_seconds: float = LOOK_SECONDS
+) -> AsyncIterator[tuple[Process, ...]]:
+    made = [Process(joined, store, name, look_seconds) for name in names]
+    try:
+        async with asyncio.timeout(SECONDS):
+            for one in made:
+                await one.relay.open()
+            yield tuple(made)
+    finally:
+        for one in made:
+            one.hub.close()
+            for client in one.clients:
+                client.reading.cancel()
+            await asyncio.gather(*(client.reading for client in one.clients), return_exceptions=True)
+            await one.relay.close()
+
+
+async def seen_to_the_end(store: Store, run: Run, *clients: Client) -> None:
+    """Waits until the clients' streams have ended, and checks that they show what is stored."""
+    await asyncio.gather(*(client.reading for client in clients))
+    log = await store.read(lambda session: read_log(session.connection(), run.id))
+    steps = {
+        one.event.step.index: one.event.step.content for one in log if isinstance(one.event, ProcessStep)
+    }
+    for client in clients:
+        assert client.types[0] == "run"
+        assert client.types.count("run") == 1
+        assert client.types[-1] == "done"
+        assert client.ids == list(range(log[-1].seq - len(client.ids) + 1, log[-1].seq + 1))
+        assert client.closed.items() <= steps.items()
+        assert all(text == "" for text in client.shown.values())
+
+
+def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            old = b.watch(run, accumulated=True)
+            drive.say("0")
+            for one in (client, old):
+                await one.until(lambda one=one: one.shown == {0: "0"})
+            for number in range(1, 20):
+                drive.say(str(number % 10))
+                await client.until(lambda number=number: len(client.shown[0]) == number + 1)
+            await drive.note()
+            drive.say("more")
+            await client.until(lambda: client.shown == {2: "more"})
+            await drive.end()
+            await seen_to_the_end(store, run, client, old)
+            assert client.ids == [1, 2, 3, 4]
+            assert client.deltas >= 20
+            assert client.snapshots <= 1
+
+    asyncio.run(work())
+
+
+def test_a_run_that_nobody_watches_elsewhere_says_nothing_on_the_bus(store: Store) -> None:
+    async def work() -> None:
+        run, joined = new_run(store), Joined()
+        async with processes(store, joined) as (a, _):
+            drive = await a.drive(run, 1)
+            here = a.watch(run)
+            for _ in range(100):
+                drive.say("x")
+                await asyncio.sleep(0)
+            await drive.end()
+            await seen_to_the_end(store, run, here)
+        assert joined.said == []
+
+    asyncio.run(work())
+
+
+def test_once_nobody_watches_any_more_nothing_is_told(store: Store) -> None:
+    async def work() -> None:
+        run, joined = new_run(store), Joined()
+        async with processes(store, joined) as (a, b):
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            drive.say("x")
+            await client.until(lambda: client.shown == {0: "x"})
+            client.reading.cancel()
+            await asyncio.gather(client.reading, return_exceptions=True)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert joined.said[-1][1] == "unwatch"
+            before = len(joined.said)
+            for _ in range(50):
+                drive.say("x")
+                await asyncio.sleep(0)
+            assert len(joined.said) == before
+            await drive.end()
+
+    asyncio.run(work())
+
+
+def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined(), "abc") as (a, b, c):
+            drive = await a.drive(run, 1)
+            await drive.note()
+            drive.say("begun ")
+            first = b.watch(run)
+            await first.until(lambda: first.shown == {1: "begun "})
+            drive.say("and ")
+            second, third = b.watch(run, after=1), c.watch(run)
+            await second.until(lambda: second.shown == {1: "begun and "})
+            await third.until(lambda: third.shown == {1: "begun and "})
+            drive.say("ended")
+            await drive.end()
+            await seen_to_the_end(store, run, first, second, third)
+            assert (first.ids, second.ids, third.ids) == ([1, 2, 3], [2, 3], [1, 2, 3])
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_another_that_takes_the_run_up_says_the_open_step_anew(store: Store, is_told: bool) -> None:
+    """The first driver dies in the middle of a step; clients elsewhere, and at the new driver itself."""
+
+    async def work() -> None:
+        run = new_run(store)
+        joined = Joined(loses=lambda topic, _: not is_told and topic == "driven")
+        async with processes(store, joined, "abc") as (a, b, c):
+            drive = await a.drive(run, 1)
+            await drive.note()
+            at_b, at_c = b.watch(run), c.watch(run, accumulated=True)
+            drive.say("never stored")
+            for client in (at_b, at_c):
+                await client.until(lambda client=client: client.shown == {1: "never stored"})
+            await a.die()
+            again = await b.drive(run, 2)
+            again.say("stored", StepType.THINKING)
+            for client in (at_b, at_c):
+                await client.until(lambda client=client: client.shown == {1: "stored"})
+            await again.end()
+            await seen_to_the_end(store, run, at_b, at_c)
+
+    asyncio.run(work())
+
+
+def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            client = b.watch(run)
+            await client.until(lambda: client.types == ["run"])
+            drive = await a.drive(run, 1)
+            drive.say("now")
+            await client.until(lambda: client.shown == {0: "now"})
+            assert b.relay.mirrors == 1
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
+    async def work() -> None:
+        run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
+        async with processes(store, Joined(), look_seconds=2 * SECONDS) as (a, b):
+            watch = Watch(b.hub, store, run)
+            watch.attach_first()
+            client = Client(watch)
+            b.clients.append(client)
+            await client.until(lambda: client.types == ["run"])
+            drive = await a.drive(run, 1)
+            drive.say("now")
+            await client.until(lambda: client.shown == {0: "now"})
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+class Breaking:
+    """A database whose next reading for a mirror goes wrong as nobody foresaw."""
+
+    def __init__(self, store: Store) -> None:
+        self.broke = False
+        self._store = store
+
+    async def read(self, work: Any) -> Any:
+        if not self.broke and "Mirror" in work.__qualname__:
+            self.broke = True
+            raise RuntimeError("nobody foresaw this")
+        return await self._store.read(work)
+
+
+def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            breaking = Breaking(store)
+            b.relay._store = breaking  # type: ignore[assignment]
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            drive.say("one")
+            await client.until(lambda: client.shown == {0: "one"})
+            await drive.note()
+            drive.say("two")
+            await client.until(lambda: client.shown == {2: "two"})
+            assert breaking.broke
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_who_would_follow_a_run_is_forgotten_if_it_is_not_heard_of_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "FORGET_SECONDS", 0.3)
+
+    async def work() -> None:
+        async with processes(store, Joined()) as (a, b):
+            clients = [b.watch(new_run(store)) for _ in range(2)]
+            wanted = a.relay._telling._wanted
+            while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(LOOK_SECONDS)
+            clients[0].reading.cancel()
+            while len(wanted) == 2:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert a.relay._telling.is_busy, "the other is still heard of"
+            b.joined.leave("b")
+            while wanted:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            assert not a.relay._telling.is_busy
+
+    asyncio.run(work())
+
+
+def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            drive = await a.drive(run, 1)
+            client = b.watch(run)
+            drive.say("heard ")
+            await client.until(lambda: client.shown == {0: "heard "})
+            for bus in (b.bus, a.bus):
+                bus.cut()
+                drive.say("and ")
+                await drive.note()
+                await client.until(lambda: bool(client.ids) and client.ids[-1] == drive.log.seq)
+                bus.mend()
+                drive.say("after")
+                at = drive.log.seq
+                await client.until(lambda at=at: client.shown.get(at) == "after")
+            await drive.end()
+            await seen_to_the_end(store, run, client)
+
+    asyncio.run(work())
+
+
+def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
+    async def work() -> None:
+        run = new_run(store)
+        async with processes(store, Joined()) as (a, b):
+            client = b.watch(run)
+            await client.until(lambda: client.types == ["run"])
+            await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
+            await client.reading
+            assert client.types == ["run"]
+            assert a.relay.mirrors == 0
+
+    asyncio.run(work())
+
+
+# --- at random --------------------------------------------------------------------------------------
+
+WORDS = [
+    "say",
+    "say",
+    "say",
+    "say",
+    "burst",
+    "close",
+    "note",
+    "watch",
+    "turn",
+    "wait",
+    "die",
+    "hand_over",
+    "cut",
+]
+OPERATIONS = st.lists(st.sampled_from(WORDS), max_size=25)
+
+
+class Play:
+    """One run in the hands of six processes; each operation is a method."""
+
+    def __init__(self, store: Store, run: Run, processes: tuple[Process, ...], chance: random.Random) -> None:
+        self.clients: list[Client] = []
+        self._store = store
+        self._run = run
+        self._alive = list(processes)
+        self._driver = processes[0]
+        self._chance = chance
+        self._fence = 0
+        self._cut: Process | None = None
+
+    async def begin(self) -> None:
+        self._fence += 1
+        self._drive = await self._driver.drive(self._run, self._fence)
+
+    async def end(self) -> None:
+        self._mend()
+        await self._drive.end()
+
+    async def say(self) -> None:
+        self._drive.say("word ")
+
+    async def burst(self) -> None:
+        for _ in range(self._chance.choice([10, 5000])):
+            self._drive.say("x")
+
+    async def close(self) -> None:
+        await self._drive.close_step()
+
+    async def note(self) -> None:
+        await self._drive.note()
+
+    async def watch(self) -> None:
+        after, is_old = self._chance.randint(0, self._drive.log.seq), self._chance.random() < 0.5
+        self.clients.append(self._chance.choice(self._alive).watch(self._run, after, accumulated=is_old))
+
+    async def turn(self) -> None:
+        for _ in range(self._chance.randint(1, 5)):
+            await asyncio.sleep(0)
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self._chance.choice([0.001, LOOK_SECONDS, 6 * LOOK_SECONDS]))
+
+    async def cut(self) -> None:
+        self._mend()
+        self._cut = self._chance.choice(self._alive)
+        self._cut.bus.cut()
+
+    async def die(self) -> None:
+        if len(self._alive) > 2:
+            self._alive.remove(self._driver)
+            self.clients = [one for one in self.clients if one not in self._driver.clients]
+            await self._driver.die()
+            await self.hand_over()
+
+    async def hand_over(self) -> None:
+        self._drive.leave()
+        self._driver = self._chance.choice(self._alive)
+        await self.begin()
+
+    def _mend(self) -> None:
+        if self._cut is not None and self._cut in self._alive:
+            self._cut.bus.mend()
+        self._cut = None
+
+
+async def play(store: Store, operations: list[str], seed: int, loss: float) -> None:
+    chance = random.Random(seed)
+    joined = Joined(loses=lambda topic, _: chance.random() < loss)
+    run = new_run(store)
+    async with processes(store, joined, "abcdef") as all_:
+        one = Play(store, run, all_, chance)
+        await one.begin()
+        for operation in operations:
+            await getattr(one, operation)()
+        await one.end()
+        await seen_to_the_end(store, run, *one.clients)
+
+
+@QUICK
+@given(operations=OPERATIONS, seed=st.integers(0, 2**32))
+def test_whatever_happens_every_client_sees_what_is_stored(
+    store: Store, operations: list[str], seed: int
+) -> None:
+    asyncio.run(play(store, operations, seed, 0.0))
+
+
+@QUICK
+@given(operations=OPERATIONS, seed=st.integers(0, 2**32), loss=st.sampled_from([0.05, 0.3, 0.9]))
+def test_whatever_is_lost_every_client_sees_what_is_stored(
+    store: Store, operations: list[str], seed: int, loss: float
+) -> None:
+    asyncio.run(play(store, operations, seed, loss))

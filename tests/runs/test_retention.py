@@ -1,0 +1,157 @@
+"""Logs of runs that ended long ago go, a little at a time; who asks for them is told so."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.person import Person
+from api.server import Server
+from rows import add_user
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
+from store.conftest import database_url, postgresql
+
+from luxx.clock import id_at, new_id, utc_now
+from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.retention import EVENTS_AT_ONCE, forget_logs
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+
+__all__ = ["database_url", "postgresql"]
+
+SOON_SECONDS = 20.0
+LOGGED = b'{"run_id":"x","timestamp":"2026-01-01T00:00:00.000Z","type":"warning","message":"old","code":"x"}'
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    made = Store(engine)
+    made.write_now(add_user)
+    yield made
+    made.close()
+
+
+def days_ago(days: float) -> datetime:
+    return utc_now() - timedelta(days=days)
+
+
+def add_run(
+    session: Session,
+    *,
+    began: float,
+    ended: float | None,
+    events: int = 3,
+    user_id: int = 1,
+    subject: str = "s",
+) -> str:
+    """A run that began and ended so many days ago, with a log."""
+    run_id = id_at(int(days_ago(began).timestamp() * 1000), 0)
+    session.execute(insert(RunRow).values(
+        id=run_id, user_id=user_id, tenant_id=1, kind="chat", subject_id=subject, request="{}",
+        last_seq=events, status="running" if ended is None else "completed", created_at=days_ago(began),
+        finished_at=None if ended is None else days_ago(ended),
+    ))  # fmt: skip
+    rows = [{"run_id": run_id, "seq": seq, "type": "warning", "data": LOGGED} for seq in range(1, events + 1)]
+    session.execute(insert(RunEventRow), rows)
+    session.execute(insert(RunResultRow).values(run_id=run_id, call_id="c", output="whole"))
+    session.execute(
+        insert(ToolCallRow).values(
+            run_id=run_id, step_index=0, tool="t", seq=1, result_seq=None, status="done"
+        )
+    )
+    return run_id
+
+
+def left(store: Store) -> dict[str, tuple[int, int, int]]:
+    """Of each run that is there, its events, its results and its tool calls."""
+
+    def work(session: Session) -> dict[str, tuple[int, int, int]]:
+        tables: list[Any] = [RunEventRow, RunResultRow, ToolCallRow]
+        return {
+            run_id: tuple(
+                session.scalar(select(func.count()).select_from(table).where(table.run_id == run_id))
+                for table in tables
+            )
+            for run_id in session.scalars(select(RunRow.id))
+        }  # type: ignore[return-value]
+
+    return store.read_now(work)
+
+
+def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
+    def fill(session: Session) -> list[str]:
+        return [
+            add_run(session, began=100, ended=91),
+            add_run(session, began=99, ended=1),
+            add_run(session, began=98, ended=None),
+            add_run(session, began=97, ended=90.5, events=2 * EVENTS_AT_ONCE),
+            add_run(session, began=96, ended=95, events=2 * EVENTS_AT_ONCE + 1),
+            add_run(session, began=1, ended=0.5),
+        ]
+
+    ids = store.write_now(fill)
+    before = left(store)
+    assert asyncio.run(forget_logs(store, utc_now(), days=90)) == 3
+    gone = {ids[0], ids[3], ids[4]}
+    assert left(store) == {id_: (0, 0, 0) if id_ in gone else before[id_] for id_ in ids}
+    assert asyncio.run(forget_logs(store, utc_now(), days=90)) == 0
+
+
+def test_others_write_while_a_large_log_goes(store: Store) -> None:
+    store.write_now(lambda session: add_run(session, began=100, ended=99, events=20 * EVENTS_AT_ONCE))
+
+    async def run() -> int:
+        forgetting = asyncio.create_task(forget_logs(store, utc_now(), days=90))
+        written = 0
+        while not forgetting.done():
+            written += 1
+            await store.write(lambda session, began=written / 1000: add_run(session, began=began, ended=0))
+        assert await forgetting == 1
+        return written
+
+    assert asyncio.run(run()) >= 5
+
+
+def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, Person(server, None).register("ann") as ann:
+        user_id = ann.user["id"]
+        conversation_id = ann.good("POST", "/conversations", json={})["id"]
+        server.stop()
+    store = Store(open_engine(resolve_url("sqlite:///luxx.db", server.data_dir)))
+
+    def fill(session: Session) -> tuple[str, str]:
+        given = {"user_id": user_id, "subject": conversation_id}
+        return add_run(session, began=100, ended=99, **given), add_run(session, began=2, ended=1, **given)
+
+    old, new = store.write_now(fill)
+    store.close()
+    with Server(tmp_path) as server, Person(server, None, ann.token) as ann:
+        await_gone(ann, old)
+        for more in ("", "?from_sequence=2", "?last_event_id=1"):
+            for accept in ("application/json", "text/event-stream"):
+                asked = ann.ask("GET", f"/runs/{old}/events{more}", headers={"accept": accept})
+                assert (asked.status_code, asked.json()["detail"]["kind"]) == (410, "log_deleted"), more
+        assert ann.good("GET", f"/runs/{old}")["status"] == "completed"
+        assert ann.bad("GET", f"/runs/{old}/results/c", 410)["detail"]["kind"] == "log_deleted"
+        assert ann.bad("GET", f"/runs/{new_id()}/events", 404)["detail"]["kind"] == "run_not_found"
+        kept = ann.good("GET", f"/conversations/{conversation_id}/events")["events"]
+        assert {event["seq"] for event in kept} == {1, 2, 3}
+        assert len(kept) == 3
+        asked = ann.http.get(f"/runs/{new}/events", headers={"accept": "application/json"})
+        assert len(asked.json()["data"]["events"]) == 3
+        assert ann.good("GET", f"/runs/{new}/results/c")["output"] == "whole"
+
+
+def await_gone(person: Person, run_id: str) -> None:
+    """The background job of a server that has just started."""
+    deadline = time.monotonic() + SOON_SECONDS
+    path = f"/runs/{run_id}/events"
+    while person.ask("GET", path, headers={"accept": "application/json"}).status_code != 410:
+        assert time.monotonic() < deadline, "the old log is still there"
+        time.sleep(0.05)

@@ -1,0 +1,133 @@
+"""Runs that wait for a person cost nothing but their rows, and end with what stops all of a user's runs."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.models import User
+from luxx.config import AppConfig, Config, LimitsConfig, LocalConfig, ProvidersConfig, WorkspaceConfig
+from luxx.conversations.views import ConversationChange
+from luxx.house import House
+from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.views import NewProvider
+from luxx.runs.hub import Channel
+from luxx.runs.questions import GivenAnswer, QuestionFilter
+from luxx.runs.questions_rows import QuestionRow
+from luxx.runs.service import Sending
+from luxx.runs.stopping import RunStopper
+from luxx.runs.views import RunFilter
+from luxx.wire.question import QuestionStatus
+from luxx.wire.run import ENDED, RunStatus
+from luxx.wire.tool import CommandPermission
+
+MANY = 200
+AT_ONCE = 20
+ASK = Call(name="ask_decision", arguments={"decision_type": "risk", "context": "Dare I?", "options": []})
+ASKS = Script(
+    rules=[
+        Rule(name="asks", when=When(has_tool_result=False), reply=[ASK, Finish(reason="tool_calls")]),
+        Rule(name="ends", when=When(has_tool_result=True), reply=[Text(text="So be it."), Finish()]),
+    ]
+)
+OPEN = QuestionFilter(status=QuestionStatus.OPEN)
+
+
+@asynccontextmanager
+async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[House, Caller]]:
+    """A house without limits whose model asks back."""
+    config = Config(
+        app=AppConfig(secret_key="a-secret-key-of-a-test"),
+        workspace=WorkspaceConfig(root=str(folder / "workspaces")),
+        local=LocalConfig(enabled=False),
+        limits=LimitsConfig(concurrent_runs_per_user=0, concurrent_runs=0),
+        providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),
+        data_dir=str(folder / "data"),
+    )
+    house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+    await house.open()
+    try:
+        user_id = await house.store.read(lambda session: session.scalar(select(User.id)))
+        assert user_id is not None
+        level = CommandPermission.ADMIN
+        caller = Caller(user_id=user_id, tenant_id=1, username="admin", permission_level=level, sign_in_id="")
+        new = NewProvider(
+            name="scripted",
+            provider_type="openai_compatible",
+            base_url=f"{upstream.url}/v1",
+            default_model="any",
+        )
+        await house.providers.create(caller, new)
+        yield house, caller
+    finally:
+        await house.close()
+
+
+async def begin_waiting(house: House, caller: Caller, count: int) -> None:
+    """Returns when so many more runs wait for an answer."""
+
+    async def one() -> None:
+        conversation = await house.conversations.create(caller, ConversationChange())
+        run = await house.runs.send(caller, Sending(conversation_id=conversation.id, text="hello"))
+        await house.durable.wait(run.id, 30)
+        assert (await house.runs.get(caller, run.id)).status == RunStatus.WAITING
+
+    for _ in range(count // AT_ONCE):
+        await asyncio.gather(*(one() for _ in range(AT_ONCE)))
+
+
+def own_tasks() -> int:
+    """Without those of the model's server, which keeps as many connections as were open at once."""
+    return sum("/luxx/runs/" in task.get_coro().cr_code.co_filename for task in asyncio.all_tasks())  # type: ignore[union-attr]
+
+
+def channels() -> int:
+    gc.collect()
+    return sum(isinstance(each, Channel) for each in gc.get_objects())
+
+
+async def count_runs(house: House, caller: Caller, status: RunStatus) -> int:
+    wanted = RunFilter(status=status)
+    return (await house.runs.list_page(caller, wanted, page=1, page_size=1))[1]
+
+
+def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (house, caller):
+            await begin_waiting(house, caller, AT_ONCE)
+            tasks, lines = own_tasks(), channels()
+            await begin_waiting(house, caller, MANY)
+            assert await count_runs(house, caller, RunStatus.WAITING) == MANY + AT_ONCE
+            assert own_tasks() <= tasks
+            assert channels() <= lines
+            questions, total = await house.questions.list_page(caller, OPEN, page=1, page_size=100)
+            assert total == MANY + AT_ONCE
+            one = questions[0]
+            await house.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
+            # It is taken from the line for a place, and then driven to its end.
+            async with asyncio.timeout(30):
+                while (await house.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
+                    await asyncio.sleep(0.02)
+            assert (await house.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
+
+    asyncio.run(work())
+
+
+def test_stopping_all_of_a_user_ends_what_waits_and_closes_its_questions(tmp_path: Path) -> None:
+    async def work() -> None:
+        script = Script(rules=ASKS.rules[:1])
+        async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (house, caller):
+            await begin_waiting(house, caller, AT_ONCE)
+            await RunStopper(house.store, house.durable).stop_all_of(caller.user_id)
+            assert await count_runs(house, caller, RunStatus.CANCELLED) == AT_ONCE
+            is_open = QuestionRow.status == QuestionStatus.OPEN.value
+            left = await house.store.read(
+                lambda session: session.scalar(select(func.count()).select_from(QuestionRow).where(is_open))
+            )
+            assert left == 0
+
+    asyncio.run(work())

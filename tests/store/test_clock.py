@@ -1,0 +1,42 @@
+"""By which clock what is old is deleted."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from luxx.clock import utc_now
+from luxx.store import clock
+from luxx.store.engine import open_engine, resolve_url
+from store.conftest import numbers, postgresql
+from store.databases import new_database
+
+__all__ = ["postgresql"]
+
+
+@pytest.fixture
+def engine(postgresql: str) -> Iterator[Engine]:
+    made = open_engine(resolve_url(new_database(postgresql, f"clock{next(numbers)}"), Path()))
+    yield made
+    made.dispose()
+
+
+@pytest.mark.parametrize("days", [-90, 90])
+def test_nothing_is_deleted_by_a_clock_that_the_database_contradicts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    with Session(engine) as session:
+        monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(days=days))
+        assert clock.time_to_delete_by(session) is None
+
+
+def test_the_clock_of_the_database_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(engine) as session:
+        monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=50))
+        now = clock.time_to_delete_by(session)
+    assert now is not None
+    assert now.tzinfo is not None
+    assert abs(now - utc_now()) < timedelta(minutes=1)

@@ -1,0 +1,122 @@
+"""Pages of large messages: never more than one answer has room for, and it is said what was left out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rows import add_user
+from sqlalchemy import insert
+
+from luxx.accounts.caller import Caller
+from luxx.clock import new_id, utc_now
+from luxx.conversations.lists import MOST_MIB, Messages, message_page, messages_before
+from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.errors import NotFound, TooLarge
+from luxx.providers.models import ProviderRow
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.wire.message import UserContent
+from luxx.wire.tool import CommandPermission
+
+assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
+
+ANN = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id=""
+)
+MIB = 1024 * 1024
+
+
+class House:
+    """A conversation of messages with so many MiB each, oldest first."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        store.write_now(add_user)
+
+    def talk(self, *sizes: float) -> str:
+        conversation_id, now = new_id(), utc_now()
+
+        def work(session: Any) -> None:
+            row = {"id": conversation_id, "user_id": 1, "title": "t", "created_at": now, "updated_at": now}
+            session.execute(insert(ConversationRow).values(**row))
+            for size in sizes:
+                content = msgspec.json.encode(UserContent(text="x" * int(size * MIB))).decode()
+                session.execute(
+                    insert(MessageRow).values(
+                        id=new_id(), user_id=1, conversation_id=conversation_id, role="user", content=content,
+                        created_at=now,
+                    )
+                )  # fmt: skip
+
+        self.store.write_now(work)
+        return conversation_id
+
+    def page(self, talk: str, page: int, page_size: int) -> Messages:
+        return self.store.read_now(
+            lambda session: message_page(session.connection(), ANN, talk, page=page, page_size=page_size)
+        )
+
+    def before(self, talk: str, limit: int, before: str | None = None) -> Messages:
+        return self.store.read_now(
+            lambda session: messages_before(session.connection(), ANN, talk, limit=limit, before=before)
+        )
+
+    def walk(self, talk: str, limit: int) -> list[list[str]]:
+        """The ids of all messages as a client gets them that goes on from the last of each list."""
+        lists: list[list[str]] = []
+        before: str | None = None
+        while not lists or before is not None:
+            found = self.before(talk, limit, before)
+            lists.append([message.id for message in found.items])
+            before = lists[-1][-1] if found.has_more else None
+        return lists
+
+
+@pytest.fixture
+def house(database_url: str, tmp_path: Path) -> Iterator[House]:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    store = Store(engine)
+    yield House(store)
+    store.close()
+
+
+def test_a_list_before_a_message_ends_early_and_loses_nothing_on_the_way(house: House) -> None:
+    talk = house.talk(0.001, *[5] * 13, 0.001)
+    lists = house.walk(talk, 100)
+    assert [len(ids) for ids in lists] == [7, 6, 2]  # 32 MiB hold six of them, and the small ones
+    listed = [id_ for ids in lists for id_ in ids]
+    assert listed == sorted(set(listed), reverse=True)
+    assert house.before(talk, 100).total == 15
+
+
+def test_a_page_is_whole_or_refused(house: House) -> None:
+    talk = house.talk(*[5] * 13)
+    with pytest.raises(TooLarge, match=f"{MOST_MIB} MiB") as refused:
+        house.page(talk, 1, 7)
+    assert refused.value.kind == "page_too_large"
+    found = [house.page(talk, page, 6) for page in (1, 2, 3)]
+    assert [(len(page.items), page.total, page.has_more) for page in found] == [
+        (6, 13, True), (6, 13, True), (1, 13, False),
+    ]  # fmt: skip
+
+
+def test_a_message_larger_than_a_list_may_be_is_a_list_of_its_own(house: House) -> None:
+    talk = house.talk(1, MOST_MIB + 1, 1)
+    assert [len(ids) for ids in house.walk(talk, 10)] == [1, 1, 1]
+    assert len(house.page(talk, 2, 1).items) == 1
+
+
+def test_small_messages_are_listed_as_they_are_counted(house: House) -> None:
+    talk = house.talk(*[0.001] * 5)
+    assert [len(ids) for ids in house.walk(talk, 2)] == [2, 2, 1]
+    assert [len(ids) for ids in house.walk(talk, 5)] == [5]
+    assert [len(house.page(talk, page, 2).items) for page in (1, 2, 3, 4)] == [2, 2, 1, 0]
+    assert [house.page(talk, page, 2).has_more for page in (1, 2, 3, 4)] == [True, True, False, False]
+    assert house.before(house.talk(), 5) == Messages(items=[], total=0, has_more=False)
+    oldest = house.walk(talk, 5)[0][-1]
+    assert house.before(talk, 5, oldest) == Messages(items=[], total=5, has_more=False)
+    with pytest.raises(NotFound):
+        house.before(new_id(), 5)

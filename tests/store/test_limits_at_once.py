@@ -1,0 +1,167 @@
+"""Limits under real concurrency, on both databases: runs side by side never pass the day's limit together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, func, select
+
+from luxx.accounts.caller import Caller
+from luxx.accounts.models import User
+from luxx.config import (
+    AppConfig,
+    Config,
+    DatabaseConfig,
+    LimitsConfig,
+    LocalConfig,
+    ModelConfig,
+    ProvidersConfig,
+    RunsConfig,
+    WorkspaceConfig,
+)
+from luxx.conversations.views import ConversationChange
+from luxx.house import House
+from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
+from luxx.providers.views import NewProvider
+from luxx.runs.service import Sending
+from luxx.usage.models import ReserveRow, UsageRow
+from luxx.wire.run import ENDED, Run
+from luxx.wire.tool import CommandPermission
+
+RUNS = 100
+MOST_ANSWER = 200
+PROMPT = 60
+PER_CALL = PROMPT + MOST_ANSWER
+SPENT = func.coalesce(func.sum(UsageRow.prompt_tokens + UsageRow.completion_tokens), 0)
+MODEL = ModelConfig(
+    pattern="any", context_window=8_000, max_output=MOST_ANSWER, input_price=10.0, output_price=10.0
+)
+
+
+def config_of(folder: Path, url: str, name: str, upstream: ScriptedProvider, limits: LimitsConfig) -> Config:
+    return Config(
+        app=AppConfig(secret_key="a-secret-key-of-a-test-that-two-servers-share"),
+        database=DatabaseConfig(type="postgresql" if "postgresql" in url else "sqlite", url=url),
+        workspace=WorkspaceConfig(root=str(folder / "workspaces")),
+        local=LocalConfig(enabled=False),
+        providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),
+        runs=RunsConfig(lease_seconds=30),
+        limits=limits,
+        models=[MODEL],
+        data_dir=str(folder / name),
+    )
+
+
+@asynccontextmanager
+async def opened(
+    configs: list[Config], upstream: ScriptedProvider
+) -> AsyncIterator[tuple[list[House], Caller]]:
+    """Houses on one database, and their one user with a provider."""
+    async with AsyncExitStack() as stack:
+        houses: list[House] = []
+        for config in configs:
+            house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+            stack.push_async_callback(house.close)
+            await house.open()
+            houses.append(house)
+        user = await houses[0].store.read(lambda session: session.scalar(select(User.id)))
+        assert user is not None
+        caller = Caller(
+            user_id=user, tenant_id=1, username="admin", permission_level=CommandPermission.ADMIN,
+            sign_in_id="",
+        )  # fmt: skip
+        provider = NewProvider(
+            name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
+            default_model="any",
+        )  # fmt: skip
+        await houses[0].providers.create(caller, provider)
+        yield houses, caller
+
+
+async def ended(house: House, caller: Caller, text: str) -> Run:
+    """A run of a conversation of its own, once it is over."""
+    chat = await house.conversations.create(caller, ConversationChange())
+    run = await house.runs.send(caller, Sending(conversation_id=chat.id, text=text, tools=False))
+    async with asyncio.timeout(90):
+        while (seen := await house.runs.get(caller, run.id)).status not in ENDED:
+            await house.durable.wait(run.id, 5)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [LimitsConfig(tokens_per_day=10 * PER_CALL), LimitsConfig(cost_per_day=10 * PER_CALL / 100_000)],
+    ids=["tokens", "cost"],
+)
+def test_runs_at_once_never_spend_more_than_the_day_has(
+    database_url: str, tmp_path: Path, limits: LimitsConfig
+) -> None:
+    """Answers are as long as they were let become, and prompts are counted: each call takes what it may."""
+    limits = LimitsConfig(
+        tokens_per_day=limits.tokens_per_day,
+        cost_per_day=limits.cost_per_day,
+        concurrent_runs_per_user=0,
+        concurrent_runs=0,
+    )
+    rule = Rule(
+        reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()], delay=0.02
+    )
+
+    async def work() -> None:
+        async with ScriptedProvider(Script(rules=[rule])) as upstream:
+            names = ["one", "two"] if "postgresql" in database_url else ["one"]
+            configs = [config_of(tmp_path, database_url, name, upstream, limits) for name in names]
+            async with opened(configs, upstream) as (houses, caller):
+                started = [
+                    ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)
+                ]
+                runs = list(await asyncio.gather(*started, return_exceptions=True))
+                await check(houses[0], upstream, runs)
+
+    async def check(house: House, upstream: ScriptedProvider, runs: list[Run | BaseException]) -> None:
+        spent = await house.store.read(lambda session: session.scalar(select(SPENT)))
+        held = await house.store.read(
+            lambda session: session.scalar(select(func.count()).select_from(ReserveRow))
+        )
+        known = [run for run in runs if isinstance(run, Run)]
+        refused = [run for run in runs if not isinstance(run, Run)]
+        assert {type(error).__name__ for error in refused} <= {"TooMany"}
+        assert {(str(run.status), run.stop_reason) for run in known} <= {
+            ("completed", "finished"),
+            ("completed", "tokens"),
+            ("completed", "cost"),
+        }
+        finished = [run for run in known if run.stop_reason == "finished"]
+        assert spent == PER_CALL * len(finished) == PER_CALL * len(upstream.requests)
+        assert 5 <= len(finished) <= 10
+        assert held == 0
+
+    asyncio.run(work())
+
+
+def test_without_limits_nothing_is_set_aside(database_url: str, tmp_path: Path) -> None:
+    rule = Rule(reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()])
+
+    async def work() -> None:
+        async with ScriptedProvider(Script(rules=[rule])) as upstream:
+            config = config_of(tmp_path, database_url, "one", upstream, LimitsConfig())
+            async with opened([config], upstream) as ((house,), caller):
+                writes: list[str] = []
+                listen(house, writes)
+                assert (await ended(house, caller, "hello")).stop_reason == "finished"
+                assert not [statement for statement in writes if "usage_reserves" in statement]
+                assert "max_tokens" not in upstream.requests[0].json
+
+    asyncio.run(work())
+
+
+def listen(house: House, statements: list[str]) -> None:
+    """Collects every statement that the house's database is given."""
+
+    def note(*arguments: object) -> None:
+        statements.append(str(arguments[2]))
+
+    for engine in {house.engine, house.store.reading}:
+        event.listen(engine, "before_cursor_execute", note)

@@ -1,0 +1,48 @@
+"""PostgreSQL ends a transaction that its process has forgotten, whatever was said in it last."""
+
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.exc import InternalError
+
+from luxx.store.engine import open_engine, resolve_url
+from store.databases import metadata, new_database, notes
+
+SILENCE_SECONDS = 0.3
+WAIT_SECONDS = 10.0
+
+numbers = count()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
+    postgresql: str, tmp_path: Path, rows: int
+) -> None:
+    url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
+    engine, other = open_engine(url, silence_seconds=SILENCE_SECONDS), open_engine(url)
+    try:
+        metadata.create_all(other)
+        connection = engine.connect()
+        connection.execute(insert(notes), [{"text": f"note {number}"} for number in range(rows)])
+        pid = connection.scalar(select(func.pg_backend_pid()))
+        # Once more what a run's append ends with.
+        connection.execute(insert(notes), [{"text": f"more {number}"} for number in range(rows)])
+        until = time.monotonic() + WAIT_SECONDS
+        with other.connect().execution_options(isolation_level="AUTOCOMMIT") as watching:
+            # Sent one by one, they would go through a pipeline, after which silence is not always counted.
+            asked = watching.scalar(text("SELECT query FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid})
+            assert str(asked).count("$") >= rows
+            alive = select(func.count()).select_from(func.pg_stat_get_activity(pid))
+            while watching.scalar(alive):
+                assert time.monotonic() < until, "it may be silent for ever"
+                time.sleep(0.02)
+            assert watching.scalar(select(func.count()).select_from(notes)) == 0
+        with pytest.raises(InternalError):
+            connection.execute(insert(notes), {"text": "too late"})
+        connection.close()
+    finally:
+        engine.dispose()
+        other.dispose()

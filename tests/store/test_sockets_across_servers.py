@@ -1,0 +1,81 @@
+"""Sockets at one server tell what happens at another one of the same PostgreSQL."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from api.conftest import connect
+from api.line import knocking, opened, ticket_of
+from api.person import Person
+from api.server import Server
+
+from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
+from store.databases import new_database
+
+pytestmark = pytest.mark.heavy
+
+SECRET = "a secret that all servers of one database share, long enough"
+CUT_SECONDS = 5.0
+
+
+class Pair(NamedTuple):
+    """The same person at two servers."""
+
+    here: Person
+    there: Person
+    upstream: ScriptedProvider
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ScriptedProvider]:
+    with ScriptedProvider(
+        Script(rules=[Rule(reply=[Text(text="I am"), Gate(name="go"), Finish()])])
+    ) as model:
+        yield model
+
+
+@contextmanager
+def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterator[Pair]:
+    settings = {
+        "LUXX_DATABASE__URL": new_database(postgresql, "sockets"),
+        "LUXX_APP__SECRET_KEY": SECRET,
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
+    }
+    with (
+        Server(folder, data_dir=folder / "one", **settings) as one,
+        Server(folder, data_dir=folder / "two", **settings) as two,
+        Person(one, None).register("pair") as here,
+        Person(two, None, here.token) as there,
+    ):
+        connect(here, upstream)
+        yield Pair(here, there, upstream)
+
+
+def test_a_socket_at_one_server_follows_what_another_does(
+    postgresql: str, tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    with pair_of(postgresql, tmp_path, upstream) as (here, there, _):
+        subscribed, other = (
+            here.good("POST", "/conversations", json={"title": title})["id"] for title in ("one", "two")
+        )
+        ticket = ticket_of(here)
+        with knocking(there.server.url, ticket) as line:
+            with knocking(here.server.url, ticket) as again:
+                assert again.closed()[0] == 4401, "a ticket is good once, wherever"
+            assert line.subscribe(subscribed)["data"]["status"] == "idle"
+            for session_id in (subscribed, other):
+                body = {"conversation_id": session_id, "content": "hello"}
+                here.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
+            assert line.until(type="session_update", status="running")["session_id"] == subscribed
+            upstream.release("go")
+            told = [line.hear(), line.hear()]
+            assert {(each["type"], each["data"]["title"], each["data"]["status"]) for each in told} == {
+                ("session_update", "one", "completed"),
+                ("notification", "two", "completed"),
+            }
+        with opened(there) as line:
+            line.quiet()
+            here.good("POST", "/auth/logout")
+            assert line.closed(CUT_SECONDS)[0] == 4401

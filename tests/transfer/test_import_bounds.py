@@ -1,0 +1,167 @@
+"""What may not be sent is not imported either: cut, and told in the report."""
+
+import base64
+import io
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from api.person import Person
+
+from luxx.transfer.bounds import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
+from luxx.transfer.child import Reader
+from luxx.transfer.draft import Draft, DraftMessage, Losses, StepWriter
+from luxx.transfer.ready import Read
+from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.wire.step import Step, StepType
+from transfer.files import bring, lost, tree
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
+TIME = "2026-01-01T00:00:00Z"
+MOST_DEARER = 9.0
+"""Times; what grows with the square would take sixteen."""
+
+
+def document(*messages: dict[str, Any]) -> dict[str, Any]:
+    """A document of Luxx's own with these messages, each below the one before."""
+    told = {"id": "c", "title": "bounds", "created_at": TIME, "updated_at": TIME}
+    listed = [
+        {"id": f"m{place}", "parent_id": f"m{place - 1}" if place else None, "created_at": TIME, **message}
+        for place, message in enumerate(messages)
+    ]
+    return {
+        "format": "luxx.conversation", "version": 1, "exported_at": TIME, "conversation": told,
+        "messages": listed,
+    }  # fmt: skip
+
+
+def test_a_persons_message_is_cut_to_what_can_be_sent(ann: Person) -> None:
+    files = [{"name": "n" * 300, "extension": "e" * 30, "content": "c" * (MAX_ATTACHED_TEXT + 1)}]
+    files += [{"name": "", "extension": "", "content": ""}] * (MAX_ATTACHMENTS - 1)
+    files += [{"name": "late.png", "extension": "png", "content": "", "data": PNG}]
+    report = bring(
+        ann, document({"role": "user", "text": "t" * (MAX_SAID + 1), "attachments": files}, {"role": "user"})
+    )
+    assert lost(report) == {
+        "text of a person's message past 1,000,000 characters": 1,
+        "attached files past 20": 1,
+        "names of attached files past 255 characters": 1,
+        "extensions of attached files past 20 characters": 1,
+        "attached text past 2,000,000 characters": 1,
+        "messages in which nothing can be seen": 1,
+    }
+    said, silent = tree(ann, report["conversation_ids"][0])
+    assert said["text"] == "t" * MAX_SAID
+    assert len(said["attachments"]) == MAX_ATTACHMENTS
+    first, second = said["attachments"][:2]
+    assert (len(first["name"]), len(first["extension"])) == (MAX_FILE_NAME, MAX_EXTENSION)
+    assert len(first["content"]) == MAX_ATTACHED_TEXT
+    assert second["name"]
+    assert silent["text"] == WITHOUT_TEXT
+
+
+def test_what_was_imported_can_be_said_again(ann: Person) -> None:
+    """The bounds are the API's own: an edit with the same text and files is taken."""
+    files = [{"name": "n" * 300, "extension": "e" * 30, "content": "c"}]
+    report = bring(ann, document({"role": "user", "text": "t" * (MAX_SAID + 1), "attachments": files}))
+    (said,) = tree(ann, report["conversation_ids"][0])
+    body = {"content": said["text"], "attachments": said["attachments"]}
+    assert ann.good("PUT", f"/messages/{said['id']}", json=body)["text"] == said["text"]
+    ann.bad("PUT", f"/messages/{said['id']}", 400, json={**body, "content": said["text"] + "t"})
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "tool_call", "name": "n" * 10_001, "id_ref": "x", "arguments": "{}"},
+        {"type": "tool_call", "name": "n", "id_ref": "x" * 10_000, "arguments": "{}"},
+        {"type": "tool_call", "name": "n", "id_ref": "x", "arguments": " " * 4_000_001},
+        {"type": "text", "content": "a", "level": "l" * 10_001},
+    ],
+)
+def test_a_step_that_no_run_would_have_stored_is_left_out(ann: Person, step: dict[str, Any]) -> None:
+    steps = [
+        {"id": "step-0", "index": 0, **step},
+        {"id": "step-1", "index": 1, "type": "text", "content": "b"},
+    ]
+    report = bring(ann, document({"role": "assistant", "steps": steps}))
+    assert lost(report) == {"steps with a name or arguments past what is stored": 1}
+    (said,) = tree(ann, report["conversation_ids"][0])
+    assert [(each["index"], each["content"]) for each in said["steps"]] == [(0, "b")]
+
+
+def test_an_answer_has_no_more_steps_than_a_run_makes() -> None:
+    step = {"id": "s", "index": 0, "type": "text", "content": "x"}
+    outcome, rows = read(document({"role": "assistant", "steps": [step] * 100_003}))
+    assert [(loss.what, loss.count) for loss in outcome.report.lost] == [
+        ("steps past 100,000 of an answer", 3)
+    ]
+    message = json.loads(rows.splitlines()[1])
+    assert len(json.loads(message["content"])["steps"]) == 100_000
+
+
+def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
+    """What is escaped counts as it is stored."""
+    step = Step(id="step-0", index=0, type=StepType.TEXT, content='"' * 4_000_000)
+    answer = DraftMessage(key="m", parent=None, role="assistant", steps=[step] * 18)
+    draft = Draft(title="t", messages=[answer], losses=Losses())
+    keep_within_bounds(draft)
+    assert draft.losses.counts == {"steps past 64 MiB of an answer": 10}
+    assert len(answer.steps) == 8
+    assert len(msgspec.json.encode(answer.steps)) < MOST_CONTENT
+
+
+# Time
+
+
+def read(value: Any) -> tuple[Read, bytes]:
+    """What the reader of files makes of this one, and the rows of it."""
+    data, rows = json.dumps(value).encode(), io.BytesIO()
+    outcome = Reader(rows).read(io.BytesIO(data), len(data) + 1)
+    assert isinstance(outcome, Read), outcome
+    return outcome, rows.getvalue()
+
+
+def node(parent: str | None, role: str, parts: list[Any], **more: Any) -> dict[str, Any]:
+    content = {"content_type": "text", "parts": parts}
+    return {"parent": parent, "message": {"author": {"role": role}, "content": content, **more}}
+
+
+def many_below_a_long_one(size: int) -> dict[str, Any]:
+    """Nodes that all hang below one that says nothing at length."""
+    mapping = {"top": node(None, "user", [""] * size)}
+    mapping |= {f"n{place}": node("top", "user", ["hi"]) for place in range(size)}
+    return {"title": "t", "mapping": mapping}
+
+
+def answered_backwards(size: int) -> StepWriter:
+    """Calls that all wait for their results, and then those, the last first."""
+    writer = StepWriter()
+    for place in range(size):
+        writer.call(f"c{place}", "a_tool", "{}")
+    while (call := writer.open_call()) is not None:
+        writer.result(*call, "{}", success=True)
+    assert len(writer.steps) == 2 * size
+    return writer
+
+
+def cost(work: Any, given: Any) -> float:
+    """CPU seconds, the least of a few."""
+    costs: list[float] = []
+    for _ in range(3):
+        began = time.thread_time()
+        work(given)
+        costs.append(time.thread_time() - began)
+    return min(costs)
+
+
+def test_a_file_four_times_as_long_takes_about_four_times_as_long() -> None:
+    cheap, dear = (cost(read, many_below_a_long_one(size)) for size in (3_000, 12_000))
+    assert dear < MOST_DEARER * cheap
+
+
+def test_so_do_four_times_as_many_calls() -> None:
+    cheap, dear = (cost(answered_backwards, size) for size in (20_000, 80_000))
+    assert dear < MOST_DEARER * cheap

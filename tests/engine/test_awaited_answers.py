@@ -18,9 +18,7 @@ def test_one_who_awaits_an_answer_that_another_process_writes_looks_now_and_then
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             looks: list[str] = []
 
             def note(_connection: Any, _cursor: Any, statement: str, given: Any, *_more: Any) -> None:

@@ -36,9 +36,7 @@ def test_who_looks_first_when_all_leases_are_over_takes_nobody_s_runs(
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             # As when the database was away: nobody could beat, and both look before they do.
             time.sleep(1.2 * LEASE_SECONDS)  # noqa: ASYNC251 - nothing may go on meanwhile
             second.durable.reaper.look()
@@ -59,9 +57,7 @@ def test_a_process_does_not_take_its_own_run_for_lost_when_its_lease_is_over(
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             house = await town.house()
-            ann = await town.person(house, "ann")
-            sent = await town.send(house, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(house)
 
             def lost(owner: str) -> list[str]:
                 with house.engine.begin() as connection:

@@ -47,9 +47,7 @@ def test_a_run_of_a_killed_process_goes_on_at_another_within_its_lease_and_two_s
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             await town.kill(first)
             await town.model.arrived(2, LEASE_SECONDS + 2)
             town.model.release("gate")
@@ -67,9 +65,7 @@ def test_a_process_that_is_alone_takes_up_what_the_one_before_it_left_at_once(
     async def story() -> None:
         async with Town(tmp_path, f"sqlite:///{tmp_path}/t.db", says(*GATED)) as town:
             house = await town.house()
-            ann = await town.person(house, "ann")
-            sent = await town.send(house, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(house)
             await town.kill(house)
             again = await town.house()
             await town.model.arrived(2, LEASE_SECONDS / 2)
@@ -129,9 +125,7 @@ def test_a_process_that_was_declared_dead_counts_again_and_keeps_what_nobody_too
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             house = await town.house()
-            ann = await town.person(house, "ann")
-            sent = await town.send(house, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(house)
             gone = ProcessRow.__table__.delete()
             await house.store.write(lambda session: session.execute(gone))
 
@@ -152,9 +146,7 @@ def test_a_drive_whose_run_is_anothers_ends_at_the_next_beat_and_writes_nothing(
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             taken = update(RunRow).where(RunRow.id == sent.id).values(owner=second.process, fence=2)
             await second.store.write(lambda session: session.execute(taken))
             await town.model.requests[0].wait_closed(5)
@@ -174,9 +166,7 @@ def test_a_run_whose_drive_failed_is_taken_up_again_by_its_own_process(
     async def story() -> None:
         async with Town(tmp_path, database_url, says(*GATED)) as town:
             house = await town.house()
-            ann = await town.person(house, "ann")
-            sent = await town.send(house, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(house)
             house.durable.drives()[sent.id].task.cancel()
             await town.model.arrived(2, LEASE_SECONDS + 2)
             town.model.release("gate")
@@ -194,9 +184,7 @@ def test_any_process_ends_a_run_that_another_drives(
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             if not is_bus_up:
                 await second.bus.close()
             loop = asyncio.get_running_loop()
@@ -264,9 +252,7 @@ def test_a_stopped_process_hands_its_runs_over_at_once(shared_url: str, tmp_path
     async def story() -> None:
         async with Town(tmp_path, shared_url, says(*GATED)) as town:
             first, second = await town.house(), await town.house()
-            ann = await town.person(first, "ann")
-            sent = await town.send(first, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(first)
             await town.stop(first)
             await town.model.arrived(2, LEASE_SECONDS / 2)
             town.model.release("gate")
@@ -283,9 +269,7 @@ def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothing_mor
     async def story() -> None:
         async with Town(tmp_path, database_url, says(*GATED), grace_seconds=20) as town:
             house = await town.house()
-            ann = await town.person(house, "ann")
-            sent = await town.send(house, ann)
-            await town.model.reached("gate")
+            ann, sent = await town.begun(house)
             house.leave()
             with pytest.raises(Unavailable, match="stopping") as refused:
                 await town.send(house, ann)

@@ -154,6 +154,13 @@ class Town:
         conversation = await house.conversations.create(caller, ConversationChange())
         return await house.runs.send(caller, Sending(conversation_id=conversation.id, text=text))
 
+    async def begun(self, house: House) -> tuple[Caller, Run]:
+        """A run of somebody new, once its model has come to the gate of GATED."""
+        ann = await self.person(house, "ann")
+        sent = await self.send(house, ann)
+        await self.model.reached("gate")
+        return ann, sent
+
 
 async def until(look: Callable[[], Awaitable[T | None]], seconds: float = WAIT_SECONDS) -> T:
     """What `look` finds, once it finds something."""

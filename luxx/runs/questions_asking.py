@@ -17,8 +17,9 @@ from luxx.runs.cancel import RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH, RunRow
-from luxx.runs.questions_rows import database_now, insert_questions
+from luxx.runs.questions_rows import insert_questions
 from luxx.runs.state import Asked
+from luxx.store.clock import database_now
 from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition
 from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.question import Option, Permission, Question, QuestionKind, QuestionStatus

@@ -4,7 +4,7 @@ Whatever changes a question of a run that waits takes the run's row first, so th
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Text,
     bindparam,
-    func,
     insert,
     select,
     update,
@@ -26,6 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from luxx.clock import timestamp, utc_now
 from luxx.errors import Conflict
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunRow
+from luxx.store.clock import DATABASE_NOW, database_now
 from luxx.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import Answer, AnsweredBy, Question, QuestionStatus, QuestionView
@@ -99,15 +99,6 @@ _close = (
     .where(_questions.c.run_id == bindparam("b_run"), _open)
     .values(status=QuestionStatus.CLOSED.value)
 )
-_database_time = func.timezone("utc", func.clock_timestamp())
-
-
-def database_now(connection: Connection) -> datetime:
-    """The time that all processes of the database agree on."""
-    if connection.dialect.name == "postgresql":
-        found: datetime = connection.execute(select(_database_time)).scalar_one()
-        return found.replace(tzinfo=UTC)
-    return utc_now()
 
 
 def insert_questions(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
@@ -159,7 +150,7 @@ def close_questions(connection: Connection, run_id: str) -> None:
 
 def due_questions(connection: Connection) -> list[str]:
     """Some of the open questions whose time is over, the longest overdue first."""
-    now: Any = _database_time if connection.dialect.name == "postgresql" else utc_now()
+    now: Any = DATABASE_NOW if connection.dialect.name == "postgresql" else utc_now()
     query = select(_questions.c.id).where(_open, _questions.c.due_at <= now)
     return list(connection.scalars(query.order_by(_questions.c.due_at).limit(DUE_AT_ONCE)))
 

@@ -23,7 +23,6 @@ from sqlalchemy.exc import (
     InternalError,
     OperationalError,
 )
-from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError
 from luxx.store.writer import (
@@ -32,7 +31,7 @@ from luxx.store.writer import (
     KeptConnections,
     RowWork,
     Work,
-    session_in,
+    in_session,
     with_rows,
     with_session,
 )
@@ -226,16 +225,16 @@ class Store:
 
     async def first(self, work: RowWork[T]) -> T:
         """`write_rows` past all that waits for a thread: for the little that shows that the process lives."""
-        if self._writer is not None:
-            return await self.write_rows(work)
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._first, self._write_alone, with_rows, work))
+        return await self._write(with_rows, work, self._first)
 
-    async def _write(self, form: Form, work: Callable[[Any], T]) -> T:
+    async def _write(
+        self, form: Form, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
+    ) -> T:
         started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            value = await asyncio.shield(loop.run_in_executor(self._threads, self._write_alone, form, work))
+            asked = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
+            value = await asyncio.shield(asked)
         else:
             value = await asyncio.shield(asyncio.wrap_future(self._writer.submit(form, work)))
         if self._on_write is not None:
@@ -261,16 +260,7 @@ class Store:
 
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""
-        if self._kept is None:
-            with Session(self.reading, expire_on_commit=False) as session:
-                return work(session)
-        try:
-            connection = self._kept.mine()
-            with connection.begin(), session_in(connection) as session:
-                return work(session)
-        except DBAPIError as error:
-            self._kept.drop_if_broken(error)
-            raise
+        return self.read_rows_now(partial(in_session, work))
 
     def write_now(self, work: Work[T]) -> T:
         """`write` for a caller that is in a thread of its own."""

@@ -65,9 +65,10 @@ class KeptConnections:
             connection.close()
 
 
-def session_in(connection: Connection) -> Session:
-    """A Session in a transaction that somebody else begins and ends."""
-    return Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only")
+def in_session(work: Work[T], connection: Connection) -> T:
+    """Work that only reads, with a Session in a transaction that somebody else begins and ends."""
+    with Session(connection, expire_on_commit=False, join_transaction_mode="rollback_only") as session:
+        return work(session)
 
 
 class GroupWriter:

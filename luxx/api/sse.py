@@ -8,9 +8,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+import structlog
 from litestar import Request
 from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.accounts.caller import Caller
 from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
@@ -20,7 +23,12 @@ from luxx.api.sending import CUT
 from luxx.runs.watch import Watch
 
 COME_AGAIN = b"retry: 1000\n\n"
-"""To clients of a server that stops: attach again in a second, in milliseconds."""
+"""To clients of a server that stops or cannot read its log: attach again in a second, in milliseconds."""
+
+UNANSWERED = (OperationalError, InterfaceError, PoolTimeoutError)
+"""The database is away."""
+
+logger = structlog.get_logger()
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -75,10 +83,15 @@ class OpenStream(ASGIResponse):
 
     async def _send(self, send: Send, straight: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        is_lost = False
         with self._watch.attached():
-            while data := await self._watch.next():
-                await straight({"type": "http.response.body", "body": data, "more_body": True})
-        last = COME_AGAIN if self._watch.is_cut else b""
+            try:
+                while data := await self._watch.next():
+                    await straight({"type": "http.response.body", "body": data, "more_body": True})
+            except UNANSWERED as error:
+                logger.warning("stream_cut", because=str(error))
+                is_lost = True
+        last = COME_AGAIN if is_lost or self._watch.is_cut else b""
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def refuse(self) -> None:

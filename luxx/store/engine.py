@@ -246,10 +246,12 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_rows_now, work)
 
     def read_rows_now(self, work: RowWork[T]) -> T:
-        """`read_rows` for a caller that is in a thread of its own."""
+        """`read_rows` for a caller that is in a thread of its own.
+
+        On PostgreSQL it is read a second time where the connection was lost in the middle.
+        """
         if self._kept is None:
-            with self.reading.begin() as connection:
-                return work(connection)
+            return self._read_twice(work)
         try:
             connection = self._kept.mine()
             with connection.begin():
@@ -257,6 +259,17 @@ class Store:
         except DBAPIError as error:
             self._kept.drop_if_broken(error)
             raise
+
+    def _read_twice(self, work: RowWork[T]) -> T:
+        """This process was frozen, or the database began anew: whoever asked only to read need not know."""
+        try:
+            with self.reading.begin() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        with self.reading.begin() as connection:
+            return work(connection)
 
     def read_now(self, work: Work[T]) -> T:
         """`read` for a caller that is in a thread of its own."""

@@ -1,4 +1,4 @@
-"""Clients of streams that do not read: who loses the right to one loses it all the same."""
+"""Clients of streams that do not read lose what they may not see all the same; and how else a stream ends."""
 
 import asyncio
 import logging
@@ -41,8 +41,9 @@ def house(tmp_path: Path) -> Iterator[House]:
 class Line:
     """One client that reads only when told to, and the stream that it has."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, *, from_the_log: bool = False) -> None:
         self._house = house
+        self._from_the_log = from_the_log
         self.run = Run(
             id=new_id(),
             kind=RunKind.CHAT,
@@ -56,7 +57,8 @@ class Line:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         watch = Watch(self._house.hub, self._house.store, self.run)
-        watch.attach_first()
+        if not self._from_the_log:
+            watch.attach_first()
         self.began.set()
         await OpenStream(watch, CALLER, self._house.streams)(scope, receive, send)
         self.ended.set()
@@ -123,5 +125,29 @@ def test_a_stream_ends_when_its_client_leaves(house: House) -> None:
             assert (len(house.streams), house.hub.watchers) == (0, 0)
 
         await line.serve(talk)
+
+    asyncio.run(work())
+
+
+def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_again(
+    house: House,
+) -> None:
+    async def work() -> None:
+        line = Line(house, from_the_log=True)
+        heard = b""
+
+        async def talk() -> None:
+            nonlocal heard
+            while not heard.endswith(b"0\r\n\r\n"):
+                more = await asyncio.get_running_loop().sock_recv(line.client, 4096)
+                assert more, "it was cut in the middle"
+                heard += more
+            await line.ended.wait()
+            assert (len(house.streams), house.hub.watchers) == (0, 0)
+
+        # Nobody has made its tables.
+        await line.serve(talk)
+        assert b"event: run\n" in heard
+        assert b"retry: 1000\n\n" in heard
 
     asyncio.run(work())

@@ -15,6 +15,7 @@ from chaos.conftest import Play
 from chaos.crowd import Crowd, script
 from chaos.postgres import Postgres
 from chaos.roamer import Roamer, until
+from chaos.scenes import HALF, ended_well, half_and_whole, seen_to
 from chaos.truth import all_is_well, database_is_true, rows, settled
 from luxx.providers.scripted import ScriptedProvider, Text
 
@@ -176,5 +177,29 @@ def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_other
                 await until(taken_up)
 
             await frozen_while_busy(several, model, APPENDING, its_runs_are_others)
+
+    play(several, scene())
+
+
+def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres, play: Play) -> None:
+    async def scene() -> None:
+        async with ScriptedProvider(half_and_whole()) as model, several.people() as people:
+            first, second = people[:2]
+            conversation = await first.conversation(model.url)
+            run = await first.begin(conversation)
+            await model.reached("middle")
+            async with first.follow(run["id"]) as here, second.follow(run["id"]) as there:
+                for stream in (here, there):
+                    await seen_to(stream, HALF)
+                several.troubles += 1
+                await asyncio.to_thread(postgres.stop, "immediate")
+                try:
+                    # Its driver cannot write down what comes now.
+                    model.release("middle")
+                finally:
+                    await asyncio.to_thread(postgres.start)
+                await ready(several)
+                screens = [await stream.to_the_end() for stream in (here, there)]
+            assert await ended_well(second, conversation, *screens) == PROSE
 
     play(several, scene())

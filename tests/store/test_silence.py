@@ -5,10 +5,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import InternalError
 
-from luxx.store.engine import open_engine, resolve_url
+from luxx.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database, notes
 
 SILENCE_SECONDS = 0.3
@@ -46,3 +46,21 @@ def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
     finally:
         engine.dispose()
         other.dispose()
+
+
+def test_a_read_that_lost_its_connection_in_the_middle_is_read_again(postgresql: str, tmp_path: Path) -> None:
+    url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
+    store = Store(open_engine(url, silence_seconds=SILENCE_SECONDS))
+    times: list[int] = []
+
+    def work(connection: Connection) -> int:
+        times.append(connection.scalar(select(func.pg_backend_pid())) or 0)
+        if len(times) == 1:
+            time.sleep(3 * SILENCE_SECONDS)
+        return connection.scalar(select(7)) or 0
+
+    try:
+        assert store.read_rows_now(work) == 7
+        assert len(times) == len(set(times)) == 2
+    finally:
+        store.close()

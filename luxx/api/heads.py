@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from luxx.api.envelope import Failure
 from luxx.api.leaving import LEAVING, Leaving
 from luxx.api.protection import HEAD_TOO_LARGE
+from luxx.api.pushing import PIPE, Connection
 from luxx.api.sending import CUT
 
 MOST_HEAD = 256 * 1024
@@ -36,6 +37,9 @@ _ANSWER = (
 
 class BoundedProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http`."""
+
+    # Its parent has a dictionary; with three more names that would double.
+    __slots__ = ("_is_refused", "_leaving", "_unread")
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -68,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         scope = cast("dict[str, Any]", self.scope)
         scope[CUT], scope[LEAVING] = self.transport.abort, self._leaving
+        scope[PIPE] = Connection(self.transport, self.flow, self._leaving)
 
     def on_headers_complete(self) -> None:
         self._unread = 0

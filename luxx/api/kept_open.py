@@ -66,19 +66,23 @@ class KeptOpen(Generic[T]):
         """Refuses those whose sign-in ended or whose rights shrank, until cancelled."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            open_ = [one for each in self._open.values() for one in each]
-            if not open_:
-                continue
-            try:
-                fallen = await self._accounts.fallen([one.caller for one in open_])
-            except SQLAlchemyError:
-                continue  # The database does not answer just now; ask again.
-            except Exception:
-                logger.exception("sign_ins_not_checked")
-                continue
-            for one in open_:
-                if one.caller in fallen:
-                    one.refuse()
+            # Not here: what it looks at would be kept until it looks again.
+            await self._check()
+
+    async def _check(self) -> None:
+        open_ = [one for each in self._open.values() for one in each]
+        if not open_:
+            return
+        try:
+            fallen = await self._accounts.fallen([one.caller for one in open_])
+        except SQLAlchemyError:
+            return  # The database does not answer just now; ask again.
+        except Exception:
+            logger.exception("sign_ins_not_checked")
+            return
+        for one in open_:
+            if one.caller in fallen:
+                one.refuse()
 
     def _refuse_who_changed(self, change: AccountChange) -> None:
         for one in tuple(self._open.get(change.user_id, ())):

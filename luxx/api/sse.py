@@ -18,7 +18,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from luxx.accounts.caller import Caller
 from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
 from luxx.api.leaving import LEAVING, Leaving
-from luxx.api.protection import STRAIGHT
+from luxx.api.protection import AFTERWARDS, STRAIGHT
+from luxx.api.pushing import PIPE, Connection
 from luxx.api.sending import CUT
 from luxx.runs.watch import Watch
 
@@ -64,9 +65,21 @@ class OpenStream(ASGIResponse):
         self._cutting: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Leaves it to `protection.py` to go on once the framework is through, whose frames and whose view
+        of the request would be kept for as long as the stream is open; else goes on itself."""
         del receive
         given = cast("dict[str, Any]", scope)
+        if STRAIGHT in given:
+            given[AFTERWARDS] = self.stream
+        else:
+            await self.stream(given, send)
+
+    async def stream(self, given: dict[str, Any], send: Send) -> None:
+        """Sends all of it; `given` is the request's scope."""
         self._cut = given.get(CUT)
+        pipe: Connection | None = given.get(PIPE)
+        if pipe is not None:
+            self._watch.into(pipe)
         leaving: Leaving = given.get(LEAVING) or Leaving()
         leaving.call(self._watch.stop)
         self._streams.add(self)

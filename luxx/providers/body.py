@@ -42,14 +42,14 @@ class Body:
     """
 
     def __init__(self, response: httpx.Response, *, idle_seconds: float, secret: str) -> None:
-        self._response = response
         self._idle_seconds = idle_seconds
         self._secret = secret
         self._has_begun = False
         self._reads = 0
         self._seen = self._silent = 0
         self._is_silent = False
-        self._watched: aiohttp.ClientResponse | None = None
+        self._answer: aiohttp.ClientResponse | None = None
+        self._response: httpx.Response | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._content: aiohttp.StreamReader | None = None
         self._pieces: AsyncIterator[bytes] | None = None
@@ -58,8 +58,12 @@ class Body:
         if encoding == "identity" and isinstance(answer, aiohttp.ClientResponse):
             # Past the iterators of two libraries, which cost more per piece than splitting and parsing it.
             self._content = answer.content
+            self._answer = answer
             self._watch_over(answer)
+            # What has the request in it need not be kept as long as the answer.
+            response.stream = NOTHING
         else:
+            self._response = response
             self._pieces = response.aiter_bytes()
 
     async def read(self) -> bytes:
@@ -81,9 +85,13 @@ class Body:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        await self._response.aclose()
-        # The two know each other: a circle that would stay until the collector comes by.
-        self._response.stream = NOTHING
+        if self._answer is not None:
+            self._answer.release()
+            await self._answer.wait_for_close()
+        if self._response is not None:
+            await self._response.aclose()
+            # The two know each other: a circle that would stay until the collector comes by.
+            self._response.stream = NOTHING
 
     def _watch_over(self, answer: aiohttp.ClientResponse) -> None:
         """Takes the engine's own read timeout off, which sets a timer anew for every piece."""
@@ -91,7 +99,6 @@ class Body:
         if connection is None or connection.protocol is None:
             return  # All of it has arrived.
         connection.protocol.read_timeout = None
-        self._watched = answer
         self._look_later()
 
     def _look_later(self) -> None:
@@ -106,8 +113,8 @@ class Body:
             return
         self._watch = None
         self._is_silent = True
-        if self._watched is not None:
-            self._watched.close()
+        if self._answer is not None:
+            self._answer.close()
 
     async def _decoded(self) -> bytes:
         assert self._pieces is not None

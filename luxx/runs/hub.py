@@ -60,10 +60,11 @@ class Reader(Protocol):
 
 
 class Tail(Reader, Protocol):
-    """Somebody in another process who follows a channel (`telling.py`)."""
+    """Somebody who is told of every frame as it comes: one in another process who follows a channel
+    (`telling.py`), or a watch whose client takes all at once."""
 
     def stir(self) -> None:
-        """There are new frames."""
+        """There are new frames. Must not raise: it runs inside of whoever publishes."""
         ...
 
 
@@ -79,6 +80,8 @@ class Channel:
         "_base",
         "_frames",
         "_full",
+        "_listening",
+        "_live",
         "_taken_back",
         "_waiting",
         "driver",
@@ -111,6 +114,8 @@ class Channel:
         self._full = KEPT
         self._taken_back: list[bytes] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._live: tuple[Tail, ...] = ()
+        self._listening: list[asyncio.Future[None]] = []
 
     @property
     def is_driven(self) -> bool:
@@ -160,7 +165,10 @@ class Channel:
         if len(self._frames) > self._full:
             self._cut()
         if self._waiting:
-            self.wake()
+            waiting, self._waiting = self._waiting, []
+            _settle(waiting)
+        for live in self._live:
+            live.stir()
         for tail in self.tails:
             tail.stir()
 
@@ -209,16 +217,34 @@ class Channel:
 
     def wake(self) -> None:
         """Lets every waiter look again."""
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        waiting = [*self._waiting, *self._listening]
+        self._waiting, self._listening = [], []
+        _settle(waiting)
 
     def news(self) -> asyncio.Future[None]:
         """Done when the next frame is there, or when woken for another reason."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
+
+    def listen(self, live: Tail) -> asyncio.Future[None]:
+        """Stirs it for each frame until `hush`; done when woken for another reason than a frame."""
+        self._live = (*self._live, live)
+        future = asyncio.get_running_loop().create_future()
+        self._listening.append(future)
+        return future
+
+    def hush(self, live: Tail, future: asyncio.Future[None]) -> None:
+        """Ends `listen`."""
+        self._live = tuple(each for each in self._live if each is not live)
+        if future in self._listening:
+            self._listening.remove(future)
+
+
+def _settle(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
 
 
 class Relay(Protocol):

@@ -4,9 +4,10 @@ No logged event missing and none twice, whether the run is driven here, elsewher
 text/event-stream; `api/sse.py` sends them.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator
-from typing import Self
+from typing import Protocol, Self
 
 from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.frames import COMMENT, OpenStep, logged_frame, run_frame
@@ -20,6 +21,19 @@ BEAT_SECONDS = 5.0
 
 QUIET_SECONDS = 10.0
 """A comment line is sent at the first beat after this long without a frame: every 15 s at the latest."""
+
+
+class Pipe(Protocol):
+    """A connection that takes bytes at once."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the client takes what is sent, and little waits for it."""
+        ...
+
+    def push(self, data: bytes) -> None:
+        """Sends it while it `is_clear`. Does not raise."""
+        ...
 
 
 class Watch:
@@ -40,7 +54,9 @@ class Watch:
         "_is_over",
         "_is_placed",
         "_last_sent",
+        "_listening",
         "_looked",
+        "_pipe",
         "_run",
         "_sent",
         "_snapshots",
@@ -71,6 +87,15 @@ class Watch:
         self._snapshots = b""
         self._is_placed = False
         self._last_sent = 0.0
+        self._pipe: Pipe | None = None
+        self._listening: asyncio.Future[None] | None = None
+
+    def into(self, pipe: Pipe) -> None:
+        """While nothing waits to be sent, frames go into `pipe` as they come, and not through `next`.
+
+        The task that calls `next` is then not woken for each of them, which costs as much as all the rest.
+        """
+        self._pipe = pipe
 
     def attach_first(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
@@ -141,11 +166,36 @@ class Watch:
                 break
             if not channel.is_fed and self._rests(channel):
                 continue
-            await channel.news()
+            await self._news()
             if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
+
+    async def _news(self) -> None:
+        channel, pipe = self._channel, self._pipe
+        if pipe is None or not pipe.is_clear:
+            await channel.news()
+            return
+        self._listening = channel.listen(self)
+        try:
+            await self._listening
+        finally:
+            channel.hush(self, self._listening)
+            self._listening = None
+
+    def stir(self) -> None:
+        """See `Tail`: frames go straight to the client as long as they follow on and it takes them."""
+        pipe, frames = self._pipe, self._channel.since(self._index)
+        if pipe is not None and pipe.is_clear and frames:
+            self._index += len(frames)
+            if data := self._join(frames):
+                self._last_sent = time.monotonic()
+                pipe.push(data)
+            if self._is_live and not self._is_over:
+                return
+        if self._listening is not None and not self._listening.done():
+            self._listening.set_result(None)
 
     def _rests(self, channel: Channel) -> bool:
         """Nobody feeds the ring, maybe for hours. Whether there is more in the log."""

@@ -63,11 +63,12 @@ READ_ONLY = "25006"
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
 """All statements of a read see one state, as on SQLite. Said in the BEGIN: it costs no question more."""
 
-SAVEPOINTS = {
-    "do_savepoint": "SAVEPOINT ",
-    "do_release_savepoint": "RELEASE ",
-    "do_rollback_to_savepoint": "ROLLBACK TO ",
-}
+SAVEPOINTS = "luxx_savepoints"
+"""Of a SQLite connection: the names of the savepoints that are open, by depth.
+
+They are told to SQLite by their depth. A name of its own for each would be a statement of its own, which
+SQLite has to read, and which pushes one that is needed again out of what it has read.
+"""
 
 
 def resolve_url(url: str, data_dir: Path) -> URL:
@@ -172,23 +173,32 @@ def _speak_plainly(dialect: Any, begin: str) -> None:
     each statement look for listeners of its own.
     """
 
-    def plainly(statement: str) -> Callable[[Connection, str], None]:
-        def run(connection: Connection, name: str) -> None:
-            driver: Any = connection.connection.driver_connection
-            driver.execute(statement + name)
+    def do_begin(connection: Any) -> None:
+        connection.info[SAVEPOINTS] = []
+        connection.driver_connection.execute(begin)
 
-        return run
-
-    for name, statement in SAVEPOINTS.items():
-        setattr(dialect, name, plainly(statement))
-    dialect.do_begin = _beginning(begin)
+    dialect.do_begin = do_begin
+    dialect.do_savepoint = _savepoint
+    dialect.do_release_savepoint = partial(_leave_savepoint, "RELEASE", 0)
+    dialect.do_rollback_to_savepoint = partial(_leave_savepoint, "ROLLBACK TO", 1)
 
 
-def _beginning(statement: str) -> Callable[[Any], None]:
-    def run(connection: Any) -> None:
-        connection.driver_connection.execute(statement)
+def _savepoint(connection: Connection, name: str) -> None:
+    open_: list[str] = connection.info[SAVEPOINTS]
+    open_.append(name)
+    _tell(connection, "SAVEPOINT", len(open_))
 
-    return run
+
+def _leave_savepoint(statement: str, kept: int, connection: Connection, name: str) -> None:
+    open_: list[str] = connection.info[SAVEPOINTS]
+    depth = open_.index(name) + 1
+    del open_[depth - 1 + kept :]
+    _tell(connection, statement, depth)
+
+
+def _tell(connection: Connection, statement: str, depth: int) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute(f"{statement} luxx_{depth}")
 
 
 def _caseless(text: str | None) -> str | None:

@@ -46,14 +46,16 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Attach(msgspec.Struct, frozen=True):
-    """A watcher comes, having seen this share of the log; `permits` is how much it reads at once."""
+    """A watcher comes, having seen this share of the log; `permits` is how much it reads at once, and `room`
+    how much is pushed to it at most before it is slow; None for one that only reads."""
 
     share: float
     permits: int
+    room: int | None = None
 
 
 class Pull(msgspec.Struct, frozen=True):
-    """Every watcher may read so many more chunks."""
+    """Every watcher may read so many more chunks, and takes as many more that are pushed."""
 
     permits: int
 
@@ -64,10 +66,11 @@ class Wait(msgspec.Struct, frozen=True):
     turns: int
 
 
+ROOMS = st.sampled_from([None, 0, 1, 3, 1_000_000])
 OPERATIONS = st.one_of(
     st.builds(Grow, st.sampled_from([StepType.TEXT, StepType.THINKING]), st.integers(1, 4)),
     st.just(Note()),
-    st.builds(Attach, st.floats(0, 1), st.sampled_from([0, 1, 1_000_000])),
+    st.builds(Attach, st.floats(0, 1), st.sampled_from([0, 1, 1_000_000]), ROOMS),
     st.builds(Pull, st.integers(1, 3)),
     st.builds(Wait, st.integers(0, 5)),
 )
@@ -77,14 +80,29 @@ BURST = st.builds(Grow, st.just(StepType.TEXT), st.just(PAST_THE_RING))
 class Watcher:
     """One client: reads chunk by chunk as it is permitted, and checks what it reads."""
 
-    def __init__(self, watch: Watch, after: int, permits: int) -> None:
+    def __init__(self, watch: Watch, after: int, permits: int, room: int | None = None) -> None:
         self.after = after
+        self.room = room or 0
+        self.pushed = 0
         self.ids: list[int] = []
         self.texts: dict[int, str] = {}
         self.closed: dict[int, str] = {}
         self.types: list[str] = []
         self.permits = asyncio.Semaphore(permits)
         self._watch = watch
+        if room is not None:
+            watch.into(self)
+
+    @property
+    def is_clear(self) -> bool:
+        return self.room > 0
+
+    def push(self, data: bytes) -> None:
+        assert data
+        assert self.is_clear
+        self.room -= 1
+        self.pushed += 1
+        self._take_all(data)
 
     async def read(self) -> None:
         with self._watch.attached():
@@ -93,8 +111,11 @@ class Watcher:
                 chunk = await self._watch.next()
                 if not chunk:
                     return
-                for block in chunk.decode().split("\n\n")[:-1]:
-                    self._take(block)
+                self._take_all(chunk)
+
+    def _take_all(self, chunk: bytes) -> None:
+        for block in chunk.decode().split("\n\n")[:-1]:
+            self._take(block)
 
     def _take(self, block: str) -> None:
         if block.startswith(":"):
@@ -144,17 +165,18 @@ class Driver:
                 await self._close()
                 await self.log.append([Warning(message="w")])
             case Attach():
-                self.attach(int(operation.share * self.log.seq), operation.permits)
+                self.attach(int(operation.share * self.log.seq), operation.permits, operation.room)
             case Pull():
                 for watcher in self.watchers:
+                    watcher.room += operation.permits
                     for _ in range(operation.permits):
                         watcher.permits.release()
             case Wait():
                 for _ in range(operation.turns):
                     await asyncio.sleep(0)
 
-    def attach(self, after: int, permits: int = 1_000_000) -> Watcher:
-        watcher = Watcher(Watch(self._hub, self._store, self.run, after=after), after, permits)
+    def attach(self, after: int, permits: int = 1_000_000, room: int | None = None) -> Watcher:
+        watcher = Watcher(Watch(self._hub, self._store, self.run, after=after), after, permits, room)
         self.watchers.append(watcher)
         self.reading.append(asyncio.create_task(watcher.read()))
         return watcher
@@ -266,21 +288,30 @@ def test_every_watcher_gets_every_logged_event_once_in_order(store: Store, opera
 
 
 @FEW
-@given(before=st.lists(OPERATIONS, max_size=6), burst=BURST, after=st.lists(OPERATIONS, max_size=6))
+@given(
+    before=st.lists(OPERATIONS, max_size=6), burst=BURST, after=st.lists(OPERATIONS, max_size=6), room=ROOMS
+)
 def test_one_that_fell_off_the_ring_is_sent_back_to_the_log_and_misses_nothing(
-    store: Store, before: list[Any], burst: Grow, after: list[Any]
+    store: Store, before: list[Any], burst: Grow, after: list[Any], room: int | None
 ) -> None:
-    slow = [Attach(0.0, 1), Wait(3)]
+    slow = [Attach(0.0, 1, room), Wait(3)]
     check(play(store, [*slow, *before, burst, *after, burst, Note()]))
 
 
+def test_one_that_takes_all_at_once_is_pushed_what_comes(store: Store) -> None:
+    growing: list[Any] = [Grow(StepType.TEXT, 1)] * 40
+    driver = play(store, [Attach(0.0, 1_000_000, 1_000_000), Wait(20), *growing, Note(), *growing])
+    check(driver)
+    assert driver.watchers[0].pushed >= len(growing)
+
+
 @QUICK
-@given(operations=st.lists(OPERATIONS, max_size=12))
+@given(operations=st.lists(OPERATIONS, max_size=12), room=ROOMS)
 def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
-    store: Store, operations: list[Any]
+    store: Store, operations: list[Any], room: int | None
 ) -> None:
     # It gets a turn after every operation, so nothing runs ahead of it.
-    watched: list[Any] = [Attach(0.0, 1_000_000), Wait(3)]
+    watched: list[Any] = [Attach(0.0, 1_000_000, room), Wait(3)]
     for operation in operations:
         watched += [operation, Wait(3)]
     driver = play(store, watched)

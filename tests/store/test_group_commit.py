@@ -271,3 +271,36 @@ def test_a_database_that_cannot_be_opened_is_an_error_and_no_endless_wait(tmp_pa
 
     run(work())
     store.close()
+
+
+def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store) -> None:
+    def work(session: Any) -> None:
+        session.execute(insert(notes).values(text="outside"))
+        first = session.begin_nested()
+        session.execute(insert(notes).values(text="undone first"))
+        first.rollback()
+        kept = session.begin_nested()
+        session.execute(insert(notes).values(text="kept"))
+        within = session.begin_nested()
+        session.execute(insert(notes).values(text="undone within"))
+        within.rollback()
+        again = session.begin_nested()
+        session.execute(insert(notes).values(text="kept within"))
+        again.commit()
+        kept.commit()
+        around = session.begin_nested()
+        session.execute(insert(notes).values(text="undone around"))
+        session.begin_nested()
+        session.execute(insert(notes).values(text="undone with what is around it"))
+        around.rollback()
+        session.execute(insert(notes).values(text="last"))
+
+    async def many() -> None:
+        # Together, so that each is in a part of a transaction itself.
+        await asyncio.gather(
+            *(store.write(put(f"other {number}")) for number in range(20)), store.write(work)
+        )
+
+    run(many())
+    kept = [said for said in store.read_now(all_notes) if not said.startswith("other")]
+    assert kept == ["outside", "kept", "kept within", "last"]

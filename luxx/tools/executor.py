@@ -176,7 +176,7 @@ class ToolExecutor:
             if (kept := self._cache.get(key)) is not None:
                 return CallStatus.CACHED, kept
         result = await self._run(tool, arguments, context)
-        output = cut_output(result, self._read_on(call, context))
+        output = cut_output(result, self._read_on(call, context), keeps_lines=tool.keeps_lines)
         if key is not None and result.success:
             self._cache.put(key, output)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output

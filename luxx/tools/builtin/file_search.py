@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.file import workspace_of
+from luxx.tools.builtin.file import crowded, shown, workspace_of
 from luxx.tools.confine import MAX_FILE_BYTES, Workspace, read_regular
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
@@ -19,6 +19,7 @@ _MAX_FILES = 20_000
 _MAX_SEARCHED_BYTES = 200 * 1024 * 1024
 _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
+_MAX_PASSED_OVER_NAMED = 10
 _MAX_CONTEXT = 10
 _LINES_BETWEEN_LOOKS = 4096
 
@@ -37,6 +38,7 @@ class _Search:
         self.matches: list[dict[str, Any]] = []
         self.files = 0
         self.bytes = 0
+        self.passed_over: list[dict[str, str]] = []
         self.skipped = 0
         self.ended_by = ""
 
@@ -45,7 +47,7 @@ class _Search:
         self.files += 1
         self.bytes += len(data)
         if b"\0" in data[:8192]:
-            self.skipped += 1
+            self.pass_over(path, "it is binary")
             return
         text = data.decode("utf-8", "replace")
         if self._can_ask_whole and not self._pattern.search(text):
@@ -59,6 +61,15 @@ class _Search:
                 self._add(path, lines, index)
                 if self.ended_by:
                     return
+
+    def pass_over(self, path: str, because: str) -> None:
+        """Count a file that cannot be searched; of the first few the answer says why."""
+        self.skipped += 1
+        if len(self.passed_over) < _MAX_PASSED_OVER_NAMED:
+            self.passed_over.append({"path": path, "because": because})
+
+    def crowd(self, directory: str) -> None:
+        self.pass_over(shown(directory), crowded("it"))
 
     def _add(self, path: str, lines: list[str], index: int) -> None:
         match: dict[str, Any] = {"path": path, "line_number": index + 1, "line": _shown(lines[index])}
@@ -80,6 +91,8 @@ class _Search:
             "files_skipped": self.skipped,
             "truncated": bool(self.ended_by),
         }
+        if self.passed_over:
+            answer["passed_over"] = self.passed_over
         if self.ended_by:
             answer["note"] = self.ended_by
         return answer
@@ -90,7 +103,8 @@ class _Search:
     description=(
         "Search the text files of the workspace line by line with a regular expression (RE2 syntax: no "
         "look-around, no back-references). Binary files, files over 10 MB and the directories .git, "
-        "node_modules and __pycache__ are passed over; links are not followed."
+        "node_modules and __pycache__ are passed over; links are not followed. Matches have their line's "
+        "number counted from 1: file_read with an offset one less begins there."
     ),
     parameters={
         "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_LENGTH},
@@ -111,7 +125,10 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     path = workspace.relative(arguments.get("path", "."))
     glob = arguments.get("file_pattern")
     search = _Search(arguments, context.cancelled)
-    if workspace.kind(path) == "file":
+    kind = workspace.kind(path)
+    if kind == "other":
+        raise ToolFailed(f"{path} is neither a file nor a directory")
+    if kind == "file":
         search.look_at(path, workspace.read(path))
         return search.answer()
     for name, data in _files(workspace, path, glob, search):
@@ -128,23 +145,20 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
     wanted = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
-        for found in walk(directory, prefix):
+        for found in walk(directory, prefix, on_crowded=search.crowd):
             subject = found.path if glob and "/" in glob else found.name
             if found.kind != "file" or (wanted and not wanted.fullmatch(os.fsencode(subject))):
                 continue
-            if found.size > MAX_FILE_BYTES:
-                search.skipped += 1
-                continue
+            name = shown(found.path)
             try:
                 fd = open_found(found)
-            except OSError:
-                search.skipped += 1
+            except OSError as error:
+                search.pass_over(name, os.strerror(error.errno or 0))
                 continue
-            name = os.fsencode(found.path).decode("utf-8", "replace")
             try:
                 yield name, read_regular(fd, name, MAX_FILE_BYTES)
-            except ToolFailed:
-                search.skipped += 1
+            except ToolFailed as error:
+                search.pass_over(name, error.message)
             finally:
                 os.close(fd)
 

@@ -26,8 +26,7 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 # Deep enough for any source tree, and few enough descriptors for a walk down it.
 MAX_DEPTH = 64
-# How long a change of a file waits for another one to end, and how often it looks.
-_TURN_SECONDS = 5.0
+# How often a change of a file looks whether another one has ended.
 _TURN_PAUSE_SECONDS = 0.005
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -62,9 +61,15 @@ _BEST_OPEN = best_open()
 
 
 class Workspace:
-    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on."""
+    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on.
 
-    def __init__(self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN) -> None:
+    A change of a file waits `turn_seconds` for others who hold it.
+    """
+
+    def __init__(
+        self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN, *, turn_seconds: float = 5.0
+    ) -> None:
+        self._turn_seconds = turn_seconds
         self._root = PurePosixPath(os.path.abspath(root))
         self._open_beneath = open_beneath
 
@@ -148,7 +153,8 @@ class Workspace:
         if name == ".":
             raise ToolFailed(". is a directory")
         parent, _, last = name.rpartition("/")
-        with self.open_directory(parent or ".") as directory, _turn(directory, last, name) as fd:
+        deadline = time.monotonic() + self._turn_seconds
+        with self.open_directory(parent or ".") as directory, _turn(directory, last, name, deadline) as fd:
             before = os.fstat(fd)
             data = work(read_regular(fd, name, limit))
             if len(data) > limit:
@@ -264,9 +270,8 @@ def _require_regular(fd: int, name: str) -> int:
 
 
 @contextmanager
-def _turn(directory: int, last: str, name: str) -> Generator[int]:
+def _turn(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
     """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
-    deadline = time.monotonic() + _TURN_SECONDS
     while True:
         with explained(name):
             fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)

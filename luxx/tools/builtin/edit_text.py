@@ -17,6 +17,9 @@ from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_SPOTS, Fou
 from luxx.tools.builtin.edit_nearest import nearest
 from luxx.tools.confine import MAX_FILE_BYTES
 
+MAX_LINES = 300_000
+"""Of a file that is edited, before and after: each line takes ten times the memory of a short one's text."""
+
 _NEW = -1
 _MAX_PLACES_NAMED = 5
 # Of a larger change all old lines are shown as removed and all new ones as added: comparing takes its square.
@@ -40,9 +43,10 @@ class Change(NamedTuple):
 
 
 class EditedText:
-    """Begins as the text of a file, with the line ends it has there."""
+    """Begins as the text of a file, with the line ends it has there. Raises ToolFailed for too many lines."""
 
     def __init__(self, text: str) -> None:
+        _require_few(text.count("\n"))
         self._is_crlf = [line.endswith("\r") for line in text.split("\n")]
         self._is_crlf[-1] = sum(self._is_crlf[:-1]) * 2 > len(self._is_crlf) - 1
         self._has_ends = len(self._is_crlf) > 1
@@ -103,6 +107,8 @@ class EditedText:
             raise ToolFailed(
                 f"the file would have {size:,} characters; at most {MAX_FILE_BYTES:,} are written"
             )
+        ends = sum(spot.new.count("\n") - self._text.count("\n", spot.start, spot.end) for spot in spots)
+        _require_few(self._text.count("\n") + ends)
         bodies = self._text.split("\n")
         starts = [0, *accumulate(len(body) + 1 for body in bodies)]
         pieces: list[str] = []
@@ -140,6 +146,11 @@ class EditedText:
             return f"old_string is not in {where}, nor anything like it; read the file again"
         lines = f"line {near.first}" if near.first == near.last else f"lines {near.first} to {near.last}"
         return f"old_string is not in {where}; nearest to it is {lines}:\n{near.shown}"
+
+
+def _require_few(line_ends: int) -> None:
+    if line_ends > MAX_LINES:
+        raise ToolFailed(f"a file that is edited may have {MAX_LINES:,} lines; this would be {line_ends:,}")
 
 
 def _with_ends(text: str) -> list[str]:

@@ -110,11 +110,15 @@ class _Reader:
         if self._to_skip > ends:
             self._to_skip -= ends
             return
-        rest = _after_ends(piece, self._to_skip)
+        start = _after_ends(piece, self._to_skip)
+        ends -= self._to_skip
         self._to_skip = 0
-        self._held_ends += rest.count(b"\n")
-        self.held += rest
-        self._is_full = self._held_ends >= self._limit or len(self.held) > MAX_LINE_BYTES
+        left = self._limit - self._held_ends
+        stop = len(piece) if ends < left else start + _after_ends(piece[start:], left)
+        self.held += piece[start:stop]
+        self._held_ends += min(ends, left)
+        self._is_full = ends >= left or len(self.held) > MAX_LINE_BYTES
+        self._has_more = stop < len(piece)
 
     def page(self) -> LinePage:
         """What was held, as whole lines within the bounds."""
@@ -139,8 +143,8 @@ def _pieces(fd: int, is_cancelled: Callable[[], bool]) -> Iterator[bytes]:
         yield piece
 
 
-def _after_ends(piece: bytes, count: int) -> bytes:
-    """What comes after so many ends of lines, which the piece must have."""
+def _after_ends(piece: bytes, count: int) -> int:
+    """The place after so many ends of lines, which the piece must have."""
     place = 0
     for start in range(0, len(piece), _STRETCH_BYTES):
         ends = piece.count(b"\n", start, start + _STRETCH_BYTES)
@@ -150,7 +154,7 @@ def _after_ends(piece: bytes, count: int) -> bytes:
         count -= ends
     for _ in range(count):
         place = piece.index(b"\n", place) + 1
-    return piece[place:]
+    return place
 
 
 def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -52,13 +53,12 @@ class _Search:
         text = data.decode("utf-8", "replace")
         if self._can_ask_whole and not self._pattern.search(text):
             return
-        lines = text.split("\n")
-        for index, line in enumerate(lines):
-            if index % _LINES_BETWEEN_LOOKS == 0 and self._is_cancelled():
+        for number, (start, end) in enumerate(_lines(text), 1):
+            if number % _LINES_BETWEEN_LOOKS == 1 and self._is_cancelled():
                 self.ended_by = "the search was stopped"
                 return
-            if self._pattern.search(line.removesuffix("\r")):
-                self._add(path, lines, index)
+            if self._pattern.search(text[start:end].removesuffix("\r")):
+                self._add(path, number, text, start, end)
                 if self.ended_by:
                     return
 
@@ -71,12 +71,15 @@ class _Search:
     def crowd(self, directory: str) -> None:
         self.pass_over(shown(directory), crowded("it"))
 
-    def _add(self, path: str, lines: list[str], index: int) -> None:
-        match: dict[str, Any] = {"path": path, "line_number": index + 1, "line": _shown(lines[index])}
+    def _add(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        match: dict[str, Any] = {"path": path, "line_number": number, "line": _shown(text[start:end])}
         if self._context_lines:
-            before = lines[max(0, index - self._context_lines) : index]
-            after = lines[index + 1 : index + 1 + self._context_lines]
-            match |= {"before": [_shown(line) for line in before], "after": [_shown(line) for line in after]}
+            before = _lines_back(text, start, self._context_lines)
+            after = islice(_lines(text, end + 1), self._context_lines)
+            match |= {
+                "before": [_shown(text[first:last]) for first, last in before],
+                "after": [_shown(text[first:last]) for first, last in after],
+            }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
             self.ended_by = "more matches than are shown; narrow the pattern, the path or file_pattern"
@@ -161,6 +164,25 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
                 search.pass_over(name, error.message)
             finally:
                 os.close(fd)
+
+
+def _lines(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+    while start <= len(text):
+        end = text.find("\n", start)
+        end = len(text) if end == -1 else end
+        yield start, end
+        start = end + 1
+
+
+def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
+    """The lines before the one that begins at `start`, from the top down."""
+    found: list[tuple[int, int]] = []
+    while start > 0 and len(found) < count:
+        end = start - 1
+        start = text.rfind("\n", 0, end) + 1
+        found.append((start, end))
+    return found[::-1]
 
 
 def _shown(line: str) -> str:

@@ -422,3 +422,25 @@ def test_no_tool_takes_more_memory_for_a_larger_file(workspace: Path) -> None:
     for (name, _, grown_mb, seconds), (_, arguments) in zip(answers, calls, strict=True):
         assert grown_mb <= MEMORY_MB, (name, arguments, grown_mb)
         assert seconds < SECONDS, (name, arguments, seconds)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 5000, 100_000])
+def test_pages_of_a_file_of_several_megabytes_are_all_of_it(
+    limit: int, execute: Callable[..., Executed], workspace: Path
+) -> None:
+    lines = [f"{n} " + "é" * (n * 7919 % 300) + "\n" for n in range(16_000)]
+    (workspace / "a").write_text("".join(lines) + "end")
+    lines.append("end")
+    for start in (0, 5_230, 9_999, 15_990, 16_000):
+        offset = start
+        pieces: list[str] = []
+        for _ in range(4):
+            page = execute("file_read", {"path": "a", "offset": offset, "limit": limit}).result.data
+            assert page["total_lines"] == 16_001
+            pieces.append(page["content"])
+            offset += page["lines"]
+            assert page["truncated"] == (offset < 16_001)
+            if not page["truncated"]:
+                break
+        assert "".join(pieces) == "".join(lines[start:offset])
+        assert offset > start

@@ -1,6 +1,5 @@
 """file_glob: the files of a workspace whose path is like a pattern, with their sizes."""
 
-import os
 from typing import Any
 
 import msgspec
@@ -34,7 +33,7 @@ class _Glob:
             if count >= _MAX_LOOKED_AT or context.cancelled():
                 self._end(f"the search ended after {count:,} files and directories; narrow the path")
                 break
-            if found.kind != "file" or not self._pattern.fullmatch(os.fsencode(found.path)):
+            if found.kind != "file" or not self._pattern.fullmatch(shown(found.path)):
                 continue
             entry: dict[str, Any] = {"path": shown(self._prefix + found.path), "size": found.size}
             self._size += len(msgspec.json.encode(entry)) + 1

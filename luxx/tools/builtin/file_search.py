@@ -150,7 +150,7 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
     with workspace.open_directory(path) as directory:
         for found in walk(directory, prefix, on_crowded=search.crowd):
             subject = found.path if glob and "/" in glob else found.name
-            if found.kind != "file" or (wanted and not wanted.fullmatch(os.fsencode(subject))):
+            if found.kind != "file" or (wanted and not wanted.fullmatch(shown(subject))):
                 continue
             name = shown(found.path)
             try:

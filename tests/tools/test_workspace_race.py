@@ -134,8 +134,9 @@ def test_nothing_leaks_in_a_race_in_which_a_naive_reader_leaks(
 # --- through each tool ------------------------------------------------------------------------------
 
 OUTSIDE_NAME = "only-outside.txt"
-EDIT = {"old_string": "own", "new_string": "own own"}
-UNDO = {"old_string": "own own", "new_string": "own"}
+# What would work on the secret as well: it would be told in the diff, and changed.
+EDIT = {"old_string": "o", "new_string": "0", "replace_all": True}
+UNDO = {"old_string": "0", "new_string": "o", "replace_all": True}
 CALLS: dict[str, list[dict[str, Any]]] = {
     "file_read": [{"path": "d/f"}, {"path": "f"}],
     "file_list": [{"path": "d"}, {"recursive": True}],

@@ -3,7 +3,9 @@
 import asyncio
 import codecs
 import fcntl
+import json
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from luxx.errors import ToolFailed
+from luxx.tools.builtin import builtin_tools
 from luxx.tools.confine import Workspace
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.tool import ToolResult
@@ -245,3 +248,23 @@ def test_a_failed_change_leaves_no_descriptor_open(run: Run, workspace: Path) ->
         assert not run("file_edit", path=path, old_string="not there", new_string="1").success
     assert run("file_edit", path="a.txt", old_string="one", new_string="1").success
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- the documentation ------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "file-tools.md"
+
+
+def test_the_answers_that_the_documentation_shows_are_the_real_ones(run: Run) -> None:
+    page = PAGE.read_text("utf-8")
+    calls = [
+        (name, json.loads(text)) for name, text in re.findall(r"^tool (\w+) '(.*)'$", page, re.MULTILINE)
+    ]
+    shown = [
+        json.loads(block) for block in re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ]
+    answers = [run(name, **arguments) for name, arguments in calls]
+    assert [answer.error for answer in answers] == [None] * len(calls)
+    assert {name for name, _ in calls} == {tool.name for tool in builtin_tools() if tool.category == "file"}
+    assert len(shown) == 2
+    assert [answer for answer in shown if answer not in [one.data for one in answers]] == []

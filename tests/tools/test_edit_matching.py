@@ -194,8 +194,10 @@ SECONDS = 5.0
         (" " * 900_000, " " * 400_000 + "x"),
         ("a b\n" * 200_000, "a  c " * 100_000),
         ("a" * 10_000_000, " a"),
+        ("a b\n" * 1000, "a c\n" * 2_500_000),
+        ("a b\n" * 1000, "\\n" * 2_500_000),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_looking_for_a_text_made_to_be_slow_takes_its_bounds(text: str, old: str) -> None:
     start = time.monotonic()

@@ -87,7 +87,7 @@ def test_a_lone_carriage_return_is_a_letter_like_others() -> None:
 
 
 LINES = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "a b", "", "  c", "d\r"]), st.sampled_from(ENDS)), max_size=12
+    st.tuples(st.sampled_from(["a", "b", "a b", "", "  c", "d\re"]), st.sampled_from(ENDS)), max_size=12
 )
 
 

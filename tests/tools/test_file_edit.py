@@ -117,6 +117,18 @@ def test_if_one_edit_cannot_be_made_none_is(wrong: int, run: Run, workspace: Pat
     assert os.stat(workspace / "a.txt") == before
 
 
+def test_an_edit_that_was_stopped_on_its_way_changes_nothing(
+    builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("a\n")
+    edit = {"old_string": "a", "new_string": "b"}
+    for name, arguments in (("file_edit", edit), ("file_multi_edit", {"edits": [edit]})):
+        asked = call(name, {"path": "a.txt", **arguments})
+        done = asyncio.run(builtin_executor.execute(asked, context_of(cancelled=lambda: True)))
+        assert "stopped; nothing was changed" in str(done.result.error)
+    assert (workspace / "a.txt").read_text() == "a\n"
+
+
 def test_edits_that_undo_each_other_change_nothing_and_say_so(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("a\n")
     edits = [{"old_string": "a", "new_string": "b"}, {"old_string": "b", "new_string": "a"}]

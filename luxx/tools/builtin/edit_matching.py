@@ -63,7 +63,7 @@ def find(text: str, old: str, new: str) -> Found | None:
         return Found(Strategy.SIMPLE, spots)
     if spots := _unescaped(text, old, new):
         return Found(Strategy.ESCAPE_NORMALIZED, spots)
-    if len(text) > MAX_NEAR_CHARACTERS or not old.strip():
+    if max(len(text), len(old)) > MAX_NEAR_CHARACTERS or not old.strip():
         return None
     lines = _Lines(text)
     if spots := _escaped_lines(lines, old, new):

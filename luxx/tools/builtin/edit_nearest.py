@@ -10,6 +10,7 @@ from luxx.tools.builtin.edit_matching import words
 _MAX_CHARACTERS = 1_000_000
 _MAX_FINE_CHARACTERS = 100_000
 _MAX_SOUGHT_LINES = 200
+_MAX_SOUGHT_CHARACTERS = 20_000
 _MIN_LIKENESS = 0.3
 _MAX_LINES = 8
 _MAX_LINE = 100
@@ -29,7 +30,7 @@ def nearest(text: str, sought: str) -> Nearest | None:
     if len(text) > _MAX_CHARACTERS:
         return None
     lines = text.removesuffix("\n").split("\n")
-    wanted_lines = sought.strip("\n").split("\n")[:_MAX_SOUGHT_LINES]
+    wanted_lines = sought.strip("\n")[:_MAX_SOUGHT_CHARACTERS].split("\n")[:_MAX_SOUGHT_LINES]
     parts = _triples if len(text) <= _MAX_FINE_CHARACTERS else words
     first = _likest(lines, wanted_lines, parts)
     if first is None:

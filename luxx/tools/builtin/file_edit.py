@@ -116,6 +116,8 @@ def _edit(given: str, context: ToolContext, work: Callable[[EditedText, str], T]
         edited.append(text)
         made.append(work(text, path))
         changed = mark + encoded(text.result())
+        if context.cancelled():
+            raise ToolFailed("the edit was stopped; nothing was changed")
         if changed == data:
             raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
         return changed

@@ -16,8 +16,8 @@ DEFAULT_CHARACTERS = 20_000
 MAX_CHARACTERS = 40_000
 _MAX_CONTENT_BYTES = 40 * 1024
 _MAX_REF = 128
-_LATEST = 2**31 - 1
-"""A database counts the characters of a text no further."""
+_LATEST = 2_000_000_000
+"""Databases count the characters of a text a little further."""
 
 
 @tool(

@@ -268,7 +268,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.registry, self.workspaces),
+            crew=CrewFinder(self.providers, self.registry, self.workspaces, self.replay),
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,

@@ -1,21 +1,24 @@
 """Who a run works with: the provider with its key, the tools its user may use, the user's workspace."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.service import user_as_caller
 from luxx.accounts.workspaces import Workspaces
-from luxx.errors import LuxxError
+from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.providers.service import Picked, ProviderService
 from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
-from luxx.tools.core import ToolContext, ToolRegistry
+from luxx.runs.replay import ReplayService
+from luxx.tools.core import KeptOutput, ToolContext, ToolRegistry
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +36,12 @@ class CrewFinder:
         providers: ProviderService,
         registry: ToolRegistry,
         workspaces: Workspaces,
+        replay: ReplayService,
     ) -> None:
         self._providers = providers
         self._registry = registry
         self._workspaces = workspaces
+        self._replay = replay
 
     def read(self, session: Session, brief: ChatBrief) -> Seen:
         """In the transaction that reads the brief. Raises NotAllowed for a disabled user, NotFound or
@@ -56,9 +61,13 @@ class CrewFinder:
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:
             try:
-                return _context(user_as_caller(connection, brief.user_id), brief, signal, workspace)
+                caller = user_as_caller(connection, brief.user_id)
             except LuxxError as error:
                 return error
+            return replace(
+                _context(caller, brief, signal, workspace),
+                read_result=partial(self._read_result, caller, brief.run_id),
+            )
 
         return Crew(
             target=resolved.target,
@@ -66,6 +75,21 @@ class CrewFinder:
             tools=[tool.to_spec() for tool in tools],
             context_in=context_in,
         )
+
+    async def _read_result(
+        self, caller: Caller, run_id: str, ref: str, offset: int, limit: int
+    ) -> KeptOutput:
+        """Of this run only, whatever the model names. Raises ToolFailed where there is no such output."""
+        try:
+            if "\0" in ref:
+                raise NotFound("no call has such an id")
+            found = await self._replay.result(caller, run_id, ref, offset=offset, limit=limit)
+        except (NotFound, Gone) as error:
+            raise ToolFailed(
+                "no output of this run has this ref; an answer that was cut names its own, and what was not "
+                "cut is known already"
+            ) from error
+        return KeptOutput(output=found.output, total=found.total)
 
 
 def _context(caller: Caller, brief: ChatBrief, signal: CancelSignal, workspace: Path) -> ToolContext:

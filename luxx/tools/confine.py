@@ -7,10 +7,12 @@ Messages name paths relative to the workspace, never the host's.
 """
 
 import errno
+import fcntl
 import os
 import stat
+import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -24,6 +26,8 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 # Deep enough for any source tree, and few enough descriptors for a walk down it.
 MAX_DEPTH = 64
+# How often a change of a file looks whether another one has ended.
+_TURN_PAUSE_SECONDS = 0.005
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -31,7 +35,7 @@ _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 _WORDS = {
     errno.ENOENT: "does not exist",
-    errno.ENOTDIR: "leads through something that is not a directory",
+    errno.ENOTDIR: "is or leads through something that is not a directory",
     errno.EISDIR: "is a directory",
     errno.ELOOP: "is or leads through a link that is not followed",
     errno.EXDEV: "leads out of the workspace",
@@ -57,9 +61,15 @@ _BEST_OPEN = best_open()
 
 
 class Workspace:
-    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on."""
+    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on.
 
-    def __init__(self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN) -> None:
+    A change of a file waits `turn_seconds` for others who hold it.
+    """
+
+    def __init__(
+        self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN, *, turn_seconds: float = 5.0
+    ) -> None:
+        self._turn_seconds = turn_seconds
         self._root = PurePosixPath(os.path.abspath(root))
         self._open_beneath = open_beneath
 
@@ -118,13 +128,42 @@ class Workspace:
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
         """The whole of a regular file of at most `limit` bytes."""
+        with self.opened(path) as fd:
+            return read_regular(fd, self.relative(path), limit)
+
+    @contextmanager
+    def opened(self, path: str) -> Generator[int]:
+        """The descriptor of a regular file, for reading, closed at the end."""
         name = self.relative(path)
         with self._root_fd() as root, explained(name):
             fd = self._open_beneath(root, name, _READ_FILE)
         try:
-            return read_regular(fd, name, limit)
+            _require_regular(fd, name)
+            yield fd
         finally:
             os.close(fd)
+
+    def change(self, path: str, work: Callable[[bytes], bytes], limit: int = MAX_FILE_BYTES) -> None:
+        """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
+
+        Two changes of a file follow each other, in every process. Raises ToolFailed, also where somebody
+        else wrote the file meanwhile; what `work` raises passes through.
+        """
+        name = self.relative(path)
+        if name == ".":
+            raise ToolFailed(". is a directory")
+        parent, _, last = name.rpartition("/")
+        deadline = time.monotonic() + self._turn_seconds
+        with self.open_directory(parent or ".") as directory, _turn(directory, last, name, deadline) as fd:
+            before = os.fstat(fd)
+            data = work(read_regular(fd, name, limit))
+            if len(data) > limit:
+                raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
+            with explained(name):
+                now = os.stat(last, dir_fd=directory, follow_symlinks=False)
+                if _version(now) != _version(before):
+                    raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
+                _write_atomically(directory, last, data, stat.S_IMODE(before.st_mode) & 0o777)
 
     def write(self, path: str, data: bytes, limit: int = MAX_FILE_BYTES) -> bool:
         """Put `data` there, whole or not at all, making the directories above; whether it is a new file.
@@ -206,11 +245,9 @@ def kind_of(mode: int) -> str:
 
 def read_regular(fd: int, name: str, limit: int) -> bytes:
     """All of an open file. Raises ToolFailed if it is no regular file or has more than `limit` bytes."""
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISDIR(mode):
-        raise ToolFailed(f"{name} is a directory")
-    if not stat.S_ISREG(mode):
-        raise ToolFailed(f"{name} is not a regular file")
+    size = _require_regular(fd, name)
+    if size > limit:
+        raise ToolFailed(f"{name} has {size:,} bytes; more than {limit:,} bytes are not read at once")
     pieces: list[bytes] = []
     left = limit + 1
     with explained(name):
@@ -218,8 +255,60 @@ def read_regular(fd: int, name: str, limit: int) -> bytes:
             pieces.append(piece)
             left -= len(piece)
     if left <= 0:
-        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read")
+        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read at once")
     return b"".join(pieces)
+
+
+def _require_regular(fd: int, name: str) -> int:
+    """The size of an open file. Raises ToolFailed if it is no regular one."""
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolFailed(f"{name} is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{name} is not a regular file")
+    return status.st_size
+
+
+@contextmanager
+def _turn(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
+    """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
+    while True:
+        with explained(name):
+            fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            _require_regular(fd, name)
+            if _locks(fd) and _is_at(fd, directory, last):
+                yield fd
+                return
+        finally:
+            os.close(fd)
+        if time.monotonic() >= deadline:
+            raise ToolFailed(f"{name} is being changed by something else; try again later")
+        time.sleep(_TURN_PAUSE_SECONDS)
+
+
+def _locks(fd: int) -> bool:
+    """Whether nobody else has the file locked; where a file system knows no locks, nobody has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_at(fd: int, directory: int, last: str) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        now = os.stat(last, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(fd), now)
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _sentence(name: str, error: OSError) -> str:
@@ -244,6 +333,8 @@ def _write_atomically(directory: int, last: str, data: bytes, mode: int) -> None
     fd = os.open(draft, flags, mode, dir_fd=directory)
     try:
         try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.fchmod(fd, mode)
             view = memoryview(data)
             while view:
                 view = view[os.write(fd, view) :]

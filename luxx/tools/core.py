@@ -19,6 +19,7 @@ from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSp
 
 __all__ = [
     "CommandPermission",
+    "KeptOutput",
     "NeedsAnswer",
     "Risk",
     "ToolCall",
@@ -60,9 +61,21 @@ def never_cancelled() -> bool:
     return False
 
 
+async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
+    """The `read_result` of a call that belongs to no run."""
+    raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
+
+
 async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any]) -> dict[str, Any]:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
     return arguments
+
+
+class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a tool call's whole output, and how many characters there are in all."""
+
+    output: str
+    total: int
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +83,10 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `ask` puts a question to the run's person: an asynchronous tool gets the answer by being run again from
     its beginning, so it asks before it does anything. `approve` gives the arguments that a person allows the
-    tool to run with, or raises ToolFailed; the executor calls it. `emit` reports progress to the run,
-    `cancelled` says whether to stop: a long synchronous tool looks at it between pieces of work. It also
-    becomes true when the tool has overrun its time.
+    tool to run with, or raises ToolFailed; the executor calls it. `read_result(ref, offset, limit)` gives
+    characters of the whole output of an earlier call of the run, or raises ToolFailed. `emit` reports
+    progress to the run, `cancelled` says whether to stop: a long synchronous tool looks at it between pieces
+    of work. It also becomes true when the tool has overrun its time.
     """
 
     user_id: int
@@ -82,6 +96,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
     approve: "Callable[[ToolDefinition, dict[str, Any]], Awaitable[dict[str, Any]]]" = caller_approves
+    read_result: Callable[[str, int, int], Awaitable[KeptOutput]] = nothing_kept
     emit: Callable[[dict[str, Any]], None] = emit_nothing
     cancelled: Callable[[], bool] = never_cancelled
 
@@ -91,7 +106,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     `repeatable`: running it again with the same arguments changes nothing and gives the same answer
     for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
-    is to ask the run's person, so nobody is asked whether it may.
+    is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
+    something kept whole, so long lines in it are not cut.
     """
 
     name: str
@@ -104,6 +120,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool = False
     timeout: float | None = None
     only_asks: bool = False
+    keeps_lines: bool = False
 
     @property
     def is_async(self) -> bool:

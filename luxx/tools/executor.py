@@ -174,11 +174,11 @@ class ToolExecutor:
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
             if (kept := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, kept
+                return CallStatus.CACHED, cut_output(kept, self._read_on(call, context))
         result = await self._run(tool, arguments, context)
-        output = cut_output(result, self._read_on(call, context))
+        output = cut_output(result, self._read_on(call, context), keeps_lines=tool.keeps_lines)
         if key is not None and result.success:
-            self._cache.put(key, output)
+            self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
     def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:

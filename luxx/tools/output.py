@@ -27,26 +27,26 @@ class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
     full: str | None = None
 
 
-def cut_output(result: ToolResult, read_on: str) -> CutOutput:
+def cut_output(result: ToolResult, read_on: str, *, keeps_lines: bool = False) -> CutOutput:
     """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
 
     A text is cut at its end, other data keeps its shape if shorter texts in it are enough, and is
-    otherwise given as the beginning of its JSON text.
+    otherwise given as the beginning of its JSON text. With `keeps_lines` only what is over 50 KB is cut.
     """
     try:
-        return _cut(result, read_on)
+        return _cut(result, read_on, keeps_lines)
     except UnicodeEncodeError:
         mended = ToolResult(success=result.success, data=_mend(result.data), error=_mend(result.error))
-        return _cut(mended, read_on)
+        return _cut(mended, read_on, keeps_lines)
     except RecursionError:
         return CutOutput(result=ToolResult.fail("the tool's answer is nested too deeply"))
 
 
-def _cut(result: ToolResult, read_on: str) -> CutOutput:
+def _cut(result: ToolResult, read_on: str, keeps_lines: bool) -> CutOutput:
     size = len(msgspec.json.encode(result))
     if size <= MAX_LINE_LENGTH:
         return CutOutput(result=result)
-    if size <= MAX_OUTPUT_BYTES and not _has_long_line([result.data, result.error]):
+    if size <= MAX_OUTPUT_BYTES and (keeps_lines or not _has_long_line([result.data, result.error])):
         return CutOutput(result=result)
     data, error, whole = result.data, result.error, result.data
     if error is not None and len(error) > MAX_ERROR_BYTES:

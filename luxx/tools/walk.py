@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import nsmallest
 
 import msgspec
@@ -12,7 +12,7 @@ from luxx.tools.confine import MAX_DEPTH, kind_of
 # Directories of tools, not of people's work; they are named but not entered.
 SKIPPED_DIRECTORIES = frozenset({".git", "node_modules", "__pycache__"})
 # Of one directory; more would only fill memory.
-_MAX_NAMES = 10_000
+MAX_NAMES = 10_000
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,12 +25,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     directory_fd: int
 
 
-def walk(fd: int, prefix: str = "", *, recursive: bool = True, depth: int = 0) -> Iterator[Found]:
+def walk(
+    fd: int,
+    prefix: str = "",
+    *,
+    recursive: bool = True,
+    depth: int = 0,
+    on_crowded: Callable[[str], None] = lambda directory: None,
+) -> Iterator[Found]:
     """What lies in the open directory `fd`, by name; below each directory its own content, if `recursive`.
 
-    `prefix` is put before the paths. What vanishes meanwhile is left out.
+    `prefix` is put before the paths. What vanishes meanwhile is left out. Of a directory with more than
+    10,000 names the first are given, and `on_crowded` is told its path.
     """
-    for name in _names(fd):
+    names = _names(fd)
+    if len(names) > MAX_NAMES:
+        on_crowded(prefix.rstrip("/") or ".")
+    for name in names[:MAX_NAMES]:
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except OSError:
@@ -44,7 +55,7 @@ def walk(fd: int, prefix: str = "", *, recursive: bool = True, depth: int = 0) -
             and name not in SKIPPED_DIRECTORIES
             and depth < MAX_DEPTH
         ):
-            yield from _below(fd, name, path, depth)
+            yield from _below(fd, name, path, depth, on_crowded)
 
 
 def open_found(found: Found) -> int:
@@ -53,13 +64,13 @@ def open_found(found: Found) -> int:
     return os.open(found.name, flags, dir_fd=found.directory_fd)
 
 
-def _below(fd: int, name: str, path: str, depth: int) -> Iterator[Found]:
+def _below(fd: int, name: str, path: str, depth: int, on_crowded: Callable[[str], None]) -> Iterator[Found]:
     try:
         below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     except OSError:
         return
     try:
-        yield from walk(below, f"{path}/", depth=depth + 1)
+        yield from walk(below, f"{path}/", depth=depth + 1, on_crowded=on_crowded)
     finally:
         os.close(below)
 
@@ -67,6 +78,6 @@ def _below(fd: int, name: str, path: str, depth: int) -> Iterator[Found]:
 def _names(fd: int) -> list[str]:
     try:
         with os.scandir(fd) as entries:
-            return nsmallest(_MAX_NAMES, (entry.name for entry in entries))
+            return nsmallest(MAX_NAMES + 1, (entry.name for entry in entries))
     except OSError:
         return []

@@ -13,6 +13,7 @@ from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import (
     CommandPermission,
+    KeptOutput,
     NeedsAnswer,
     ToolContext,
     ToolDefinition,
@@ -35,6 +36,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_list": {},
     "file_exists": {"path": "a.txt"},
     "file_grep": {"pattern": "a"},
+    "file_glob": {"pattern": "*"},
+    "file_edit": {"path": "a.txt", "old_string": "a", "new_string": "b"},
+    "file_multi_edit": {"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}]},
+    "result_read": {"ref": "call-0"},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
     "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},
@@ -43,6 +48,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "left"}
+
+
+async def kept(ref: str, offset: int, limit: int) -> KeptOutput:
+    return KeptOutput(output="abc", total=3)
 
 
 def define(name: str, handler: Callable[..., Any], **more: Any) -> ToolDefinition:
@@ -61,7 +70,7 @@ def executor_of(
 def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = msgspec.structs.replace(context_of(level), ask=answer_left)
+    context = msgspec.structs.replace(context_of(level), ask=answer_left, read_result=kept)
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))
@@ -74,6 +83,7 @@ def test_every_tool_runs_at_its_level_and_is_refused_below_it(
             f"yours is {int(level)} ({level.name})"
         )
         assert not (context.workspace / "b.txt").exists()
+        assert (context.workspace / "a.txt").read_text() == "a"
 
 
 def test_a_denied_call_is_not_told_what_arguments_it_should_have(context_of: Any, call: Any) -> None:

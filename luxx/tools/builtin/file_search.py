@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.file import workspace_of
+from luxx.tools.builtin.file import crowded, shown, workspace_of
 from luxx.tools.confine import MAX_FILE_BYTES, Workspace, read_regular
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
@@ -19,6 +20,7 @@ _MAX_FILES = 20_000
 _MAX_SEARCHED_BYTES = 200 * 1024 * 1024
 _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
+_MAX_PASSED_OVER_NAMED = 10
 _MAX_CONTEXT = 10
 _LINES_BETWEEN_LOOKS = 4096
 
@@ -37,6 +39,7 @@ class _Search:
         self.matches: list[dict[str, Any]] = []
         self.files = 0
         self.bytes = 0
+        self.passed_over: list[dict[str, str]] = []
         self.skipped = 0
         self.ended_by = ""
 
@@ -45,27 +48,38 @@ class _Search:
         self.files += 1
         self.bytes += len(data)
         if b"\0" in data[:8192]:
-            self.skipped += 1
+            self.pass_over(path, "it is binary")
             return
         text = data.decode("utf-8", "replace")
         if self._can_ask_whole and not self._pattern.search(text):
             return
-        lines = text.split("\n")
-        for index, line in enumerate(lines):
-            if index % _LINES_BETWEEN_LOOKS == 0 and self._is_cancelled():
+        for number, (start, end) in enumerate(_lines(text), 1):
+            if number % _LINES_BETWEEN_LOOKS == 1 and self._is_cancelled():
                 self.ended_by = "the search was stopped"
                 return
-            if self._pattern.search(line.removesuffix("\r")):
-                self._add(path, lines, index)
+            if self._pattern.search(text[start:end].removesuffix("\r")):
+                self._add(path, number, text, start, end)
                 if self.ended_by:
                     return
 
-    def _add(self, path: str, lines: list[str], index: int) -> None:
-        match: dict[str, Any] = {"path": path, "line_number": index + 1, "line": _shown(lines[index])}
+    def pass_over(self, path: str, because: str) -> None:
+        """Count a file that cannot be searched; of the first few the answer says why."""
+        self.skipped += 1
+        if len(self.passed_over) < _MAX_PASSED_OVER_NAMED:
+            self.passed_over.append({"path": path, "because": because})
+
+    def crowd(self, directory: str) -> None:
+        self.pass_over(shown(directory), crowded("it"))
+
+    def _add(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        match: dict[str, Any] = {"path": path, "line_number": number, "line": _shown(text[start:end])}
         if self._context_lines:
-            before = lines[max(0, index - self._context_lines) : index]
-            after = lines[index + 1 : index + 1 + self._context_lines]
-            match |= {"before": [_shown(line) for line in before], "after": [_shown(line) for line in after]}
+            before = _lines_back(text, start, self._context_lines)
+            after = islice(_lines(text, end + 1), self._context_lines)
+            match |= {
+                "before": [_shown(text[first:last]) for first, last in before],
+                "after": [_shown(text[first:last]) for first, last in after],
+            }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
             self.ended_by = "more matches than are shown; narrow the pattern, the path or file_pattern"
@@ -80,6 +94,8 @@ class _Search:
             "files_skipped": self.skipped,
             "truncated": bool(self.ended_by),
         }
+        if self.passed_over:
+            answer["passed_over"] = self.passed_over
         if self.ended_by:
             answer["note"] = self.ended_by
         return answer
@@ -90,7 +106,8 @@ class _Search:
     description=(
         "Search the text files of the workspace line by line with a regular expression (RE2 syntax: no "
         "look-around, no back-references). Binary files, files over 10 MB and the directories .git, "
-        "node_modules and __pycache__ are passed over; links are not followed."
+        "node_modules and __pycache__ are passed over; links are not followed. Matches have their line's "
+        "number counted from 1: file_read with an offset one less begins there."
     ),
     parameters={
         "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_LENGTH},
@@ -111,7 +128,10 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     path = workspace.relative(arguments.get("path", "."))
     glob = arguments.get("file_pattern")
     search = _Search(arguments, context.cancelled)
-    if workspace.kind(path) == "file":
+    kind = workspace.kind(path)
+    if kind == "other":
+        raise ToolFailed(f"{path} is neither a file nor a directory")
+    if kind == "file":
         search.look_at(path, workspace.read(path))
         return search.answer()
     for name, data in _files(workspace, path, glob, search):
@@ -128,25 +148,41 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
     wanted = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
-        for found in walk(directory, prefix):
+        for found in walk(directory, prefix, on_crowded=search.crowd):
             subject = found.path if glob and "/" in glob else found.name
-            if found.kind != "file" or (wanted and not wanted.fullmatch(os.fsencode(subject))):
+            if found.kind != "file" or (wanted and not wanted.fullmatch(shown(subject))):
                 continue
-            if found.size > MAX_FILE_BYTES:
-                search.skipped += 1
-                continue
+            name = shown(found.path)
             try:
                 fd = open_found(found)
-            except OSError:
-                search.skipped += 1
+            except OSError as error:
+                search.pass_over(name, os.strerror(error.errno or 0))
                 continue
-            name = os.fsencode(found.path).decode("utf-8", "replace")
             try:
                 yield name, read_regular(fd, name, MAX_FILE_BYTES)
-            except ToolFailed:
-                search.skipped += 1
+            except ToolFailed as error:
+                search.pass_over(name, error.message)
             finally:
                 os.close(fd)
+
+
+def _lines(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+    while start <= len(text):
+        end = text.find("\n", start)
+        end = len(text) if end == -1 else end
+        yield start, end
+        start = end + 1
+
+
+def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
+    """The lines before the one that begins at `start`, from the top down."""
+    found: list[tuple[int, int]] = []
+    while start > 0 and len(found) < count:
+        end = start - 1
+        start = text.rfind("\n", 0, end) + 1
+        found.append((start, end))
+    return found[::-1]
 
 
 def _shown(line: str) -> str:

@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy import select
 
 from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
-from luxx.providers.addresses import AddressGuard, Reach, parse_base_url, reach_of_address, resolve_host
+from luxx.network.hosts import Reach, reach_of_address, resolve_host
+from luxx.providers.addresses import AddressGuard, parse_base_url
 from luxx.providers.models import AllowedHostRow
 from luxx.providers.resolver import AddressRefused, GuardedResolver
 from luxx.providers.views import NewProvider

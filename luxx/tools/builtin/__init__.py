@@ -1,14 +1,18 @@
-"""The built-in tools that need no other room: code, files, data, questions."""
+"""The built-in tools that need no other room: code, files, data, the web, questions."""
 
+from luxx.config import ToolsConfig
 from luxx.tools.builtin.ask import asking_tools
 from luxx.tools.builtin.code import python_eval
 from luxx.tools.builtin.data import process_data
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
 from luxx.tools.builtin.file_search import file_grep
+from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
+from luxx.tools.web.access import web_access
 
 
-def builtin_tools() -> list[ToolDefinition]:
-    """All of them, in the order a user sees them."""
+def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
+    """All of them, in the order a user sees them; without a `config`, as the defaults have it."""
     tools = [python_eval, file_read, file_write, file_list, file_exists, file_grep, process_data]
-    return [*(tool.definition for tool in tools), *asking_tools()]
+    web = web_tools(web_access(config or ToolsConfig()))
+    return [*(tool.definition for tool in tools), *web, *asking_tools()]

@@ -67,10 +67,12 @@ def _drop(top: Element, is_unwanted: Callable[[Element], bool]) -> None:
 def _is_never_seen(element: Element) -> bool:
     if element.tag in _NEVER:
         return True
-    get = element.attrib.get
-    if "hidden" in element.attrib or get("aria-hidden") == "true":
+    attributes = element.attrib
+    if not attributes:
+        return False
+    if "hidden" in attributes or attributes.get("aria-hidden") == "true":
         return True
-    style = get("style")
+    style = attributes.get("style")
     return style is not None and _HIDDEN.search(style[:2000].lower()) is not None
 
 
@@ -124,7 +126,9 @@ def _densest(body: Element, sizes: dict[Element, int]) -> Element | None:
     scores: dict[Element, float] = {}
     for paragraph in body.iter("p", "pre", "blockquote", "td"):
         size = sizes.get(paragraph, 0) - sum(sizes.get(link, 0) for link in paragraph.iter("a"))
-        if size < _PARAGRAPH_LEAST:
+        # What holds paragraphs is judged by them.
+        is_around = paragraph.tag in ("td", "blockquote") and paragraph.find(".//p") is not None
+        if size < _PARAGRAPH_LEAST or is_around:
             continue
         parent = paragraph.getparent()
         for share in (1.0, 0.5):

@@ -11,7 +11,12 @@ from luxx.errors import Unavailable
 MEMORY_BYTES = 640 * 1024 * 1024
 """Address space of the process: five million bytes of small paragraphs take a third of it."""
 
-SECONDS = 8
+SECONDS = 5
+"""Of work; a page of a megabyte takes one."""
+
+WAIT_SECONDS = 15.0
+"""By the clock: others go first on a busy machine."""
+
 AT_ONCE = 4
 """Processes of one server; more wait for their turn."""
 
@@ -56,7 +61,7 @@ class PageProcess:
     """One per server."""
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
-        self._bounds = Bounds(memory=memory_bytes, seconds=seconds)
+        self._bounds = Bounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, data: bytes, asked: PageRequest) -> PageText:

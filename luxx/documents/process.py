@@ -24,11 +24,12 @@ class Ended(StrEnum):
 
 
 class Bounds:
-    """Of one process: `memory` in bytes of address space, `seconds` of its own and of the wall's."""
+    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` in seconds of the clock."""
 
-    def __init__(self, *, memory: int, seconds: int) -> None:
+    def __init__(self, *, memory: int, seconds: int, wait: float | None = None) -> None:
         self.memory = memory
         self.seconds = seconds
+        self.wait = seconds + _GRACE_SECONDS if wait is None else wait
 
 
 async def read_in_process(
@@ -48,7 +49,7 @@ async def read_in_process(
     )  # fmt: skip
     feeding = asyncio.create_task(_feed(child, given)) if isinstance(given, bytes) else None
     try:
-        async with asyncio.timeout(bounds.seconds + _GRACE_SECONDS):
+        async with asyncio.timeout(bounds.wait):
             return await _heard(child, limit)
     except TimeoutError:
         return Ended.TIME

@@ -24,7 +24,7 @@ class Ended(StrEnum):
 
 
 class Bounds:
-    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` in seconds of the clock."""
+    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock."""
 
     def __init__(self, *, memory: int, seconds: int, wait: float | None = None) -> None:
         self.memory = memory

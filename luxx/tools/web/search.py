@@ -37,13 +37,13 @@ class WebSearch:
     """One per server. The first engine is asked first; the others only where it fails or finds nothing."""
 
     def __init__(self, engines: Sequence[SearchEngine]) -> None:
-        self._engines = engines
+        self.engines = engines
 
     async def search(self, query: str, most: int, resolve: Resolve) -> SearchResults:
         """At most so many results. Raises ToolFailed where no engine answers."""
         problems: list[str] = []
         answered = ""
-        for engine in self._engines:
+        for engine in self.engines:
             try:
                 found = once_each(await engine.search(query, resolve))
             except LuxxError as error:

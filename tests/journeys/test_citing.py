@@ -1,10 +1,11 @@
 """A model reads the web: what it read is cited by its message, and nothing of this machine is reached."""
 
+import json
 from pathlib import Path
 
 from web.site import Site, page, site
 
-from journeys.asking import asks, results
+from journeys.asking import asks
 from journeys.conftest import Traveller
 from journeys.person import Json, Person
 from journeys.server import LuxxServer

@@ -22,6 +22,7 @@ _BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 _LANGUAGE = re.compile(r"(?:language|lang|highlight-source)-([\w+#.-]{1,20})")
 _MOST_CELLS = 50
 _TEXT_OF_LINK = 200
+_LONG_LINE = 1500
 
 
 class Writer:
@@ -167,7 +168,19 @@ class Writer:
 
 def _tidy(text: str) -> str:
     """A run of inline text, its lines broken only where the page breaks them."""
-    return "\n".join(_SPACES.sub(" ", line).strip() for line in text.split("\x1e")).strip()
+    return "\n".join(_broken(_SPACES.sub(" ", line).strip()) for line in text.split("\x1e")).strip()
+
+
+def _broken(line: str) -> str:
+    """A long line in several: lines past a bound are cut when a model reads them."""
+    pieces: list[str] = []
+    while len(line) > _LONG_LINE:
+        place = max(line.rfind(mark, _LONG_LINE // 2, _LONG_LINE) for mark in " 。，、")
+        if place < 0:
+            break
+        pieces.append(line[: place + 1].rstrip())
+        line = line[place + 1 :]
+    return "\n".join([*pieces, line])
 
 
 def _is_block(element: Element) -> bool:

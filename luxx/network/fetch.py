@@ -19,8 +19,8 @@ from luxx.network.transport import GuardedTransport
 from luxx.network.urls import WebUrl, next_url, parse_url
 
 USER_AGENT = f"Mozilla/5.0 (compatible; Luxx/{__version__})"
-CONNECT_SECONDS = 8.0
-AT_ONCE = 64
+CONNECT_SECONDS = 5.0
+AT_ONCE = 48
 """Requests of one server process; more wait for their turn, within their deadline."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -38,8 +38,8 @@ class FetchBounds(msgspec.Struct, frozen=True, kw_only=True):
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """An answer. `content_type` without parameters, in lower case, empty where there is none.
 
-    `body` is empty where its reading was not wanted; `is_cut`: there was more than was read. `length` as
-    the server gave it.
+    `body` is empty where its reading was not wanted, and of a failure; `is_cut`: there was more than was
+    read. `length` as the server gave it.
     """
 
     url: str
@@ -158,7 +158,7 @@ class Fetcher:
             length=int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None,
         )
         size = self._bounds.size if size_of is None else size_of(kind)
-        if size <= 0:
+        if size <= 0 or response.status_code >= 400:
             return fetched
         body = Inflater(response.headers.get("content-encoding", ""), size)
         taken = 0

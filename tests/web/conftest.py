@@ -20,6 +20,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebReader
 from luxx.tools.web.search import SearchEngine, WebSearch
+from luxx.tools.web.visitors import Visitors
 from luxx.wire.tool import ToolResult
 from web.site import Site, site
 
@@ -56,15 +57,19 @@ class Web:
         fetcher = Fetcher(WebGuard(allowed), FetchBounds(**({"seconds": 10.0} | bounds)), tls=tls)
         pages = PageProcess()
         access = WebAccess(
-            WebReader(fetcher, pages, PdfProcess()), WebSearch(engines(fetcher, pages)), self._resolve_for
+            WebReader(fetcher, pages, PdfProcess()),
+            WebSearch(engines(fetcher, pages)),
+            Visitors(self._resolve_for),
         )
         self.executor = ToolExecutor(ToolRegistry(web_tools(access)), ToolsConfig())
 
     def _resolve_for(self, _user_id: int) -> Resolve:
         return self.names.resolve
 
-    async def call(self, name: str, **arguments: Any) -> ToolResult:
-        context = ToolContext(user_id=1, username="ann", user_permission_level=CommandPermission.READ_ONLY)
+    async def call(self, name: str, user_id: int = 1, **arguments: Any) -> ToolResult:
+        context = ToolContext(
+            user_id=user_id, username="ann", user_permission_level=CommandPermission.READ_ONLY
+        )
         text = json.dumps(arguments)
         executed = await self.executor.execute(ToolCall(call_id="c", name=name, arguments=text), context)
         return executed.result

@@ -32,6 +32,7 @@ class Site:
         self.visits: list[str] = []
         self.heads: list[str] = []
         self.connections = 0
+        self._came = threading.Condition()
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -48,6 +49,11 @@ class Site:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._thread.join(5)
+
+    def visited(self, count: int, timeout: float = 20.0) -> bool:
+        """Whether so many have come, waiting for it if need be."""
+        with self._came:
+            return self._came.wait_for(lambda: len(self.visits) >= count, timeout)
 
     def _accept(self) -> None:
         while True:
@@ -67,7 +73,9 @@ class Site:
                 head = _head_of(talking)
                 path = head.split(" ", 2)[1]
                 self.heads.append(head)
-                self.visits.append(path)
+                with self._came:
+                    self.visits.append(path)
+                    self._came.notify_all()
                 answer = self.routes.get(
                     path, self.routes.get("*", page("nothing here", status="404 Not Found"))
                 )

@@ -188,12 +188,12 @@ def test_a_failure_is_told_by_its_status(web: Web, public: Site, home: str) -> N
     assert web.refusal(f"{home}/c") == f"{home}/c answered 599"
 
 
+MANY_ATTRIBUTES = "<a " + " ".join(f"x{number}=1" for number in range(400_000)) + ">"
 HOSTILE = {
     "tags in tags": "<div>" * 1_000_000,
     "lists in lists": "<ul><li>x" * 500_000,
     "quotes in quotes": "<blockquote>x\n" * 300_000,
     "tables in tables": "<table><tr><td>" * 300_000,
-    "one tag of attributes": "<a " + " ".join(f"x{number}=1" for number in range(400_000)) + ">",
     "marks that never close": "<a><b><i><p>" * 400_000,
     "opened and nothing else": "<" * 5_000_000,
     "a comment without end": "<!--" + "-" * 5_000_000,
@@ -219,7 +219,7 @@ def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
 def test_a_page_too_heavy_for_its_process_is_told_in_a_sentence(public: Site, home: str) -> None:
     assert MEMORY_BYTES >= 512 * 1024 * 1024
     web = Web(f"public.example:{public.port}")
-    public.routes["/"] = page(HOSTILE["one tag of attributes"])
+    public.routes["/"] = page(MANY_ATTRIBUTES)
     assert "cannot be read: it takes too long" in web.refusal(f"{home}/")
 
 
@@ -279,3 +279,11 @@ def test_a_page_read_before_is_answered_from_the_cache(web: Web, public: Site, h
     assert public.visits == ["/", "/"]
     assert web.refusal(f"{home}/gone") == web.refusal(f"{home}/gone")
     assert public.visits.count("/gone") == 2
+
+
+def test_a_long_paragraph_is_read_whole_though_long_lines_are_cut(web: Web, public: Site, home: str) -> None:
+    for number, sentence in enumerate(("Bread rises slowly. ", "面包慢慢发酵。")):
+        public.routes[f"/{number}"] = page(f"<p>{sentence * 400}</p>")
+        content = web.read(f"{home}/{number}")["content"]
+        assert content.replace("\n", " " * sentence.count(" ", -1)) == (sentence * 400).strip()
+        assert max(len(line) for line in content.split("\n")) <= 1500

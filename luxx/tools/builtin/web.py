@@ -22,7 +22,6 @@ USUAL_RESULTS = 8
 MAX_QUERY = 400
 MAX_URLS = 10
 MAX_URL = 4096
-_AT_ONCE = 5
 # A page may wait half a minute for its turn to be read.
 _FETCH_SECONDS = 75.0
 _SEARCH_SECONDS = 75.0
@@ -84,7 +83,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         if not query:
             raise ToolFailed("the query is empty; write what to search for")
         most = arguments.get("max_results", USUAL_RESULTS)
-        return await web.search.search(query, most, web.resolve_for(context.user_id))
+        return await web.search.search(query, most, web.visitors.of(context.user_id))
 
     return web_search.definition
 
@@ -104,7 +103,7 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
     )
     async def web_fetch(arguments: dict[str, Any], context: ToolContext) -> WebPage:
         return await web.reader.read(
-            arguments["url"], _form(arguments), web.resolve_for(context.user_id), characters=MAX_CHARACTERS
+            arguments["url"], _form(arguments), web.visitors.of(context.user_id), characters=MAX_CHARACTERS
         )
 
     return web_fetch.definition
@@ -125,15 +124,13 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
     )
     async def batch_fetch(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         urls: list[str] = list(dict.fromkeys(arguments["urls"]))
-        resolve = web.resolve_for(context.user_id)
-        gate = asyncio.Semaphore(_AT_ONCE)
+        visitor = web.visitors.of(context.user_id)
 
         async def one(url: str) -> BatchEntry:
             try:
-                async with gate:
-                    page = await web.reader.read(
-                        url, _form(arguments), resolve, characters=MAX_CHARACTERS // len(urls)
-                    )
+                page = await web.reader.read(
+                    url, _form(arguments), visitor, characters=MAX_CHARACTERS // len(urls)
+                )
             except ToolFailed as error:
                 return BatchEntry(url=url, success=False, error=error.message)
             return BatchEntry(url=url, success=True, data=page)

@@ -6,7 +6,7 @@ from luxx.documents.page import PageForm, PageLink, PageProcess, PageRequest
 from luxx.documents.pdf import PdfProcess
 from luxx.errors import LuxxError, ToolFailed
 from luxx.network.fetch import Fetched, Fetcher, FetchRequest
-from luxx.network.guard import Resolve
+from luxx.tools.web.visitors import Visitor
 from luxx.wire.source import Source, source_of
 
 MAX_CHARACTERS = 500_000
@@ -63,24 +63,27 @@ class WebReader:
         self._pdfs = pdfs
 
     async def read(
-        self, url: str, form: PageForm, resolve: Resolve, *, characters: int = MAX_CHARACTERS
+        self, url: str, form: PageForm, visitor: Visitor, *, characters: int = MAX_CHARACTERS
     ) -> WebPage:
         """The page. Raises ToolFailed with a sentence saying why there is none."""
         try:
-            fetched = await self._fetcher.fetch(
-                FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of), resolve
-            )
-            if fetched.status >= 400:
-                raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
-            if _is_pdf(fetched):
-                return await self._of_pdf(fetched, form, characters)
-            if _size_of(fetched.content_type) <= 0:
-                raise ToolFailed(_what_it_is(fetched))
-            return await self._of_text(fetched, form, characters)
+            async with visitor.turn():
+                return await self._read(url, form, visitor, characters)
         except ToolFailed:
             raise
         except LuxxError as error:
             raise ToolFailed(error.message) from error
+
+    async def _read(self, url: str, form: PageForm, visitor: Visitor, characters: int) -> WebPage:
+        request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of)
+        fetched = await self._fetcher.fetch(request, visitor.resolve)
+        if fetched.status >= 400:
+            raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
+        if _is_pdf(fetched):
+            return await self._of_pdf(fetched, form, characters)
+        if _size_of(fetched.content_type) <= 0:
+            raise ToolFailed(_what_it_is(fetched))
+        return await self._of_text(fetched, form, characters)
 
     async def _of_pdf(self, fetched: Fetched, form: PageForm, characters: int) -> WebPage:
         if fetched.is_cut:
@@ -115,7 +118,8 @@ class WebReader:
                 f"{fetched.url} cannot be read: {_PAGE_PROBLEMS.get(page.error, 'it is damaged')}"
             )
         title = page.title or fetched.url
-        needs_script = is_html and form is not PageForm.HTML and not page.text.strip()
+        is_source = is_html and form is PageForm.HTML
+        needs_script = is_html and not is_source and not page.text.strip()
         return WebPage(
             url=fetched.url,
             title=title,
@@ -125,7 +129,7 @@ class WebReader:
             links=[] if form is PageForm.HTML else page.links,
             charset=page.charset,
             note=_SCRIPTED if needs_script else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
-            sources=[source_of(fetched.url, title, page.description or page.text)],
+            sources=[source_of(fetched.url, title, page.description or page.text * (not is_source))],
         )
 
 

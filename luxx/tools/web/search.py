@@ -9,6 +9,7 @@ import msgspec
 
 from luxx.errors import LuxxError, ToolFailed
 from luxx.network.guard import Resolve
+from luxx.tools.web.visitors import Visitor
 from luxx.wire.source import Source
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
@@ -39,8 +40,12 @@ class WebSearch:
     def __init__(self, engines: Sequence[SearchEngine]) -> None:
         self.engines = engines
 
-    async def search(self, query: str, most: int, resolve: Resolve) -> SearchResults:
+    async def search(self, query: str, most: int, visitor: Visitor) -> SearchResults:
         """At most so many results. Raises ToolFailed where no engine answers."""
+        async with visitor.turn():
+            return await self._search(query, most, visitor.resolve)
+
+    async def _search(self, query: str, most: int, resolve: Resolve) -> SearchResults:
         problems: list[str] = []
         answered = ""
         for engine in self.engines:

@@ -121,7 +121,7 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        self.registry = ToolRegistry(builtin_tools())
+        self.registry = ToolRegistry(builtin_tools(config.tools))
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
         self.files = FileService(self.store, self.workspaces)

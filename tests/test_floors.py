@@ -57,7 +57,23 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             }
         ),
     ),
-    ("GROUND", frozenset({"store", "bus", "config", "config_file", "errors", "observe", "vault", "clock"})),
+    (
+        "GROUND",
+        frozenset(
+            {
+                "store",
+                "bus",
+                "network",
+                "documents",
+                "config",
+                "config_file",
+                "errors",
+                "observe",
+                "vault",
+                "clock",
+            }
+        ),
+    ),
     ("WORDS", frozenset({"wire"})),
 ]
 """From top to bottom; an import goes down or stays in its band."""
@@ -75,7 +91,12 @@ ONLY_IN = {
         "luxx.providers.discovery",
         "luxx.providers.local",
         "luxx.chat_client",
+        "luxx.network.fetch",
+        "luxx.network.transport",
     },
+    "lxml": {"luxx.documents.tree"},
+    "pypdf": {"luxx.documents.pdf_text"},
+    "charset_normalizer": {"luxx.documents.charset"},
     "httpx_aiohttp": {"luxx.providers.body"},
     "openai": set[str](),
     "anthropic": set[str](),

@@ -1,5 +1,6 @@
-"""The built-in tools that need no other room: code, files, data, questions."""
+"""The built-in tools that need no other room: code, files, data, the web, questions."""
 
+from luxx.config import ToolsConfig
 from luxx.tools.builtin.ask import asking_tools
 from luxx.tools.builtin.code import python_eval
 from luxx.tools.builtin.data import process_data
@@ -8,11 +9,13 @@ from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
 from luxx.tools.builtin.file_glob import file_glob
 from luxx.tools.builtin.file_search import file_grep
 from luxx.tools.builtin.result import reading_tools
+from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
+from luxx.tools.web.access import web_access
 
 
-def builtin_tools() -> list[ToolDefinition]:
-    """All of them, in the order a user sees them."""
+def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
+    """All of them, in the order a user sees them; without a `config`, as the defaults have it."""
     tools = [
         python_eval,
         file_read,
@@ -25,4 +28,5 @@ def builtin_tools() -> list[ToolDefinition]:
         file_grep,
         process_data,
     ]
-    return [*(tool.definition for tool in tools), *reading_tools(), *asking_tools()]
+    web = web_tools(web_access(config or ToolsConfig()))
+    return [*(tool.definition for tool in tools), *web, *reading_tools(), *asking_tools()]

@@ -28,7 +28,8 @@ from luxx.wire.tool import Risk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0
-BUILTIN = [tool.name for tool in builtin_tools()]
+# Those of the web need nobody's level, and no test asks the web.
+BUILTIN = [tool.name for tool in builtin_tools() if tool.category != "web"]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "python_eval": {"expression": "1"},
     "file_read": {"path": "a.txt"},

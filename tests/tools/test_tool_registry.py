@@ -96,6 +96,9 @@ def test_the_built_in_tools_have_the_levels_and_risks_agreed() -> None:
         "web_fetch": (read_only, low),
         "batch_fetch": (read_only, low),
         "process_data": (read_only, low),
+        "web_search": (read_only, low),
+        "web_fetch": (read_only, low),
+        "batch_fetch": (read_only, low),
         "ask_clarification": (read_only, low),
         "ask_decision": (read_only, low),
     }

@@ -68,6 +68,7 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
+    when_asked: Literal["wait", "deny"] = "wait"
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

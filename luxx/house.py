@@ -38,7 +38,7 @@ from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
-from luxx.conversations.projects import ProjectService
+from luxx.conversations.projects import ProjectService, own_project
 from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
@@ -75,11 +75,13 @@ from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.rules_service import RuleService
+from luxx.tools.witness import Witness
 from luxx.transfer.service import TransferService
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
+from luxx.wire.question import WhenAsked
 
 NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
@@ -123,7 +125,11 @@ class House:
         self._make_people(secret)
         self.registry = ToolRegistry(builtin_tools())
         load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        witness = Witness(self.registry, self.metrics, self.refusals)
+        self.executor = ToolExecutor(
+            self.registry, config.tools, on_call=witness.ended, on_refused=witness.refused
+        )
+        self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
@@ -268,7 +274,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.registry, self.workspaces),
+            crew=CrewFinder(self.providers, self.executor, self.workspaces),
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
@@ -285,7 +291,7 @@ class House:
             is_alone=self.store.is_sqlite,
             at_beat=self._answer_due_questions,
         )
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -295,6 +301,7 @@ class House:
             config.limits,
             self.attachments,
             self.notices.told,
+            WhenAsked(config.tools.when_asked),
         )
         self.processes = ProcessService(self.store)
         self._wire_conversations()
@@ -331,12 +338,6 @@ class House:
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""
         return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
-
-    def _count_call(self, call: CallRecord) -> None:
-        # A model may ask for a tool of any name; only known ones become labels.
-        name = call.name if self.registry.get(call.name) is not None else "unknown"
-        success = call.status in (CallStatus.DONE, CallStatus.CACHED)
-        self.metrics.tool_called(name, call.duration_ms / 1000, success=success)
 
     async def _keep_lines_open(self) -> None:
         while True:

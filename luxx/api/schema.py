@@ -39,6 +39,7 @@ TAGS = {
     "search": "Full text over your own conversations.",
     "questions": "What runs ask you, and your answers.",
     "runs": "Look at runs, follow one, cancel one.",
+    "permissions": "Which calls of tools are allowed, asked about or denied.",
     "providers": "Connect models.",
     "tools": "Which tools there are, and running one by hand.",
     "usage": "Tokens and money.",

@@ -13,12 +13,13 @@ from litestar.testing import TestClient
 from luxx.accounts.caller import Caller
 from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
-from luxx.api.tools import ToolController, WorkspaceOf
+from luxx.api.tools import RulesOf, ToolController, WorkspaceOf
 from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
+from luxx.wire.rule import PlacedRule
 
 ClientAt = Callable[..., TestClient[Litestar]]
 
@@ -34,6 +35,12 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
 
     async def workspace_of(caller: Caller) -> Path:
         return workspace
+
+    async def rules_of(caller: Caller) -> tuple[PlacedRule, ...]:
+        return ()
+
+    async def given_rules() -> RulesOf:
+        return rules_of
 
     async def given_workspace() -> WorkspaceOf:
         return workspace_of
@@ -60,6 +67,7 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
                     "caller": Provide(given_caller),
                     "tool_executor": Provide(given_executor),
                     "workspace_of": Provide(given_workspace),
+                    "rules_of": Provide(given_rules),
                 },
                 exception_handlers=HANDLERS,
             )

@@ -13,7 +13,7 @@ import msgspec
 
 from luxx.tools.command_line import RUNS_OTHERS, SHELLS, Words, program
 from luxx.tools.subjects import Part, Subject, SubjectKind
-from luxx.tools.wildcards import fits
+from luxx.tools.wildcards import fits, fits_words
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 EXACTLY = "="
@@ -50,6 +50,8 @@ def ruling(rules: Rules, subject: Subject, part: Part) -> Ruling:
     """What the rules about a tool, in order, say of one part of the subject."""
     is_unsure = False
     for scope in _FIRM:
+        if not any(rule.scope == scope for rule in rules):
+            continue
         above = [rule for rule in rules if _ORDER.index(rule.scope) <= _ORDER.index(scope)]
         found = _last(above, subject, part)
         if found.rule is not None and found.rule.action == RuleAction.DENY and not found.is_unsure:
@@ -141,28 +143,14 @@ def _pattern_words(pattern: str) -> Words:
 
 
 def _fit_words(pattern: Words, words: Words, *, is_wide: bool = False) -> bool:
-    """Word by word; a `*` that stands alone is any number of words, none too."""
-    at = word = 0
-    star, resumed = -1, 0
-    while word < len(words):
-        if at < len(pattern) and pattern[at] == "*":
-            star, resumed = at, word
-            at += 1
-        elif at < len(pattern) and _fits_word(pattern[at], words[word], is_wide=is_wide):
-            at, word = at + 1, word + 1
-        elif star >= 0:
-            resumed += 1
-            at, word = star + 1, resumed
-        else:
-            return False
-    return all(left == "*" for left in pattern[at:])
-
-
-def _fits_word(pattern: str, word: str, *, is_wide: bool) -> bool:
     # `docs/*` is not meant to let `docs/../secret` through.
-    if not is_wide and pattern != word and ".." in word.split("/"):
+    if not is_wide and any(".." in word.split("/") for word in words) and _has_wild_word(pattern):
         return False
-    return fits(pattern, word)
+    return fits_words(pattern, words)
+
+
+def _has_wild_word(pattern: Words) -> bool:
+    return any(word != "*" and ("*" in word or "?" in word) for word in pattern)
 
 
 def _fits_url(pattern: str, url: str) -> bool:

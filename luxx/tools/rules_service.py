@@ -14,6 +14,7 @@ from luxx.tools import wildcards
 from luxx.tools.core import CommandPermission, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permission import Verdict
+from luxx.tools.rules import EXACTLY
 from luxx.tools.rules_rows import Owner, read_binding, read_list, replace_list, take_turn
 from luxx.wire.rule import PlacedRule, Rule, RuleScope
 
@@ -141,7 +142,8 @@ def record_change(session: Session, caller: Caller, owner: Owner, count: int) ->
 
 
 def _check_rule(index: int, rule: Rule) -> None:
-    for name, pattern in (("tool", rule.tool), ("pattern", rule.pattern)):
+    is_exact = rule.pattern.startswith(EXACTLY)
+    for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:
             wildcards.check(pattern)
         except InvalidInput as error:

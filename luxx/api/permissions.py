@@ -17,7 +17,7 @@ from luxx.tools.rules_service import RuleService, Supposed
 from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
 
 GivenRules = NamedDependency[RuleService]
-Scope = Literal["tenant", "user", "project", "agent"]
+Whose = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
 ScopeId = Annotated[
     str | None,
     QueryParameter(name="id", min_length=1, max_length=64, description="the project's, the agent's"),
@@ -60,11 +60,11 @@ class PermissionController(Controller):
         self,
         caller: GivenCaller,
         rules: GivenRules,
-        scope: FromQuery[Scope] = "user",
+        whose: Whose = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
         """One scope's rules, in order: the last that matches decides."""
-        return success(await rules.read(caller, RuleScope(scope), scope_id))
+        return success(await rules.read(caller, RuleScope(whose), scope_id))
 
     @put("/rules")
     async def replace_rules(
@@ -72,12 +72,12 @@ class PermissionController(Controller):
         caller: GivenCaller,
         rules: GivenRules,
         data: JSONBody[RulesBody],
-        scope: FromQuery[Scope] = "user",
+        whose: Whose = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
         """Replace one scope's rules: the list is then this one, in this order. A tenant's: ADMIN only."""
         wanted = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
-        return success(await rules.replace(caller, RuleScope(scope), scope_id, wanted), "saved")
+        return success(await rules.replace(caller, RuleScope(whose), scope_id, wanted), "saved")
 
     @get("/explain")
     async def explain(

@@ -15,7 +15,7 @@ from luxx.tools.core import CommandPermission, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permission import Verdict
 from luxx.tools.rules import EXACTLY
-from luxx.tools.rules_rows import Owner, read_binding, read_list, replace_list, take_turn
+from luxx.tools.rules_rows import MOST_RULES, Owner, read_binding, read_list, replace_list, take_turn
 from luxx.wire.rule import PlacedRule, Rule, RuleScope
 
 CheckProject = Callable[[Session, Caller, str], object]
@@ -69,6 +69,9 @@ class RuleService:
         await self._check_scope(caller, scope, scope_id)
         if scope == RuleScope.TENANT:
             caller.require(CommandPermission.ADMIN)
+        if len(rules) > MOST_RULES:
+            problem = f"there is room for {MOST_RULES} rules"
+            raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
         for index, rule in enumerate(rules):
             _check_rule(index, rule)
 

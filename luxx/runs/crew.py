@@ -50,7 +50,8 @@ class CrewFinder:
         return Seen(
             caller=caller,
             picked=self._providers.pick(session, caller, asked.provider_id, asked.model),
-            rules=rules_for(session.connection(), caller, brief.conversation_id),
+            # Where no tools are offered none is expected; before one runs, the rules are read in any case.
+            rules=rules_for(session.connection(), caller, brief.conversation_id) if asked.tools else (),
         )
 
     async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:

@@ -13,10 +13,12 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    column,
     delete,
     insert,
     or_,
     select,
+    table,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -73,6 +75,12 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 _rules = table_of(RuleRow)
 _insert = insert(_rules)
 _in_turn = text("SELECT pg_advisory_xact_lock(:locks, :tenant_id)")
+_conversations = table("conversations", column("id", String), column("project_id", String))
+_its_project = (
+    select(_conversations.c.project_id)
+    .where(_conversations.c.id == bindparam("conversation_id"))
+    .scalar_subquery()
+)
 _fields = (
     _rules.c.scope,
     _rules.c.project_id,
@@ -93,7 +101,10 @@ _binding = (
                     _rules.c.scope == RuleScope.USER.value,
                     and_(
                         _rules.c.scope == RuleScope.PROJECT.value,
-                        _rules.c.project_id == bindparam("project_id"),
+                        or_(
+                            _rules.c.project_id == bindparam("project_id"),
+                            _rules.c.project_id == _its_project,
+                        ),
                     ),
                 ),
             ),
@@ -110,10 +121,21 @@ def take_turn(connection: Connection, tenant_id: int) -> None:
 
 
 def read_binding(
-    connection: Connection, tenant_id: int, user_id: int, project_id: str | None
+    connection: Connection,
+    tenant_id: int,
+    user_id: int,
+    *,
+    project_id: str | None = None,
+    conversation_id: str | None = None,
 ) -> tuple[PlacedRule, ...]:
-    """The rules that bind what runs for this user, in the order in which they are read."""
-    values = {"tenant_id": tenant_id, "user_id": user_id, "project_id": project_id}
+    """The rules that bind what runs for this user, there or in that conversation, in the order in which they
+    are read."""
+    values = {
+        "tenant_id": tenant_id,
+        "user_id": user_id,
+        "project_id": project_id,
+        "conversation_id": conversation_id,
+    }
     return in_order([_placed(row) for row in connection.execute(_binding, values)])
 
 

@@ -87,7 +87,7 @@ class RuleService:
     async def binding(self, caller: Caller) -> tuple[PlacedRule, ...]:
         """The rules for what the caller runs by hand, which belongs to no project."""
         return await self._store.read(
-            lambda session: read_binding(session.connection(), caller.tenant_id, caller.user_id, None)
+            lambda session: read_binding(session.connection(), caller.tenant_id, caller.user_id)
         )
 
     async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
@@ -100,7 +100,7 @@ class RuleService:
             if supposed.project_id is not None:
                 self._check_project(session, caller, supposed.project_id)
             connection = session.connection()
-            return read_binding(connection, caller.tenant_id, caller.user_id, supposed.project_id)
+            return read_binding(connection, caller.tenant_id, caller.user_id, project_id=supposed.project_id)
 
         context = ToolContext(
             user_id=caller.user_id,

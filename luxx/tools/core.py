@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.hooks import Hooks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
@@ -172,6 +173,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        self.hooks = Hooks()
         for tool in tools:
             self.register(tool)
 

@@ -18,6 +18,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed
+from luxx.tools.hooks import HookedCall
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import CutOutput, cut_output
 from luxx.tools.permission import Judge, Verdict, brings_untrusted
@@ -228,7 +229,14 @@ class ToolExecutor:
             key = cache_key(tool.name, arguments, context.user_id)
             if (kept := self._cache.get(key)) is not None:
                 return CallStatus.CACHED, kept
-        result = await self._run(tool, arguments, context)
+        hooked = HookedCall(
+            tool=tool.name,
+            arguments=arguments,
+            user_id=context.user_id,
+            username=context.username,
+            run_id=context.run_id,
+        )
+        result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
         output = cut_output(result, self._read_on(call, context))
         if key is not None and result.success:
             self._cache.put(key, output)

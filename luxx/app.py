@@ -18,6 +18,7 @@ from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
 from luxx.api.parameters import GivenCaller
+from luxx.api.permissions import PermissionController
 from luxx.api.processes import ProcessController
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
@@ -47,6 +48,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     FileController,
     MessageBranchController,
     MessageController,
+    PermissionController,
     ProbeController,
     ProcessController,
     ProjectController,
@@ -126,6 +128,8 @@ def _parts(house: House) -> dict[str, Provide]:
         "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
+        "rules": _given(lambda: house.rules),
+        "rules_of": _given(lambda: house.rules.binding),
         "runs": _given(lambda: house.runs),
         "transfer": _given(lambda: house.transfer),
         "sockets": _given(lambda: house.sockets),

@@ -28,6 +28,7 @@ class HeardQuestion(msgspec.Struct, frozen=True, kw_only=True):
     multiple: bool = False
     required: bool = False
     arguments: str = ""
+    because: str = ""
 
 
 class LeftOpen(Exception):
@@ -37,6 +38,8 @@ class LeftOpen(Exception):
 def question_lines(question: HeardQuestion) -> list[str]:
     """What is asked, with its options counted from 1."""
     lines = [f"? {question.prompt}"]
+    if question.because:
+        lines.append(f"  ({question.because})")
     if question.arguments:
         lines.append(f"  {question.arguments}")
     for number, option in enumerate(question.options, 1):

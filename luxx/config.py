@@ -69,6 +69,7 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []
+    when_asked: Literal["wait", "deny"] = "wait"
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,14 +6,12 @@ The only wiring; no decision is made here. `open` and `close` are its life; its 
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
 from luxx.accounts.administering import Administration
@@ -32,13 +30,12 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
 from luxx.api.sse import Streams
-from luxx.audit.keeping import prune
-from luxx.audit.refusals import WINDOW_SECONDS, Refusals
+from luxx.audit.refusals import Refusals
 from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
-from luxx.conversations.projects import ProjectService
+from luxx.conversations.projects import ProjectService, own_project
 from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
@@ -64,31 +61,26 @@ from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
-from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import BEAT_SECONDS
-from luxx.store.clock import time_to_delete_by
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.rules_service import RuleService
+from luxx.tools.witness import Witness
 from luxx.transfer.service import TransferService
+from luxx.upkeep import keep_audit, keep_logs, sweep_transfers
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
+from luxx.wire.question import WhenAsked
 
 NO_SANDBOX = "none"
 """No tool here starts a program yet, so there is nothing to jail."""
-
-PRUNE_SECONDS = 3600.0
-"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
-
-SWEEP_SECONDS = 3600.0
-"""How often what killed servers left of imports is deleted, where servers share a database."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
@@ -121,9 +113,7 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        self.registry = ToolRegistry(builtin_tools(config.tools))
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        self._make_tools()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
@@ -142,6 +132,15 @@ class House:
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
+
+    def _make_tools(self) -> None:
+        self.registry = ToolRegistry(builtin_tools(self.config.tools))
+        load_modules(self.registry, self.config.tools.modules, installed_entry_points())
+        witness = Witness(self.registry, self.metrics, self.refusals)
+        self.executor = ToolExecutor(
+            self.registry, self.config.tools, on_call=witness.ended, on_refused=witness.refused
+        )
+        self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
@@ -193,14 +192,14 @@ class House:
         self._background = [
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
-            asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(keep_audit(self.store, self.refusals, days=self.config.runs.retention_days)),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
             asyncio.create_task(self.streams.keep_checking()),
-            asyncio.create_task(self._keep_logs()),
+            asyncio.create_task(keep_logs(self.store, days=self.config.runs.retention_days)),
         ]
         if not self.store.is_sqlite:
-            self._background.append(asyncio.create_task(self._sweep_transfers()))
+            self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
         gc.collect()
         gc.freeze()
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
@@ -268,7 +267,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.registry, self.workspaces, self.replay),
+            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay),
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
@@ -285,7 +284,7 @@ class House:
             is_alone=self.store.is_sqlite,
             at_beat=self._answer_due_questions,
         )
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -295,6 +294,7 @@ class House:
             config.limits,
             self.attachments,
             self.notices.told,
+            WhenAsked(config.tools.when_asked),
         )
         self.processes = ProcessService(self.store)
         self._wire_conversations()
@@ -332,48 +332,10 @@ class House:
         """The caller's directory, made where the config says so."""
         return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
 
-    def _count_call(self, call: CallRecord) -> None:
-        # A model may ask for a tool of any name; only known ones become labels.
-        name = call.name if self.registry.get(call.name) is not None else "unknown"
-        success = call.status in (CallStatus.DONE, CallStatus.CACHED)
-        self.metrics.tool_called(name, call.duration_ms / 1000, success=success)
-
     async def _keep_lines_open(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self.hub.wake_all()
-
-    async def _keep_audit(self) -> None:
-        next_prune = 0.0
-        while True:
-            try:
-                if time.monotonic() >= next_prune:
-                    next_prune = time.monotonic() + PRUNE_SECONDS
-                    if (now := await self.store.read(time_to_delete_by)) is not None:
-                        await prune(self.store, now, days=self.config.runs.retention_days)
-                await self.refusals.flush_if_due()
-            except SQLAlchemyError as error:
-                logger.warning("audit_not_pruned", error=str(error))
-            await asyncio.sleep(WINDOW_SECONDS / 2)
-
-    async def _keep_logs(self) -> None:
-        while True:
-            try:
-                if (now := await self.store.read(time_to_delete_by)) is not None:
-                    forgotten = await forget_logs(self.store, now, days=self.config.runs.retention_days)
-                    if forgotten:
-                        logger.info("logs_deleted", runs=forgotten)
-            except SQLAlchemyError as error:
-                logger.warning("logs_not_deleted", error=str(error))
-            await asyncio.sleep(PRUNE_SECONDS)
-
-    async def _sweep_transfers(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await self.transfer.sweep()
-            except SQLAlchemyError as error:
-                logger.warning("transfers_not_swept", error=str(error))
 
     def service_state(self) -> ServiceState:
         """What the public routes tell."""

@@ -20,6 +20,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             {
                 "app",
                 "house",
+                "upkeep",
                 "cli",
                 "cli_keeping",
                 "serving",

@@ -1,6 +1,6 @@
 """/tools: which tools the caller has, running one by hand, forgetting cached answers.
 
-The caller is the approver of what it runs here: levels hold, nothing is asked.
+The caller is the approver of what it runs here: levels and denials hold, nothing is asked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,10 +20,13 @@ from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.tools.core import CommandPermission, Risk, ToolCall, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
+from luxx.wire.rule import PlacedRule
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
+RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
 GivenExecutor = NamedDependency[ToolExecutor]
 GivenWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
+GivenRulesOf = NamedDependency[SkipValidation[RulesOf]]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +95,7 @@ class ToolController(Controller):
         caller: GivenCaller,
         tool_executor: GivenExecutor,
         workspace_of: GivenWorkspaceOf,
+        rules_of: GivenRulesOf,
         name: TextId,
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
@@ -102,6 +106,8 @@ class ToolController(Controller):
             username=caller.username,
             user_permission_level=caller.permission_level,
             workspace=await workspace_of(caller),
+            tenant_id=caller.tenant_id,
+            rules=await rules_of(caller),
         )
         done = await tool_executor.execute(call, context)
         _require_run(done)
@@ -120,13 +126,14 @@ def _require_run(done: Executed) -> None:
     match done.status:
         case CallStatus.UNKNOWN:
             raise _not_found(done.name)
-        case CallStatus.DENIED:
+        case CallStatus.DENIED | CallStatus.REJECTED:
             raise NotAllowed(words)
         case CallStatus.INVALID:
             raise InvalidInput(words, kind="arguments_invalid", detail={"fields": done.problems})
         case (
             CallStatus.DONE
             | CallStatus.CACHED
+            | CallStatus.CORRECTED
             | CallStatus.FAILED
             | CallStatus.TIMEOUT
             | CallStatus.CANCELLED

@@ -20,7 +20,7 @@ MOST_NAMES = 50
 
 
 class Action(StrEnum):
-    """`request`: any other request, and only if it was refused."""
+    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise."""
 
     SIGN_IN = "sign_in"
     SIGN_OUT = "sign_out"
@@ -38,6 +38,8 @@ class Action(StrEnum):
     PROVIDER_CHANGE = "provider_change"
     PROVIDER_DELETE = "provider_delete"
     ALLOWED_HOSTS_CHANGE = "allowed_hosts_change"
+    RULES_CHANGE = "rules_change"
+    TOOL_CALL = "tool_call"
     REQUEST = "request"
 
 

@@ -11,6 +11,7 @@ from luxx.runs.events import read_log
 from luxx.runs.models import RunRow
 from luxx.store.tables import table_of
 from luxx.wire.event import LoggedEvent
+from luxx.wire.question import WhenAsked
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +19,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools` names the tools offered to the model. `parent_id` is the user's message that is answered.
     `response_schema` is the JSON schema that the answer's text must fit.
-    `takes_images`: whether the model is shown the conversation's images.
+    `takes_images`: whether the model is shown the conversation's images. `when_asked`: what becomes of it
+    where it has to ask a person.
     """
 
     parent_id: str
@@ -31,6 +33,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     system_prompt: str = ""
     response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked = WhenAsked.WAIT
 
 
 class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):

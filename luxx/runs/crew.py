@@ -14,11 +14,14 @@ from luxx.accounts.service import user_as_caller
 from luxx.accounts.workspaces import Workspaces
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.providers.service import Picked, ProviderService
+from luxx.runs.binding import rules_for
 from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
 from luxx.runs.replay import ReplayService
-from luxx.tools.core import KeptOutput, ToolContext, ToolRegistry
+from luxx.tools.core import KeptOutput, ToolContext
+from luxx.tools.executor import ToolExecutor
+from luxx.wire.rule import PlacedRule
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     caller: Caller
     picked: Picked
+    rules: tuple[PlacedRule, ...]
 
 
 class CrewFinder:
@@ -34,12 +38,12 @@ class CrewFinder:
     def __init__(
         self,
         providers: ProviderService,
-        registry: ToolRegistry,
+        executor: ToolExecutor,
         workspaces: Workspaces,
         replay: ReplayService,
     ) -> None:
         self._providers = providers
-        self._registry = registry
+        self._executor = executor
         self._workspaces = workspaces
         self._replay = replay
 
@@ -49,7 +53,10 @@ class CrewFinder:
         caller = user_as_caller(session.connection(), brief.user_id)
         asked = brief.request
         return Seen(
-            caller=caller, picked=self._providers.pick(session, caller, asked.provider_id, asked.model)
+            caller=caller,
+            picked=self._providers.pick(session, caller, asked.provider_id, asked.model),
+            # Where no tools are offered none is expected; before one runs, the rules are read in any case.
+            rules=rules_for(session.connection(), caller, brief.conversation_id) if asked.tools else (),
         )
 
     async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:
@@ -57,22 +64,27 @@ class CrewFinder:
         resolved = await self._providers.reach(seen.picked)
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
-        tools = self._registry.available_to(seen.caller.permission_level, brief.request.tools)
+        level, judge = seen.caller.permission_level, self._executor.judge
+        tools = self._executor.registry.available_to(level, brief.request.tools)
+
+        def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
+            return replace(
+                _context(caller, rules, brief, signal, workspace),
+                read_result=partial(self._read_result, caller, brief.run_id),
+            )
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:
             try:
                 caller = user_as_caller(connection, brief.user_id)
             except LuxxError as error:
                 return error
-            return replace(
-                _context(caller, brief, signal, workspace),
-                read_result=partial(self._read_result, caller, brief.run_id),
-            )
+            return context_of(caller, rules_for(connection, caller, brief.conversation_id))
 
         return Crew(
             target=resolved.target,
             card=resolved.choice.card,
-            tools=[tool.to_spec() for tool in tools],
+            tools=[tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)],
+            context=context_of(seen.caller, seen.rules),
             context_in=context_in,
         )
 
@@ -92,8 +104,16 @@ class CrewFinder:
         return KeptOutput(output=found.output, total=found.total)
 
 
-def _context(caller: Caller, brief: ChatBrief, signal: CancelSignal, workspace: Path) -> ToolContext:
+def _context(
+    caller: Caller,
+    rules: tuple[PlacedRule, ...],
+    brief: ChatBrief,
+    signal: CancelSignal,
+    workspace: Path,
+) -> ToolContext:
     return ToolContext(
+        tenant_id=caller.tenant_id,
+        rules=rules,
         user_id=caller.user_id,
         username=caller.username,
         user_permission_level=caller.permission_level,

@@ -1,9 +1,8 @@
 """One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
@@ -16,17 +15,28 @@ from luxx.providers.answer import Answer, Retry
 from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient
 from luxx.runs.brief import ChatBrief
-from luxx.runs.cancel import CancelSignal, RunCancelled
+from luxx.runs.cancel import CancelSignal, RunCancelled, on_its_own
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.completion import CompletionReader
-from luxx.runs.entries import INTERRUPTED, NOT_RUN, added, answered, closing, marked, whole_result
+from luxx.runs.entries import (
+    INTERRUPTED,
+    NOT_RUN,
+    added,
+    answered,
+    call_of,
+    carried_out,
+    closing,
+    marked,
+    whole_result,
+)
 from luxx.runs.events import Entry
 from luxx.runs.hub import Channel, Frame
-from luxx.runs.questions_asking import Asker
+from luxx.runs.questions_asking import Asker, wanted_by
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
+from luxx.runs.taint import brought, inherited, tainted_by
 from luxx.runs.tool_calls import keep_output
-from luxx.tools.core import NeedsAnswer, ToolContext
+from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
@@ -35,7 +45,7 @@ from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, W
 from luxx.wire.question import Question
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType
-from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.tool import ToolSpec
 from luxx.wire.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
@@ -61,11 +71,13 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Crew(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a run works with. `context_in` reads the user's rights anew, so that a demotion counts at once."""
+    """Who a run works with. `context` is what the user might do as the drive began; `context_in` reads that
+    anew, rules too, so that a demotion counts at once."""
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
+    context: ToolContext
     context_in: Callable[[Connection], ToolContext | LuxxError]
 
 
@@ -98,6 +110,7 @@ class Iteration:
         self._client = client
         self._executor = executor
         self._crew = crew
+        self._known = crew.context
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; what the user may do was read as they were."""
 
@@ -119,7 +132,7 @@ class Iteration:
             self._signal,
         )
         try:
-            await self._signal.wait(_on_its_own(self._read(reader, request)))
+            await self._signal.wait(on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
@@ -144,8 +157,9 @@ class Iteration:
         """
         refused = self._spending.calls_too_many(state)
         calls = [call for call in open_calls(state) if call not in refused]
-        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call)]
-        entries: list[Entry] = [*before, *running]
+        known = self._with_taint(self._known)
+        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call, known)]
+        entries: list[Entry] = [*before, *inherited(state, self._brief.past), *running]
         for index, call in enumerate(refused, len(state.steps)):
             entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
         if self._spending.uses_up_calls(state):
@@ -172,6 +186,8 @@ class Iteration:
         context, self._context = self._context, None
         if not isinstance(context, ToolContext):
             raise context or LuxxError("the calls were not started")
+        self._known, context = context, self._with_taint(context)
+        await self._mark_late(context)
         tasks: Tasks = {
             asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
         }
@@ -315,11 +331,21 @@ class Iteration:
         return tool is not None and tool.repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
-        asked = ToolCall(call_id=str(call.id_ref), name=str(call.name), arguments=str(call.arguments or "{}"))
-        return await self._executor.execute(asked, self._asker.told(call, context))
+        return await self._executor.execute(call_of(call), self._asker.told(call, context))
 
-    def _asks_first(self, call: Step) -> bool:
-        return self._executor.asks_first(str(call.name)) and not self._asker.is_free(call)
+    def _asks_first(self, call: Step, context: ToolContext) -> bool:
+        return self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
+
+    def _with_taint(self, context: ToolContext) -> ToolContext:
+        by = tainted_by(self._log.state, self._brief.past)
+        return msgspec.structs.replace(context, tainted_by=by)
+
+    async def _mark_late(self, context: ToolContext) -> None:
+        """Logs those calls as running that would have asked by the rules of before, and do not any more."""
+        pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
+        late = [call for call in pending if not self._asks_first(call, context)]
+        if late:
+            await self._log.append([marked(call, StepStatus.RUNNING) for call in late])
 
     async def _gather(self, tasks: Tasks) -> list[tuple[Step, Question]]:
         """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
@@ -328,10 +354,10 @@ class Iteration:
             done, waiting = await self._signal.wait(
                 asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             )
-            ended = [(tasks[task], task.result()) for task in tasks if task in done and not _wanted(task)]
+            ended = [(tasks[task], task.result()) for task in tasks if task in done and not wanted_by(task)]
             if ended:
                 await self._log_results(ended)
-        return [(call, question) for task, call in tasks.items() if (question := _wanted(task)) is not None]
+        return [(call, question) for task, call in tasks.items() if (question := wanted_by(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
@@ -339,7 +365,8 @@ class Iteration:
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
             entries.append(marked(call, status, executed.duration_ms))
-            entries.append(answered(call, index, executed.result, executed.duration_ms))
+            entries.append(carried_out(call, index, executed))
+        entries += brought(self._log.state, [executed for _call, executed in results])
         whole = [
             whole_result(self._brief.run_id, executed.call_id, executed.full_output)
             for _call, executed in results
@@ -359,23 +386,7 @@ class Iteration:
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.index in waiting and _wanted(task) is None
+            if task.done() and not task.cancelled() and call.index in waiting and wanted_by(task) is None
         ]
         if ready:
             await self._log_results(ready)
-
-
-async def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
-    task = asyncio.create_task(work)
-    try:
-        await task
-    finally:
-        if task.done() and not task.cancelled():
-            task.exception()  # Seen, also where a cancellation came at the same moment.
-
-
-def _wanted(task: "asyncio.Task[Executed]") -> Question | None:
-    """What the tool of an ended task has to ask before it can go on."""
-    raised = task.exception()
-    return raised.question if isinstance(raised, NeedsAnswer) else None

@@ -9,9 +9,11 @@ from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.runs.approvals import answer_to, check_permission, wrong
 from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
+from luxx.runs.questions_covered import keep_rule, settle_covered
 from luxx.runs.questions_rows import (
     DUE_AT_ONCE,
     QuestionRow,
@@ -25,7 +27,8 @@ from luxx.runs.questions_rows import (
 )
 from luxx.runs.views import own_run
 from luxx.store.engine import Store
-from luxx.tools.core import ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.rules_rows import take_turn
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     Answer,
@@ -67,11 +70,11 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(self, store: Store, hub: Hub, engine: Engine, registry: ToolRegistry, told: Told) -> None:
+    def __init__(self, store: Store, hub: Hub, engine: Engine, executor: ToolExecutor, told: Told) -> None:
         self._store = store
         self._hub = hub
         self._engine = engine
-        self._registry = registry
+        self._executor = executor
         self._told = told
 
     async def list_page(
@@ -95,16 +98,26 @@ class QuestionService:
         Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, Settled]:
+        def work(session: Session) -> tuple[QuestionView, list[Settled]]:
+            if given.answer == Permission.ALWAYS:
+                take_turn(session.connection(), caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
             check_open(row.status)
-            answered = self._checked(question_id, question_of(row), given)
-            settled = settle(session.connection(), row, answered)
+            question = question_of(row)
+            answered = self._checked(run_id, question_id, question, given)
+            is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
+            if is_rule:
+                keep_rule(session, caller, self._executor, question, answered)
+            settled = [settle(session.connection(), row, answered)]
+            if is_rule:
+                session.expire_all()
+                settled += settle_covered(session, caller, self._executor)
             session.refresh(row)
             return question_view(row, run.subject_id), settled
 
-        view, settled = await self._store.write(work)
-        await self._go_on(caller.user_id, settled)
+        view, all_settled = await self._store.write(work)
+        for settled in all_settled:
+            await self._go_on(caller.user_id, settled)
         return view
 
     async def answer_due(self) -> None:
@@ -135,29 +148,25 @@ class QuestionService:
         if settled.is_last:
             self._engine.wake()
 
-    def _checked(self, question_id: str, question: Question, given: GivenAnswer) -> QuestionAnswered:
+    def _checked(
+        self, run_id: str, question_id: str, question: Question, given: GivenAnswer
+    ) -> QuestionAnswered:
         """The answer as it is logged. Raises InvalidInput for what answers something else."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
-            raise _wrong("arguments", "only a permission takes arguments")
+            raise wrong("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                _check_permission(given.answer)
+                check_permission(question, given.answer)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
                 assert_never(question.kind)
         edited = None if given.arguments is None else self._edited(question, given.arguments)
-        return QuestionAnswered(
-            question_id=question_id,
-            answer=given.answer,
-            answered_by=AnsweredBy.PERSON,
-            note=msgspec.UNSET if given.note is None else given.note,
-            arguments=msgspec.UNSET if edited is None else edited,
-        )
+        return answer_to(run_id, question_id, question, given.answer, note=given.note, edited=edited)
 
     def _edited(self, question: Question, arguments: dict[str, Any]) -> str:
         """A person's arguments as JSON text; they have to fit the tool as the model's had to."""
-        found = self._registry.lookup(str(question.tool))
+        found = self._executor.registry.lookup(str(question.tool))
         problems = found[1].problems(arguments) if found is not None else {}
         if problems:
             words = "; ".join(problems.values())
@@ -193,21 +202,12 @@ def _own_question(
     return run, row
 
 
-def _check_permission(answer: Answer) -> None:
-    if answer not in list(Permission):
-        raise _wrong("answer", "a permission is answered with once, always or reject")
-
-
 def _check_choice(question: Question, answer: Answer) -> None:
     if isinstance(answer, list) and not question.multiple:
-        raise _wrong("answer", "this question takes one answer, so give one text")
+        raise wrong("answer", "this question takes one answer, so give one text")
     said = answer if isinstance(answer, list) else [answer]
     if not said or not all(one.strip() for one in said):
-        raise _wrong("answer", "at least one visible character is needed")
-
-
-def _wrong(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
+        raise wrong("answer", "at least one visible character is needed")
 
 
 def _answer_due(session: Session, question_id: str) -> tuple[int, Settled] | None:

@@ -32,6 +32,7 @@ from luxx.store.engine import Store
 from luxx.tools.core import ToolRegistry
 from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
+from luxx.wire.question import WhenAsked
 from luxx.wire.run import ENDED, Run, RunStatus, StopReason
 
 T = TypeVar("T")
@@ -61,7 +62,8 @@ LOOK_SECONDS = 0.1
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """How to be answered. `tools`: all the user may use, none, or those named; None: what suits the model.
 
-    `response_schema` is a JSON schema for the text of the answer.
+    `response_schema` is a JSON schema for the text of the answer. `when_asked`: whether the run waits where
+    it has to ask; None: as the configuration says.
     """
 
     tools: bool | list[str] | None = None
@@ -69,6 +71,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     provider_id: int | None = None
     response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked | None = None
 
 
 class Sending(Asking, frozen=True, kw_only=True):
@@ -99,8 +102,10 @@ class RunService:
         limits: LimitsConfig,
         attachments: AttachmentReader,
         told: Told,
+        when_asked: WhenAsked = WhenAsked.WAIT,
     ) -> None:
         self._told = told
+        self._when_asked = when_asked
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -302,6 +307,7 @@ class RunService:
             max_tokens=_first(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
             system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
             response_schema=sending.response_schema,
+            when_asked=sending.when_asked or self._when_asked,
         )
 
     def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:

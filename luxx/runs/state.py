@@ -18,6 +18,7 @@ from luxx.wire.event import (
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
+    Tainted,
 )
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.usage import Usage
@@ -37,7 +38,8 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 
     Steps before position `settled` belong to ended completions and their tools; the rest were logged
     by a completion whose end is not in the log. `is_answered` says that the last completion asked for
-    no tool and did not pause, so there is nothing more to ask the model.
+    no tool and did not pause, so there is nothing more to ask the model. `tainted_by` is the tool that first
+    brought untrusted content.
     """
 
     steps: tuple[Step, ...] = ()
@@ -48,6 +50,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     notes: tuple[CompletionNote, ...] = ()
     asked: tuple[Asked, ...] = ()
+    tainted_by: str | None = None
     is_done: bool = False
     seq: int = 0
 
@@ -84,6 +87,8 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(state, asked=(*state.asked, Asked(question=event)), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
+        case Tainted(by=tool):
+            return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:

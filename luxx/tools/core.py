@@ -13,14 +13,19 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.hooks import Hooks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.question import Question
+from luxx.wire.rule import PlacedRule
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
+    "Approved",
+    "WhyAsked",
     "CommandPermission",
     "KeptOutput",
     "NeedsAnswer",
+    "Rejected",
     "Risk",
     "ToolCall",
     "ToolContext",
@@ -41,6 +46,28 @@ class NeedsAnswer(BaseException):
     def __init__(self, question: Question) -> None:
         super().__init__()
         self.question = question
+
+
+class Rejected(ToolFailed):
+    """A person does not want this call to be made."""
+
+
+class WhyAsked(Protocol):
+    """Why a person is asked, and the pattern of what they most likely mean by "always"."""
+
+    @property
+    def because(self) -> str: ...
+
+    @property
+    def usual(self) -> str: ...
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as a person allows it; `note` is what they tell the model with that."""
+
+    arguments: dict[str, Any]
+    is_edited: bool = False
+    note: str | None = None
 
 
 # The narrowest of what model vendors accept as a function's name.
@@ -66,9 +93,9 @@ async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
 
 
-async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any]) -> dict[str, Any]:
+async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
-    return arguments
+    return Approved(arguments=arguments)
 
 
 class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +109,14 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """For whom a tool runs, and its ways to the outside.
 
     `ask` puts a question to the run's person: an asynchronous tool gets the answer by being run again from
-    its beginning, so it asks before it does anything. `approve` gives the arguments that a person allows the
-    tool to run with, or raises ToolFailed; the executor calls it. `read_result(ref, offset, limit)` gives
-    characters of the whole output of an earlier call of the run, or raises ToolFailed. `emit` reports
-    progress to the run, `cancelled` says whether to stop: a long synchronous tool looks at it between pieces
-    of work. It also becomes true when the tool has overrun its time.
+    its beginning, so it asks before it does anything. `approve` is told why it is asked; it gives the call as
+    a person allows it, or raises Rejected, or ToolFailed where nobody can allow it; the executor calls it.
+    `answered` is what a person has said of just this call before, which counts more than a rule that allows.
+    `rules` are the permission rules above the server's own, in order; `tainted_by` names what brought
+    untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
+    an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
+    whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
+    tool has overrun its time.
     """
 
     user_id: int
@@ -95,10 +125,14 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path | None = None
     run_id: str | None = None
     ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
-    approve: "Callable[[ToolDefinition, dict[str, Any]], Awaitable[dict[str, Any]]]" = caller_approves
+    approve: "Callable[[ToolDefinition, dict[str, Any], WhyAsked], Awaitable[Approved]]" = caller_approves
     read_result: Callable[[str, int, int], Awaitable[KeptOutput]] = nothing_kept
     emit: Callable[[dict[str, Any]], None] = emit_nothing
     cancelled: Callable[[], bool] = never_cancelled
+    tenant_id: int | None = None
+    rules: tuple[PlacedRule, ...] = ()
+    tainted_by: str | None = None
+    answered: Callable[[dict[str, Any]], Approved] | None = None
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +155,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     only_asks: bool = False
     keeps_lines: bool = False
+    subject: str = ""
+    brings_untrusted: bool = False
+    is_egress: bool = False
+    starts_programs: bool = False
 
     @property
     def is_async(self) -> bool:
@@ -152,6 +190,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        self.hooks = Hooks()
         for tool in tools:
             self.register(tool)
 

@@ -64,10 +64,15 @@ def tool(
     risk: Risk | str = Risk.LOW,
     repeatable: bool = False,
     timeout: float | None = None,
+    subject: str = "",
+    brings_untrusted: bool = False,
+    is_egress: bool = False,
+    starts_programs: bool = False,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
     """Make a tool of a function; its name and docstring stand in for a name and description not given.
 
-    `parameters`: a JSON schema of type object, or its properties alone. Raises ConfigError.
+    `parameters`: a JSON schema of type object, or its properties alone. The last four are `ToolDefinition`'s.
+    Raises ConfigError.
     """
 
     def decorate(function: Callable[..., Any]) -> ToolFunction:
@@ -88,6 +93,10 @@ def tool(
             risk=_risk(own_name, risk),
             repeatable=repeatable,
             timeout=timeout,
+            subject=subject,
+            brings_untrusted=brings_untrusted,
+            is_egress=is_egress,
+            starts_programs=starts_programs,
         )
         return ToolFunction(function, definition)
 

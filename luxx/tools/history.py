@@ -11,12 +11,16 @@ _MAX_RECORDS = 1000
 
 
 class CallStatus(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person; `corrected`: done as a person changed it."""
+
     DONE = "done"
     CACHED = "cached"
     FAILED = "failed"
     TIMEOUT = "timeout"
     INVALID = "invalid"
     DENIED = "denied"
+    REJECTED = "rejected"
+    CORRECTED = "corrected"
     UNKNOWN = "unknown"
     CANCELLED = "cancelled"
 
@@ -24,7 +28,8 @@ class CallStatus(StrEnum):
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """A call carried out. `full_output` is set where the result was cut.
 
-    `problems`: of an invalid call, what is wrong by JSON path.
+    `problems`: of an invalid call, what is wrong by JSON path. `note`: what the model is told of a person's
+    part in it. `is_untrusted`: strangers wrote what it says.
     """
 
     call_id: str
@@ -34,6 +39,8 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     status: CallStatus
     full_output: str | None = None
     problems: dict[str, str] = {}
+    note: str | None = None
+    is_untrusted: bool = False
 
     @property
     def cached(self) -> bool:

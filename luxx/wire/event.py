@@ -66,19 +66,30 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     tool: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     risk: str | UnsetType = UNSET
+    because: str | UnsetType = UNSET
+    usual: str | UnsetType = UNSET
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET
 
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):
-    """A question has its answer. `arguments` are those that a person put in place of the model's."""
+    """A question has its answer. `arguments` are those that a person put in place of the model's; `approves`
+    is the hash of the run, the tool and the arguments that are allowed to run."""
 
     question_id: str
     answer: Answer
     answered_by: AnsweredBy
     note: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
+    approves: str | UnsetType = UNSET
+
+
+class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
+    """From here on the run holds content that strangers wrote, brought by the tool `by`: what could do harm
+    with it asks first, unless a rule allows it."""
+
+    by: str
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
@@ -105,7 +116,17 @@ class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     status: DoneStatus
 
 
-Event = ProcessStep | CostUpdate | Retrying | Warning | QuestionAsked | QuestionAnswered | ErrorEvent | Done
+Event = (
+    ProcessStep
+    | CostUpdate
+    | Retrying
+    | Warning
+    | QuestionAsked
+    | QuestionAnswered
+    | Tainted
+    | ErrorEvent
+    | Done
+)
 """Every event that can be in a log."""
 
 

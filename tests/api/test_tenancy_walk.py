@@ -43,7 +43,7 @@ LISTS = {
     "GET /usage": "conversation_id",
     "GET /tool-calls": "run_id",
 }
-QUERIES = {"GET /search": {"q": "hello"}}
+QUERIES = {"GET /permissions/explain": {"tool": "file_read"}, "GET /search": {"q": "hello"}}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()

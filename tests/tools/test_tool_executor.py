@@ -12,6 +12,7 @@ import pytest
 from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import (
+    Approved,
     CommandPermission,
     KeptOutput,
     NeedsAnswer,
@@ -19,6 +20,7 @@ from luxx.tools.core import (
     ToolDefinition,
     ToolRegistry,
     ToolResult,
+    WhyAsked,
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
@@ -544,7 +546,7 @@ def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: An
 QUESTION = Question(kind=QuestionKind.PERMISSION, prompt="May it?")
 
 
-async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
     raise NeedsAnswer(QUESTION)
 
 
@@ -559,7 +561,7 @@ def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
     )
     context = msgspec.structs.replace(context_of(), approve=ask_the_person)
     asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
-    assert executor.asks_first("act") is asks
+    assert executor.asks_first(call("act", {}), context) is asks
     if asks:
         with pytest.raises(NeedsAnswer):
             asyncio.run(executor.execute(call("act", {}), context))
@@ -576,8 +578,8 @@ def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(contex
     )
 
     def done_with(given: dict[str, Any]) -> Executed:
-        async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
-            return given
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
+            return Approved(arguments=given, is_edited=True)
 
         context = msgspec.structs.replace(context_of(), approve=approve)
         return asyncio.run(executor_of(act).execute(call("act", {"n": 1}), context))

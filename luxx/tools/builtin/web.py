@@ -75,6 +75,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         },
         required_params=["query"],
         category="web",
+        brings_untrusted=True,
         repeatable=True,
         timeout=_SEARCH_SECONDS,
     )
@@ -98,6 +99,8 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
         parameters={"url": _URL, "format": _FORMAT},
         required_params=["url"],
         category="web",
+        brings_untrusted=True,
+        is_egress=True,
         repeatable=True,
         timeout=_FETCH_SECONDS,
     )
@@ -119,6 +122,8 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
         },
         required_params=["urls"],
         category="web",
+        brings_untrusted=True,
+        is_egress=True,
         repeatable=True,
         timeout=_BATCH_SECONDS,
     )

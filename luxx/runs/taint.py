@@ -1,0 +1,35 @@
+"""Taint: whether a run holds content that strangers wrote, which may carry instructions for its model. Pure.
+
+It is a fact of the log, so it outlives processes; and of stored messages, so that a later run of the same
+conversation has it from its beginning.
+"""
+
+from collections.abc import Sequence
+
+from luxx.context.prompt import PastMessage
+from luxx.runs.events import Entry
+from luxx.runs.state import ChatState
+from luxx.tools.history import Executed
+from luxx.wire.event import Tainted
+
+
+def tainted_by(state: ChatState, past: Sequence[PastMessage]) -> str | None:
+    """The tool that brought the first of it, in this run or in one that it goes on from."""
+    return state.tainted_by or _before(past)
+
+
+def inherited(state: ChatState, past: Sequence[PastMessage]) -> list[Entry]:
+    """What a run has to log that goes on from tainted messages and has not said so."""
+    before = None if state.tainted_by is not None else _before(past)
+    return [] if before is None else [Tainted(by=before)]
+
+
+def brought(state: ChatState, results: Sequence[Executed]) -> list[Entry]:
+    """What is to be logged with these results."""
+    first = next((one for one in results if one.is_untrusted), None)
+    return [] if first is None or state.tainted_by is not None else [Tainted(by=first.name)]
+
+
+def _before(past: Sequence[PastMessage]) -> str | None:
+    untrusted = (step for message in past for step in message.steps if step.is_untrusted is True)
+    return next((str(step.name) for step in untrusted), None)

@@ -72,17 +72,15 @@ from luxx.store.clock import time_to_delete_by
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
-from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.sandbox.service import Sandbox
 from luxx.transfer.service import TransferService
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
-
-NO_SANDBOX = "none"
-"""No tool here starts a program yet, so there is nothing to jail."""
 
 PRUNE_SECONDS = 3600.0
 """How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
@@ -121,7 +119,8 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        self.registry = ToolRegistry(builtin_tools())
+        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root))
+        self.registry = ToolRegistry([*builtin_tools(), *program_tools(self.sandbox)])
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
         self.files = FileService(self.store, self.workspaces)
@@ -176,7 +175,7 @@ class House:
         config = self.config
         if self.store.is_sqlite:
             self.lock.take()
-        await asyncio.to_thread(bring_up, self.engine)
+        await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
         await self.bus.open()
         await self.relay.open()
         await self.transfer.open()
@@ -232,6 +231,7 @@ class House:
         await self.refusals.flush()
         await self.drain()
         await self.durable.close()
+        await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
         await self.relay.close()
@@ -390,7 +390,8 @@ class House:
             bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
-            sandbox=NO_SANDBOX,
+            sandbox=self.sandbox.in_force,
+            sandbox_backends=self.sandbox.reports,
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

@@ -77,12 +77,15 @@ class Bubblewrap:
         self._program = program
         self._scenery = scenery
 
+    @property
+    def packages(self) -> str | None:
+        return PACKAGES if self._scenery.packages is not None else None
+
     def spec(self, order: Order) -> Spec:
         scenery = self._scenery
-        packages = PACKAGES if scenery.packages is not None else None
         own = assemble(denied_calls(network=order.network), scenery.machine)
         return shared_spec(order, scenery.uid) | {
-            "env": environment(HOME, packages, order.interpreter),
+            "env": environment(HOME, self.packages, order.interpreter),
             "filter": own if order.filter is None else order.filter,
             "bubblewrap": self._told(order),
         }
@@ -103,7 +106,12 @@ class Bubblewrap:
             "folder": str(program.folder),
             "program": program.name,
             "beside": list(program.beside),
-            "arguments": [*_NAMESPACES, *([] if order.network else ["--unshare-net"]), *_mounts(size), *links],
+            "arguments": [
+                *_NAMESPACES,
+                *([] if order.network else ["--unshare-net"]),
+                *_mounts(size),
+                *links,
+            ],
             "binds": binds,
             "data": [(PASSWD.encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
             "last": [*self._masks(prefixes), *_home(order, size), "--remount-ro", "/", "--chdir", HOME],

@@ -36,8 +36,7 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
     _drop(spec["uid"])
     from_kernel.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     _limit(spec["limits"])
-    tasks = min(most_tasks(spec["limits"]) + counted, resource.getrlimit(resource.RLIMIT_NPROC)[1] % (1 << 63))
-    resource.setrlimit(resource.RLIMIT_NPROC, (tasks, tasks))
+    _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + counted)
     checked(from_kernel.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     if spec["landlock"] is not None:
         _restrict(spec["landlock"], rules)
@@ -58,7 +57,14 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
         staged = _stage(told)
         _drop(spec["uid"])
     _limit(spec["limits"])
-    arguments = ["bwrap", *told["arguments"], "--json-status-fd", str(tell_status), "--block-fd", str(blocked)]
+    arguments = [
+        "bwrap",
+        *told["arguments"],
+        "--json-status-fd",
+        str(tell_status),
+        "--block-fd",
+        str(blocked),
+    ]
     inherited = [tell_status, blocked]
     for flag, source, target in told["binds"]:
         arguments += [flag, staged.get(source, source), target]
@@ -126,7 +132,7 @@ def _yield_to_others() -> None:
 
 
 def limit_tasks(pid: int, tasks: int, uid: int | None) -> None:
-    """Set how many tasks the first process of a namespace may have; the namespace counts its own from there on.
+    """Set how many tasks the first process of a namespace may have; from there on only its own are counted.
 
     Done as whom it runs, in a child: root may lack the capability to do it to another user's process.
     """
@@ -158,9 +164,14 @@ def _limit(limits: dict[str, int]) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
     )
     for name, value in wanted:
-        most = resource.getrlimit(name)[1]
-        held = value if most == resource.RLIM_INFINITY else min(value, most)
-        resource.setrlimit(name, (held, held))
+        _set_limit(name, value)
+
+
+def _set_limit(name: int, value: int) -> None:
+    """Nobody may raise what they have been left."""
+    most = resource.getrlimit(name)[1]
+    held = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(name, (held, held))
 
 
 def _set_filter(program: bytes) -> None:

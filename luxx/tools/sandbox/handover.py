@@ -11,7 +11,8 @@ SCRATCH = "/tmp"
 
 def hand_over(spec: dict[str, Any]) -> None:
     """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs."""
-    uid, workspace = spec["uid"], spec["workspace"]
+    uid: int | None = spec["uid"]
+    workspace: str | None = spec["workspace"]
     if workspace is None:
         return
     os.chmod(workspace, 0o700)

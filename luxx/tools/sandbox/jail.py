@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ToolFailed
+from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.plan import Spec
 
 _ROOT = str(Path(__file__).parents[3])
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[2]); from luxx.tools.sandbox.supervisor import main; "
-    "sys.exit(main(int(sys.argv[1])))"
+    "main(int(sys.argv[1]))"
 )
 _START_SECONDS = 15.0
 _END_SECONDS = 0.8
@@ -47,6 +48,10 @@ class Hit(StrEnum):
     FILE = "file"
     DISK = "disk"
     OUTPUT = "output"
+
+
+class NeverWent(ToolFailed):
+    """The jail was gone before anything ran in it, so it can be done again elsewhere."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +82,10 @@ class Jail:
     def pid(self) -> int:
         """The supervisor's."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
 
     @staticmethod
     async def start(spec: Spec) -> "Jail":
@@ -112,12 +121,13 @@ class Jail:
             raise
         return jail
 
-    async def run(self, stdin: bytes, output_limit: int, on_output: OnOutput | None = None) -> Ran:
+    async def run(self, stdin: bytes, limits: Limits, on_output: OnOutput | None = None) -> Ran:
         """Let it go, give it `stdin`, and hear it out. Ended early, it ends the program first.
 
-        Raises ToolFailed where the jail was not set up after all.
+        Of `limits` the time of one that waited counts, and the output. Raises ToolFailed where the jail was
+        not set up after all.
         """
-        heard = _Heard(output_limit, on_output, self._hang_up)
+        heard = _Heard(limits, on_output, self._hang_up)
         streams = asyncio.gather(self._feed_when_going(stdin, heard), *self._listen(heard))
         try:
             ended = await self._hear_end(heard)
@@ -153,6 +163,8 @@ class Jail:
                 heard.is_going.set()
             told = await self._hear()
         self._control.close()
+        if told is None and self._waits and not heard.is_going.is_set():
+            raise NeverWent("the jail ended before its program began")
         if told is None:
             # The supervisor died; so has what it watched over.
             return {"code": -9, "hit": None, "wall": time.monotonic() - began, "cpu": 0.0, "memory": 0}
@@ -160,7 +172,7 @@ class Jail:
 
     async def _feed_when_going(self, stdin: bytes, heard: "_Heard") -> None:
         if self._waits:
-            await asyncio.get_running_loop().sock_sendall(self._control, b"g")
+            await asyncio.get_running_loop().sock_sendall(self._control, f"{heard.seconds:.3f}".encode())
             await heard.is_going.wait()
         writer = self._process.stdin
         assert writer is not None
@@ -207,12 +219,13 @@ class Jail:
 class _Heard:
     """What a program printed, up to a limit for both of its streams together."""
 
-    def __init__(self, limit: int, on_output: OnOutput | None, end: Callable[[], None]) -> None:
+    def __init__(self, limits: Limits, on_output: OnOutput | None, end: Callable[[], None]) -> None:
         self.kept: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         self.size = 0
         self.is_flood = False
         self.is_going = asyncio.Event()
-        self._limit = limit
+        self.seconds = limits.seconds
+        self._limit = limits.output_kb * 1024
         self._on_output = on_output
         self._end = end
 

@@ -68,13 +68,16 @@ class Landlock:
         self._abi = abi
         self._scenery = scenery
 
+    @property
+    def packages(self) -> str | None:
+        return None if self._scenery.packages is None else str(self._scenery.packages)
+
     def spec(self, order: Order) -> Spec:
         scenery, handled = self._scenery, handled_by(self._abi)
         home = "/" if order.workspace is None else str(order.workspace.absolute())
-        packages = None if scenery.packages is None else str(scenery.packages)
         own = assemble(denied_calls(network=order.network, landlock_abi=self._abi), scenery.machine)
         return shared_spec(order, scenery.uid) | {
-            "env": environment(home, packages, order.interpreter),
+            "env": environment(home, self.packages, order.interpreter),
             "cwd": home,
             "scratch": True,
             "filter": own if order.filter is None else order.filter,
@@ -112,7 +115,7 @@ class Landlock:
         return found
 
     def _without_hidden(self, root: str) -> list[tuple[str, int]]:
-        """Rules hold for all that is beneath: around something hidden, its neighbours are allowed one by one."""
+        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one."""
         hidden = existing_hidden(self._scenery, root)
         if not hidden:
             return [(root, int(_READ))]
@@ -138,11 +141,14 @@ class Unprotected:
     def __init__(self, scenery: Scenery) -> None:
         self._scenery = scenery
 
+    @property
+    def packages(self) -> str | None:
+        return None if self._scenery.packages is None else str(self._scenery.packages)
+
     def spec(self, order: Order) -> Spec:
         home = Path("/") if order.workspace is None else order.workspace.absolute()
-        packages = self._scenery.packages
         return shared_spec(order, None) | {
-            "env": environment(str(home), None if packages is None else str(packages), order.interpreter),
+            "env": environment(str(home), self.packages, order.interpreter),
             "cwd": str(home),
             "scratch": True,
         }

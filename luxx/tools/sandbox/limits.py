@@ -1,4 +1,4 @@
-"""What a program in a jail may use: the built-in amounts by level, and what the configuration says instead."""
+"""What a program in a jail may use: the built-in amounts by level, and what the configuration says."""
 
 from collections.abc import Iterable
 

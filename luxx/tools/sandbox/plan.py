@@ -1,4 +1,4 @@
-"""What is asked of a backend, what it asks of the supervisor, and the environment of every program in a jail."""
+"""What is asked of a backend, what it asks of the supervisor, and a program's environment in a jail."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,6 +51,11 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def packages(self) -> str | None:
+        """Where a program inside finds the packages for Python."""
+        ...
 
     def spec(self, order: Order) -> Spec:
         """Raises ToolFailed where it cannot be done at all."""

@@ -50,21 +50,126 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
     but: tuple[tuple[Fits, ...], ...] = ()
 
 
-_ALWAYS = (
-    # other processes
-    "ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease "
-    "move_pages migrate_pages "
-    # mounts, namespaces, files by handle
-    "mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick "
-    "mount_setattr unshare setns name_to_handle_at open_by_handle_at quotactl quotactl_fd acct swapon swapoff "
-    # keys and kernel machinery
-    "add_key request_key keyctl bpf perf_event_open userfaultfd io_uring_setup io_uring_enter "
-    "io_uring_register init_module finit_module delete_module kexec_load kexec_file_load reboot syslog "
-    "fanotify_init lookup_dcookie nfsservctl vhangup uselib ustat sysfs _sysctl modify_ldt iopl ioperm "
-    "settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname "
-    # memory that belongs to no process and that no limit counts
-    "memfd_create memfd_secret shmget msgget semget mq_open mbind set_mempolicy set_mempolicy_home_node"
-).split()
+_OTHER_PROCESSES = (
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "kcmp",
+    "process_madvise",
+    "process_mrelease",
+    "move_pages",
+    "migrate_pages",
+)
+"""Other processes."""
+
+_MOUNTS = (
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "move_mount",
+    "open_tree",
+    "open_tree_attr",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "mount_setattr",
+    "unshare",
+    "setns",
+    "name_to_handle_at",
+    "open_by_handle_at",
+    "quotactl",
+    "quotactl_fd",
+    "acct",
+    "swapon",
+    "swapoff",
+)
+"""Mounts, namespaces, files by handle."""
+
+_MACHINERY = (
+    "add_key",
+    "request_key",
+    "keyctl",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "syslog",
+    "fanotify_init",
+    "lookup_dcookie",
+    "nfsservctl",
+    "vhangup",
+    "uselib",
+    "ustat",
+    "sysfs",
+    "_sysctl",
+    "modify_ldt",
+    "iopl",
+    "ioperm",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "sethostname",
+    "setdomainname",
+)
+"""Keys and kernel machinery."""
+
+_UNCOUNTED_MEMORY = (
+    "memfd_create",
+    "memfd_secret",
+    "shmget",
+    "msgget",
+    "semget",
+    "mq_open",
+    "mbind",
+    "set_mempolicy",
+    "set_mempolicy_home_node",
+)
+"""Memory that belongs to no process and that no limit counts."""
+
+_SEEM_DONE = (
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "utime",
+    "utimes",
+    "utimensat",
+    "futimesat",
+    "chown",
+    "lchown",
+    "fchown",
+    "fchownat",
+)
+_ATTRIBUTES = (
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "setxattrat",
+    "removexattr",
+    "lremovexattr",
+    "fremovexattr",
+    "removexattrat",
+)
+_SIGNALS = (
+    "kill",
+    "tkill",
+    "tgkill",
+    "rt_sigqueueinfo",
+    "rt_tgsigqueueinfo",
+    "pidfd_send_signal",
+)
 
 _CONDITIONAL = (
     # With ENOSYS the C library falls back to clone, whose flags can be seen.
@@ -80,7 +185,10 @@ _CONDITIONAL = (
 
 def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Denied]:
     """What a jail may not call. `landlock_abi`: of a jail without namespaces of its own, else None."""
-    denied = [*(Denied(name=name) for name in _ALWAYS), *_CONDITIONAL]
+    denied = [
+        *(Denied(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
+        *_CONDITIONAL,
+    ]
     families = [AF_INET, AF_INET6] if network else []
     if landlock_abi is None:
         # An own network namespace has nothing to reach; the host's has abstract sockets of everybody.
@@ -131,27 +239,13 @@ def _without_namespaces(abi: int) -> list[Denied]:
             )
         ),
         # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
-        *(
-            Denied(name=name, error=0)
-            for name in (
-                "chmod fchmod fchmodat fchmodat2 utime utimes utimensat futimesat "
-                "chown lchown fchown fchownat"
-            ).split()
-        ),
-        *(
-            Denied(name=name, error=EOPNOTSUPP)
-            for name in (
-                "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"
-            ).split()
-        ),
+        *(Denied(name=name, error=0) for name in _SEEM_DONE),
+        *(Denied(name=name, error=EOPNOTSUPP) for name in _ATTRIBUTES),
     ]
     if abi < TRUNCATE_ABI:
         denied.append(Denied(name="truncate"))
     if abi < SIGNAL_SCOPE_ABI:
-        denied += [
-            Denied(name=name)
-            for name in "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal".split()
-        ]
+        denied += [Denied(name=name) for name in _SIGNALS]
     return denied
 
 

@@ -1,4 +1,4 @@
-"""What `luxx doctor` says of the sandbox: which backend holds programs in, why not the others, which Python."""
+"""What `luxx doctor` says of the sandbox: the backend in force, why not the others, which Python."""
 
 from pathlib import Path
 

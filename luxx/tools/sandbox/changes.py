@@ -1,12 +1,12 @@
 """Which files of a workspace a program made, changed or deleted: a look before and a look after."""
 
 import os
-import stat
 from pathlib import Path
 
 import msgspec
 
-from luxx.tools.walk import SKIPPED_DIRECTORIES
+from luxx.tools.confine import Workspace
+from luxx.tools.walk import walk
 
 MOST_FILES = 10_000
 """Looked at; where there are more, nothing is said of changes."""
@@ -28,19 +28,17 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 def look(workspace: Path) -> Look | None:
     """The files that are there; None where there are too many."""
     found: Look = {}
-    for path, folders, files, here in os.fwalk(workspace):
-        folders[:] = [one for one in folders if one not in SKIPPED_DIRECTORIES]
-        within = os.path.relpath(path, workspace)
-        for name in files:
+    with Workspace(workspace).open_directory(".") as fd:
+        for one in walk(fd):
+            if one.kind != "file":
+                continue
+            if len(found) >= MOST_FILES:
+                return None
             try:
-                status = os.stat(name, dir_fd=here, follow_symlinks=False)
+                status = os.stat(one.name, dir_fd=one.directory_fd, follow_symlinks=False)
             except OSError:
                 continue
-            if stat.S_ISREG(status.st_mode):
-                shown = name if within == "." else f"{within}/{name}"
-                found[shown] = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if len(found) > MOST_FILES:
-            return None
+            found[one.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
     return found
 
 

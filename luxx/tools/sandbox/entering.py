@@ -3,13 +3,20 @@
 Part of the supervisor: only the standard library, and of it only what loads fast.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import resource
 import sys
-from typing import Any, NoReturn
 
 from luxx.tools.sandbox.processes import SIGKILL, tasks_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from typing import Any, NoReturn
+
+    Spec = dict[str, Any]
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -22,8 +29,6 @@ MOST_FILES, MOST_LOCKED = 512, 64 * 1024
 """Open at once in each process, and bytes of memory that cannot be swapped."""
 
 from_kernel = ctypes.CDLL(None, use_errno=True)
-
-Spec = dict[str, Any]
 
 
 def enter(spec: Spec, scratch: str | None) -> NoReturn:

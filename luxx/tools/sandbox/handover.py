@@ -3,10 +3,20 @@
 Part of the supervisor: only the standard library, and of it only what loads fast.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from typing import Any
 
 SCRATCH = "/tmp"
+MAX_DEPTH = 64
+"""As deep as the file tools go."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def hand_over(spec: dict[str, Any]) -> None:
@@ -18,18 +28,34 @@ def hand_over(spec: dict[str, Any]) -> None:
     os.chmod(workspace, 0o700)
     if uid is None:
         return
+    fd = os.open(workspace, _DIRECTORY)
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            os.fchown(fd, uid, uid)
+        _hand_over_within(fd, uid, MAX_DEPTH)
+    finally:
+        os.close(fd)
+
+
+def _hand_over_within(fd: int, uid: int, depth: int) -> None:
     own = os.geteuid()
-    if os.stat(workspace).st_uid == own:
-        os.chown(workspace, uid, uid)
-    for _, folders, files, here in os.fwalk(workspace):
-        for name in folders + files:
-            try:
-                found = os.stat(name, dir_fd=here, follow_symlinks=False)
-                is_alone = found.st_nlink == 1 or name in folders
-                if found.st_uid == own and is_alone:
-                    os.chown(name, uid, uid, dir_fd=here, follow_symlinks=False)
-            except FileNotFoundError:
-                continue
+    with os.scandir(fd) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        try:
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            is_directory = stat.S_ISDIR(found.st_mode)
+            if found.st_uid == own and (is_directory or found.st_nlink == 1):
+                os.chown(name, uid, uid, dir_fd=fd, follow_symlinks=False)
+            if is_directory and depth:
+                below = os.open(name, _DIRECTORY, dir_fd=fd)
+                try:
+                    _hand_over_within(below, uid, depth - 1)
+                finally:
+                    os.close(below)
+        except OSError:
+            # Gone meanwhile, or made something else; the jail then does without it.
+            continue
 
 
 def make_scratch(spec: dict[str, Any]) -> str | None:
@@ -44,14 +70,22 @@ def make_scratch(spec: dict[str, Any]) -> str | None:
 
 
 def remove(scratch: str | None) -> None:
+    """Delete it, however deep it is: what lies within is brought up, and never gone down to."""
     if scratch is None:
         return
-    for _, folders, files, here in os.fwalk(scratch, topdown=False):
-        for name in files:
-            os.unlink(name, dir_fd=here)
-        for name in folders:
-            try:
-                os.rmdir(name, dir_fd=here)
-            except NotADirectoryError:
-                os.unlink(name, dir_fd=here)
+    count = 0
+    fd = os.open(scratch, _DIRECTORY)
+    while names := os.listdir(fd):
+        for name in names:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=fd)
+                continue
+            os.chmod(name, 0o700, dir_fd=fd)
+            inner = os.open(name, _DIRECTORY, dir_fd=fd)
+            for one in os.listdir(inner):
+                count += 1
+                os.rename(one, f".{count}", src_dir_fd=inner, dst_dir_fd=fd)
+            os.close(inner)
+            os.rmdir(name, dir_fd=fd)
+    os.close(fd)
     os.rmdir(scratch)

@@ -2,8 +2,10 @@
 
 It is told on a socket what to start, starts it, watches what its process tree uses, and ends the whole tree
 when it is done, over a limit, or when the other end of the socket is gone. It imports only the standard
-library, and of it what loads fast. What is started and how it is held in is decided by `backends`.
+library, and of it what loads fast. What is started and how it is held in is the backend's to say.
 """
+
+from __future__ import annotations
 
 import ctypes
 import marshal
@@ -11,25 +13,31 @@ import os
 import resource
 import select
 import time
-from typing import Any, NoReturn
 
 from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_tasks, most_tasks
 from luxx.tools.sandbox.handover import hand_over, make_scratch, remove
 from luxx.tools.sandbox.processes import SIGKILL, SIGSTOP, measure, reap, signal_to, tree
 
-TICK_MS = 50
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from typing import Any, NoReturn
+
+    Spec = dict[str, Any]
+
+TICK_MS = 25
 SETUP_MS = 10_000
 """How long bubblewrap may take to build a jail."""
 KILL_SECONDS = 5.0
 PR_SET_CHILD_SUBREAPER = 36
-
-Spec = dict[str, Any]
 
 
 def main(control: int) -> NoReturn:
     """Does all of it and ends the process, without the time that a tidy end takes."""
     try:
         _supervise(control)
+    except Exception as error:
+        # Nobody would see a traceback; what runs dies with us.
+        _tell(control, {"failed": f"its supervisor failed: {error!r}"})
     finally:
         os._exit(0)
 

@@ -6,6 +6,7 @@ from luxx.checkup import Finding
 from luxx.config import Config
 from luxx.errors import ConfigError
 from luxx.tools.sandbox.choosing import BackendReport, Standing
+from luxx.tools.sandbox.packages import installed
 from luxx.tools.sandbox.service import Sandbox
 
 PART = "sandbox"
@@ -54,4 +55,10 @@ def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
                 part="python", is_bad=True, text=text, mend="set tools.python to one that everybody may run"
             )
         ]
-    return [Finding(part="python", text=f"python_execute runs {sandbox.interpreter.program}")]
+    findings = [Finding(part="python", text=f"python_execute runs {sandbox.interpreter.program}")]
+    wanted, there = sorted(config.tools.packages), installed(sandbox.packages)
+    if wanted != there:
+        asked, found = (", ".join(one) or "none" for one in (wanted, there))
+        text = f"tools.packages asks for {asked}, installed are {found}"
+        findings.append(Finding(part="packages", is_bad=True, text=text, mend="luxx packages"))
+    return findings

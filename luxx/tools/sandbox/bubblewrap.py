@@ -79,7 +79,7 @@ class Bubblewrap:
 
     @property
     def packages(self) -> str | None:
-        return PACKAGES if self._scenery.packages is not None else None
+        return PACKAGES if self._scenery.packages.is_dir() else None
 
     def spec(self, order: Order) -> Spec:
         scenery = self._scenery
@@ -97,7 +97,7 @@ class Bubblewrap:
         binds += [("--ro-bind", one, one) for one in prefixes]
         etc = [*ETC, *(NETWORK_ETC if order.network else ())]
         binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
-        if self._scenery.packages is not None:
+        if self.packages is not None:
             binds.append(("--ro-bind", str(self._scenery.packages), PACKAGES))
         if order.workspace is not None:
             binds.append(("--bind", str(order.workspace), HOME))

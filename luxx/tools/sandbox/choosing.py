@@ -62,7 +62,7 @@ def forbid_unprotected_root(config: ToolsConfig) -> None:
         )
 
 
-async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path | None) -> Choice:
+async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) -> Choice:
     """Tries what the configuration allows. Raises ConfigError as `forbid_unprotected_root` does."""
     forbid_unprotected_root(config)
     interpreters = await find_interpreters(config.python)

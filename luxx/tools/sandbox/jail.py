@@ -176,9 +176,11 @@ class Jail:
             await heard.is_going.wait()
         writer = self._process.stdin
         assert writer is not None
-        with suppress(BrokenPipeError, ConnectionResetError):
-            writer.write(stdin)
-            await writer.drain()
+        # A program that has already ended takes its streams along.
+        if not writer.is_closing():
+            with suppress(BrokenPipeError, ConnectionResetError):
+                writer.write(stdin)
+                await writer.drain()
         writer.close()
 
     def _listen(self, heard: "_Heard") -> list[Any]:

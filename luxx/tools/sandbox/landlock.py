@@ -70,7 +70,7 @@ class Landlock:
 
     @property
     def packages(self) -> str | None:
-        return None if self._scenery.packages is None else str(self._scenery.packages)
+        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
 
     def spec(self, order: Order) -> Spec:
         scenery, handled = self._scenery, handled_by(self._abi)
@@ -99,14 +99,14 @@ class Landlock:
         return struct.pack(f"={len(words)}Q", *words)
 
     def _readable(self, order: Order) -> list[tuple[str, int]]:
-        interpreter, packages = order.interpreter, self._scenery.packages
+        interpreter, packages = order.interpreter, self.packages
         roots = [
             *SYSTEM,
             *ETC,
             *(NETWORK_ETC if order.network else ()),
             *FACTS,
             *(() if interpreter is None else interpreter.prefixes),
-            *(() if packages is None else (str(packages),)),
+            *(() if packages is None else (packages,)),
         ]
         found: list[tuple[str, int]] = []
         for root in roots:
@@ -143,7 +143,7 @@ class Unprotected:
 
     @property
     def packages(self) -> str | None:
-        return None if self._scenery.packages is None else str(self._scenery.packages)
+        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
 
     def spec(self, order: Order) -> Spec:
         home = Path("/") if order.workspace is None else order.workspace.absolute()

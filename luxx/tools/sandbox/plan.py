@@ -37,13 +37,13 @@ class Scenery(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all jails of a server.
 
     `uid` whom to become, None: who the server is. `hidden` is not to be seen even where it lies beneath
-    something that is. `packages` holds what Python finds beside its standard library.
+    something that is. `packages`, where it exists, holds what Python finds beside its standard library.
     """
 
     machine: str
     uid: int | None
     hidden: tuple[Path, ...] = ()
-    packages: Path | None = None
+    packages: Path
 
 
 class Backend(Protocol):

@@ -3,7 +3,6 @@
 Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
 """
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.sandbox.choosing import BackendReport, Choice, choose, forbid_unprotected_root
 from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
 from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
 from luxx.tools.sandbox.turns import Turns
@@ -23,9 +23,6 @@ from luxx.wire.tool import CommandPermission
 
 _USERS_AT_ONCE = 16
 """All users together may run this many times what one may."""
-
-PACKAGES = "packages"
-"""The folder of the data directory where a jail's Python finds more modules."""
 
 INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
 """What a Python in a jail runs."""
@@ -44,7 +41,7 @@ class Sandbox:
         forbid_unprotected_root(config)
         self._config = config
         self._hidden = (data_dir.absolute(), workspace_root.absolute())
-        self._packages = data_dir.absolute() / PACKAGES
+        self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self._start_waiting, config.prewarmed)
         self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
@@ -71,8 +68,7 @@ class Sandbox:
 
     async def open(self) -> None:
         """Tries the backends."""
-        packages = self._packages if await asyncio.to_thread(self._packages.is_dir) else None
-        self._choice = await choose(self._config, self._hidden, packages)
+        self._choice = await choose(self._config, self._hidden, self.packages)
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)
 

@@ -1,6 +1,6 @@
 """Nothing gets out of a jail: each backend, started by root and by an ordinary user, against every attempt.
 
-The matrix is printed at the end of the session. A cell that this host cannot offer is printed with its reason.
+The matrix is printed at the end of the session; of a cell that this host cannot offer, the reason.
 """
 
 import json

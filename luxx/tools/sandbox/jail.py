@@ -149,6 +149,8 @@ class Jail:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+        finally:
+            self._control.close()
 
     def _hang_up(self) -> None:
         """The supervisor takes silence as the word to end everything."""
@@ -162,7 +164,6 @@ class Jail:
             if "going" in told:
                 heard.is_going.set()
             told = await self._hear()
-        self._control.close()
         if told is None and self._waits and not heard.is_going.is_set():
             raise NeverWent("the jail ended before its program began")
         if told is None:

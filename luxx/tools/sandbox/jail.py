@@ -164,7 +164,7 @@ class Jail:
             if "going" in told:
                 heard.is_going.set()
             told = await self._hear()
-        if told is None and self._waits and not heard.is_going.is_set():
+        if self._waits and not heard.is_going.is_set():
             raise NeverWent("the jail ended before its program began")
         if told is None:
             # The supervisor died; so has what it watched over.

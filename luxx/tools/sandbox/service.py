@@ -43,7 +43,7 @@ class Sandbox:
         self._hidden = (data_dir.absolute(), workspace_root.absolute())
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
-        self._prewarmed = Prewarmed(self._start_waiting, config.prewarmed)
+        self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
         self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     @property
@@ -118,11 +118,11 @@ class Sandbox:
         self._backend()
         async with self._turns.turn(place.workspace):
             try:
-                ready = self._prewarmed.take(place) or await self._start_waiting(place)
+                ready = self._prewarmed.take(place) or await self.start_waiting(place)
                 try:
                     return await ready.run(text, wanted)
                 except NeverWent:
-                    return await (await self._start_waiting(place)).run(text, wanted)
+                    return await (await self.start_waiting(place)).run(text, wanted)
             finally:
                 self._prewarmed.refill(place)
 
@@ -138,7 +138,8 @@ class Sandbox:
             )
         return choice.backend
 
-    async def _start_waiting(self, place: Place) -> Jail:
+    async def start_waiting(self, place: Place) -> Jail:
+        """A jail whose Python waits for its program. Raises ToolFailed where there can be none."""
         interpreter = self.interpreter
         if interpreter is None:
             raise ToolFailed("there is no Python that can run in the sandbox; set tools.python to one")

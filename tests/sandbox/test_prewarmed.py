@@ -29,6 +29,15 @@ def waiting(workspace: Path) -> list[int]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """The process and those above it, below this one: up to its supervisor."""
+    found: list[int] = []
+    while pid not in (os.getpid(), 0):
+        found.append(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
 async def ready(desk: Desk, user_id: int = 1) -> int:
     """The process that waits for the user's next program."""
     await until(lambda: len(waiting(desk.workspace(user_id))) == 1)
@@ -134,7 +143,9 @@ def test_a_jail_that_died_while_it_waited_is_replaced(with_desk: WithDesk, backe
     async def work(desk: Desk) -> None:
         await desk.python("print(1)")
         pid = await ready(desk)
+        above = ancestors(pid)
         os.kill(pid, signal.SIGKILL)
+        await until(lambda: not any(Path(f"/proc/{one}").exists() for one in above))
         done = await desk.python("print('still')")
         assert done.result.data["stdout"] == "still\n"
 

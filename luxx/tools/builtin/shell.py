@@ -10,7 +10,9 @@ from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.factory import tool
 from luxx.tools.sandbox.service import Sandbox
 
-MAX_COMMAND_LENGTH = 100_000
+MAX_COMMAND_LENGTH = 30_000
+"""In characters: as an argument a command may have 128 KiB."""
+
 NAME = "shell_execute"
 
 

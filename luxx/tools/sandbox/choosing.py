@@ -53,9 +53,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     reports: list[BackendReport]
 
 
-def forbid_unprotected_root(config: ToolsConfig) -> None:
+def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
     """Raises ConfigError where programs would run as root and unprotected."""
-    if config.sandbox == "none" and os.geteuid() == 0:
+    if config.sandbox == "none" and uid == 0:
         raise ConfigError(
             "tools.sandbox: none lets programs do all that Luxx may, so it is refused when Luxx runs as "
             "root; use auto, or run Luxx as an ordinary user"
@@ -63,8 +63,7 @@ def forbid_unprotected_root(config: ToolsConfig) -> None:
 
 
 async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) -> Choice:
-    """Tries what the configuration allows. Raises ConfigError as `forbid_unprotected_root` does."""
-    forbid_unprotected_root(config)
+    """Tries what the configuration allows."""
     interpreters = await find_interpreters(config.python)
     scenery = Scenery(
         machine=os.uname().machine,

@@ -25,7 +25,7 @@ def hand_over(spec: dict[str, Any]) -> None:
     workspace: str | None = spec["workspace"]
     if workspace is None:
         return
-    os.chmod(workspace, 0o700)
+    os.chmod(workspace, stat.S_IMODE(os.stat(workspace).st_mode) | 0o700)
     if uid is None:
         return
     fd = os.open(workspace, _DIRECTORY)

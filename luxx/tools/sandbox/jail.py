@@ -27,8 +27,8 @@ _BOOT = (
     "main(int(sys.argv[1]))"
 )
 _START_SECONDS = 15.0
-_END_SECONDS = 0.8
-"""How long a supervisor may take to end a tree before it is ended itself."""
+_END_SECONDS = 10.0
+"""How long a supervisor may take to end a tree before it is ended itself; the tree then has no other end."""
 _DRAIN_SECONDS = 2.0
 _PIECE = 65_536
 FLOOD_FACTOR = 16

@@ -38,7 +38,7 @@ class Sandbox:
     """
 
     def __init__(self, config: ToolsConfig, data_dir: Path, workspace_root: Path) -> None:
-        forbid_unprotected_root(config)
+        forbid_unprotected_root(config, os.geteuid())
         self._config = config
         self._hidden = (data_dir.absolute(), workspace_root.absolute())
         self.packages = data_dir.absolute() / FOLDER

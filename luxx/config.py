@@ -58,6 +58,20 @@ class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: str = "*"
 
 
+class ToolLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program that `tool` starts may use, for callers of `level`; what is left out stays as it was."""
+
+    tool: Text = "*"
+    level: Annotated[int, Meta(ge=1, le=4)] | None = None
+    seconds: Positive | None = None
+    cpu_seconds: Annotated[float, Meta(ge=1)] | None = None
+    memory_mb: Annotated[int, Meta(ge=16)] | None = None
+    processes: PositiveCount | None = None
+    file_mb: PositiveCount | None = None
+    disk_mb: PositiveCount | None = None
+    output_kb: PositiveCount | None = None
+
+
 class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enable_cache: bool = True
     cache_ttl: Count = 300
@@ -66,6 +80,10 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     modules: list[str] = []
     timeout_seconds: Positive = 60
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    python: str = ""
+    packages: list[str] = []
+    prewarmed: Count = 4
+    limits: list[ToolLimits] = []
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []

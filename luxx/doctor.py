@@ -22,6 +22,7 @@ from luxx.accounts.models import User
 from luxx.bus.choosing import choose_wire
 from luxx.checkup import Finding, examine_work
 from luxx.config import Config
+from luxx.doctor_sandbox import examine_sandbox
 from luxx.errors import LuxxError
 from luxx.observe import redact
 from luxx.providers.addresses import AddressGuard
@@ -56,7 +57,7 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
             mend="set workspace.root to a directory the server may write",
         ),
         _disk(data_dir),
-        Finding(part="sandbox", text="none in force and none needed: no tool here starts a program yet"),
+        *await examine_sandbox(config),
     ]
     findings += await _database_and_what_is_in_it(config, data_dir, environ)
     return findings

@@ -67,20 +67,18 @@ from luxx.runs.watch import BEAT_SECONDS
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
-from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.tools.rules_service import RuleService
+from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.witness import Witness
 from luxx.transfer.service import TransferService
 from luxx.upkeep import keep_audit, keep_logs, sweep_transfers
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
 from luxx.wire.question import WhenAsked
-
-NO_SANDBOX = "none"
-"""No tool here starts a program yet, so there is nothing to jail."""
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
@@ -134,11 +132,17 @@ class House:
         self._is_drained = False
 
     def _make_tools(self) -> None:
-        self.registry = ToolRegistry(builtin_tools(self.config.tools))
-        load_modules(self.registry, self.config.tools.modules, installed_entry_points())
+        config = self.config
+        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root))
+        self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
+        load_modules(self.registry, config.tools.modules, installed_entry_points())
         witness = Witness(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
-            self.registry, self.config.tools, on_call=witness.ended, on_refused=witness.refused
+            self.registry,
+            config.tools,
+            on_call=witness.ended,
+            on_refused=witness.refused,
+            is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
         self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
 
@@ -175,7 +179,7 @@ class House:
         config = self.config
         if self.store.is_sqlite:
             self.lock.take()
-        await asyncio.to_thread(bring_up, self.engine)
+        await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
         await self.bus.open()
         await self.relay.open()
         await self.transfer.open()
@@ -231,6 +235,7 @@ class House:
         await self.refusals.flush()
         await self.drain()
         await self.durable.close()
+        await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
         await self.relay.close()
@@ -352,7 +357,8 @@ class House:
             bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
-            sandbox=NO_SANDBOX,
+            sandbox=self.sandbox.in_force,
+            sandbox_backends=self.sandbox.reports,
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

@@ -18,13 +18,15 @@ import pytest
 from live_server import ROOT, live_server, scripted_models
 
 from luxx.cli import main
-from luxx.config import Config, ModelConfig
+from luxx.config import Config, ModelConfig, ToolsConfig
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
-from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import load_modules
+from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.event import Event, RunState
 
 PAGES = [
@@ -213,7 +215,16 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
-    assert {(tool.name, str(int(tool.required_permission))) for tool in builtin_tools()} == set(rows)
+    sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
+    tools = [*builtin_tools(), *program_tools(sandbox)]
+    assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
+
+
+def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/sandbox.md"), re.MULTILINE)
+    levels = [limits_for("any", level, []) for level in (CommandPermission.EXECUTE, CommandPermission.ADMIN)]
+    real = [(name, *(f"{getattr(one, name):g}" for one in levels)) for name in Limits.__struct_fields__]
+    assert rows == real
 
 
 def test_every_type_of_provider_is_documented() -> None:

@@ -548,6 +548,7 @@ def test_health_names_the_backends_in_force() -> None:
             "status": "ok",
             "version": "1.2.3",
             "sandbox": "bubblewrap",
+            "sandbox_backends": [],
             "database": "sqlite",
             "bus": "none",
         }

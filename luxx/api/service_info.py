@@ -22,6 +22,7 @@ from luxx.api.guards import PUBLIC
 from luxx.bus.core import Bus
 from luxx.errors import NotAllowed, Unavailable
 from luxx.observe import Metrics
+from luxx.tools.sandbox.choosing import BackendReport, Standing
 
 CHECK_SECONDS = 2.0
 PROMETHEUS = "text/plain; version=0.0.4"
@@ -47,6 +48,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     is_metrics_public: bool
     checks: dict[str, Callable[[], Awaitable[object]]]
+    sandbox_backends: list[BackendReport] = []
 
 
 class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +61,26 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
     ui: str = "/ui/"
 
 
+class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to hold programs in; `reason` says why it is not in force."""
+
+    name: str
+    standing: Standing
+    reason: str
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The process lives. `sandbox` and `database` are the backends in force.
 
     `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
     servers are shown more slowly. `none`: there can be no other server.
+    `sandbox_backends`: how each stands on this host.
     """
 
     status: Literal["ok"] = "ok"
     version: str
     sandbox: str
+    sandbox_backends: list[SandboxBackend]
     database: str
     bus: Literal["none", "up", "away"]
 
@@ -118,6 +130,10 @@ class ProbeController(Controller):
             Health(
                 version=state.version,
                 sandbox=state.sandbox,
+                sandbox_backends=[
+                    SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
+                    for one in state.sandbox_backends
+                ],
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )

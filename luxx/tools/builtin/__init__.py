@@ -2,15 +2,17 @@
 
 from luxx.config import ToolsConfig
 from luxx.tools.builtin.ask import asking_tools
-from luxx.tools.builtin.code import python_eval
+from luxx.tools.builtin.code import python_eval, python_tool
 from luxx.tools.builtin.data import process_data
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
 from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
 from luxx.tools.builtin.file_glob import file_glob
 from luxx.tools.builtin.file_search import file_grep
 from luxx.tools.builtin.result import reading_tools
+from luxx.tools.builtin.shell import shell_tool
 from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
+from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.web.access import web_access
 
 
@@ -30,3 +32,8 @@ def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
     ]
     web = web_tools(web_access(config or ToolsConfig()))
     return [*(tool.definition for tool in tools), *web, *reading_tools(), *asking_tools()]
+
+
+def program_tools(sandbox: Sandbox) -> list[ToolDefinition]:
+    """The tools that start programs."""
+    return [python_tool(sandbox), shell_tool(sandbox)]

@@ -1,0 +1,158 @@
+"""The sandbox of a server: every program that a tool starts is started here, or refused.
+
+Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.tools.sandbox.choosing import BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
+from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.packages import FOLDER
+from luxx.tools.sandbox.plan import Backend, Interpreter, Order
+from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.turns import Turns
+from luxx.wire.tool import CommandPermission
+
+_USERS_AT_ONCE = 16
+"""All users together may run this many times what one may."""
+
+INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
+"""What a Python in a jail runs."""
+
+logger = structlog.get_logger()
+
+
+class Sandbox:
+    """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
+
+    No program sees the data directory or the root of the workspaces, wherever these lie.
+    Raises ConfigError where programs would run as root and unprotected.
+    """
+
+    def __init__(self, config: ToolsConfig, data_dir: Path, workspace_root: Path) -> None:
+        forbid_unprotected_root(config, os.geteuid())
+        self._config = config
+        self._hidden = (data_dir.absolute(), workspace_root.absolute())
+        self.packages = data_dir.absolute() / FOLDER
+        self._choice: Choice | None = None
+        self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
+        self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
+
+    @property
+    def in_force(self) -> str:
+        """The backend's name; `none` where there is none."""
+        backend = None if self._choice is None else self._choice.backend
+        return "none" if backend is None else backend.name
+
+    @property
+    def is_unprotected(self) -> bool:
+        """Whether the configuration lets programs run without any protection."""
+        return self._config.sandbox == "none"
+
+    @property
+    def reports(self) -> list[BackendReport]:
+        """How each backend stands here."""
+        return [] if self._choice is None else self._choice.reports
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        return None if self._choice is None else self._choice.interpreter
+
+    async def open(self) -> None:
+        """Tries the backends."""
+        self._choice = await choose(self._config, self._hidden, self.packages)
+        python = None if self._choice.interpreter is None else self._choice.interpreter.program
+        logger.info("sandbox", backend=self.in_force, python=python)
+
+    async def close(self) -> None:
+        """Ends the jails that wait."""
+        await self._prewarmed.close()
+
+    def limits_for(self, tool: str, level: CommandPermission) -> Limits:
+        """What a program may use that `tool` starts for a caller of `level`."""
+        return limits_for(tool, level, self._config.limits)
+
+    async def run_sandboxed(
+        self,
+        argv: Sequence[str],
+        workspace: Path | None,
+        limits: Limits,
+        network: bool = False,
+        *,
+        stdin: bytes = b"",
+        on_output: OnOutput | None = None,
+        filter: bytes | None = None,
+    ) -> Ran:
+        """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
+
+        `argv[0]` is an absolute path; `on_output` is told what is printed as it comes. `filter` replaces the
+        backend's filter of system calls, which only tests of that filter do.
+        Raises ToolFailed where no program may be started, or this one could not be.
+        """
+        order = Order(
+            argv=tuple(argv),
+            workspace=None if workspace is None else _absolute(workspace),
+            limits=limits,
+            network=network,
+            interpreter=self.interpreter,
+            filter=filter,
+        )
+        backend = self._backend()
+        async with self._turns.turn(order.workspace):
+            jail = await Jail.start(backend.spec(order))
+            return await jail.run(stdin, limits, on_output)
+
+    async def run_python(self, code: str, workspace: Path, limits: Limits, seconds: float) -> Ran:
+        """Run Python for at most `seconds`, in a jail that waits for it where there is one."""
+        place = Place(workspace=_absolute(workspace), limits=limits)
+        wanted = replace(limits, seconds=seconds)
+        text = code.encode("utf-8", "replace")
+        self._backend()
+        async with self._turns.turn(place.workspace):
+            try:
+                ready = self._prewarmed.take(place) or await self.start_waiting(place)
+                try:
+                    return await ready.run(text, wanted)
+                except NeverWent:
+                    return await (await self.start_waiting(place)).run(text, wanted)
+            finally:
+                self._prewarmed.refill(place)
+
+    def _backend(self) -> Backend:
+        choice = self._choice
+        if choice is None:
+            raise ToolFailed("programs cannot be started yet: the server is still looking for a sandbox")
+        if choice.backend is None:
+            reasons = "; ".join(f"{one.name}: {one.reason}" for one in choice.reports)
+            raise ToolFailed(
+                f"programs are not started here, because nothing would hold them in ({reasons}); "
+                "`luxx doctor` says what to do"
+            )
+        return choice.backend
+
+    async def start_waiting(self, place: Place) -> Jail:
+        """A jail whose Python waits for its program. Raises ToolFailed where there can be none."""
+        interpreter = self.interpreter
+        if interpreter is None:
+            raise ToolFailed("there is no Python that can run in the sandbox; set tools.python to one")
+        backend = self._backend()
+        order = Order(
+            argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
+            workspace=place.workspace,
+            limits=place.limits,
+            interpreter=interpreter,
+            waits=True,
+        )
+        return await Jail.start(backend.spec(order))
+
+
+def _absolute(workspace: Path) -> Path:
+    return Path(os.path.abspath(workspace))

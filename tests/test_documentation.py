@@ -142,8 +142,8 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
 
 
 def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (module,) = blocks(ROOT / "docs/tools.md", "python")
-    (tmp_path / "my_documented_tools.py").write_text(module, "utf-8")
+    module, hooks = blocks(ROOT / "docs/tools.md", "python")
+    (tmp_path / "my_documented_tools.py").write_text(f"{module}\n{hooks}", "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     registry = ToolRegistry()
     assert load_modules(registry, ["my_documented_tools"]) == ["count_words", "leave_note"]

@@ -85,7 +85,7 @@ class PermissionController(Controller):
         caller: GivenCaller,
         rules: GivenRules,
         tool: Annotated[str, QueryParameter(min_length=1, max_length=64)],
-        arguments: Annotated[str, QueryParameter(max_length=20_000, description="a JSON object")] = "{}",
+        arguments: Annotated[str, QueryParameter(max_length=8_000, description="a JSON object")] = "{}",
         project_id: Annotated[str | None, QueryParameter(min_length=1, max_length=64)] = None,
         tainted: FromQuery[bool] = False,
     ) -> Success[Explanation]:

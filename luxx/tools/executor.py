@@ -17,7 +17,7 @@ from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
-from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed
+from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import CutOutput, cut_output
@@ -121,7 +121,7 @@ class ToolExecutor:
         finally:
             duration_ms = round((self._clock() - start) * 1000)
             if has_ended:
-                self._record(_record(call, context, started_at, self._now(), duration_ms, ended.status))
+                self._record(record_of(call, context, started_at, self._now(), duration_ms, ended.status))
         return Executed(
             call_id=call.call_id,
             name=call.name,
@@ -310,21 +310,6 @@ class ToolExecutor:
             ref = call.call_id[:128]
             return f'Read on with {_READ_RESULT_TOOL} {{"ref": "{ref}", "offset": …, "limit": …}}.'
         return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
-
-
-def _record(
-    call: ToolCall, context: ToolContext, started_at: str, ended_at: str, duration_ms: int, status: CallStatus
-) -> CallRecord:
-    return CallRecord(
-        call_id=call.call_id,
-        name=call.name[:64],
-        user_id=context.user_id,
-        run_id=context.run_id,
-        started_at=started_at,
-        ended_at=ended_at,
-        duration_ms=duration_ms,
-        status=status,
-    )
 
 
 def _perform(

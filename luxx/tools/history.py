@@ -5,7 +5,8 @@ from enum import StrEnum
 
 import msgspec
 
-from luxx.wire.tool import ToolResult
+from luxx.tools.core import ToolContext
+from luxx.wire.tool import ToolCall, ToolResult
 
 _MAX_RECORDS = 1000
 
@@ -58,6 +59,22 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str
     duration_ms: int
     status: CallStatus
+
+
+def record_of(
+    call: ToolCall, context: ToolContext, started_at: str, ended_at: str, duration_ms: int, status: CallStatus
+) -> CallRecord:
+    """The record of a call that ended."""
+    return CallRecord(
+        call_id=call.call_id,
+        name=call.name[:64],
+        user_id=context.user_id,
+        run_id=context.run_id,
+        started_at=started_at,
+        ended_at=ended_at,
+        duration_ms=duration_ms,
+        status=status,
+    )
 
 
 class CallHistory:

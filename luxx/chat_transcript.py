@@ -68,6 +68,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     multiple: bool = False
     required: bool = False
     arguments: str = ""
+    because: str = ""
 
 
 class Transcript:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,9 @@ def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> 
 
 def programs(token: str) -> list[int]:
     """What carries the token, but for the server that was given it."""
-    return [
-        pid for pid in processes_with(token) if b"lone.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found: list[int] = []
+    for pid in processes_with(token):
+        with suppress(OSError):
+            if b"lone.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found

@@ -60,6 +60,7 @@ def python_tool(sandbox: Sandbox) -> ToolDefinition:
         required_params=["code"],
         category="code",
         required_permission=CommandPermission.EXECUTE,
+        starts_programs=True,
         risk=risk_of(sandbox, Risk.MEDIUM),
         timeout=longest(sandbox, EXECUTE),
     )

@@ -39,6 +39,7 @@ def shell_tool(sandbox: Sandbox) -> ToolDefinition:
         required_params=["command"],
         category="code",
         required_permission=CommandPermission.EXECUTE,
+        starts_programs=True,
         risk=risk_of(sandbox, Risk.HIGH),
         timeout=longest(sandbox, NAME),
     )

@@ -128,15 +128,19 @@ class Jail:
         not set up after all.
         """
         heard = _Heard(limits, on_output, self._hang_up)
-        streams = asyncio.gather(self._feed_when_going(stdin, heard), *self._listen(heard))
+        listening = [self._feed_when_going(stdin, heard), *self._listen(heard)]
+        streams = [asyncio.create_task(one) for one in listening]
         try:
             ended = await self._hear_end(heard)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_DRAIN_SECONDS):
-                    await streams
+            await asyncio.wait(streams, timeout=_DRAIN_SECONDS)
         finally:
-            streams.cancel()
+            for one in streams:
+                one.cancel()
             await self.close()
+            await asyncio.gather(*streams, return_exceptions=True)
+        for one in streams:
+            if not one.cancelled():
+                one.result()
         return _ran(ended, heard)
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ def install(packages: Sequence[str], program: str, folder: Path) -> None:
 def installed(folder: Path) -> list[str]:
     """What `install` was last asked for."""
     try:
-        return (folder / _LIST).read_text("utf-8").split()
+        return (folder / _LIST).read_text("utf-8").splitlines()
     except OSError:
         return []
 

@@ -58,7 +58,11 @@ def _supervise(control: int) -> None:
     _let_go_of_streams()
     if jail.problem is None:
         _tell(control, {"started": True})
-        ended = Watch(spec, jail, control).until_the_end()
+        try:
+            ended = Watch(spec, jail, control).until_the_end()
+        except BaseException:
+            jail.kill()
+            raise
     else:
         jail.kill()
         ended = {"failed": jail.problem}
@@ -187,7 +191,11 @@ class Watch:
 
     def _listen(self) -> bool:
         """Hear the word to begin, which is how long it may take; whether anybody is still there."""
-        heard = os.read(self.control, 32)
+        try:
+            heard = os.read(self.control, 32)
+        except ConnectionResetError:
+            # Gone with something of ours unread.
+            return False
         if heard and self.began is None:
             self.limits = {**self.limits, "wall": float(heard)}
             hand_over(self.spec)

@@ -7,11 +7,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from luxx.config import ToolsConfig
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.prewarmed import Place
 from luxx.tools.sandbox.service import Sandbox
-
-from luxx.config import ToolsConfig
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
 from tests.bench.upstream import Upstream

@@ -104,7 +104,9 @@ def test_what_stays_of_an_escaped_text_keeps_its_escapes(text: str, old: str, ne
 def test_a_text_that_would_have_to_be_escaped_is_not_written_as_it_is(around: str) -> None:
     end = around.replace("begin", "end")
     text = f'{around}print("say \\"hi\\" now")\n{end}x\n'
-    assert find(text, f'{around}print("say "hi" now")\n{end}', f'{around}print("he "says" so")\n{end}') is None
+    assert (
+        find(text, f'{around}print("say "hi" now")\n{end}', f'{around}print("he "says" so")\n{end}') is None
+    )
 
 
 def test_lines_that_differ_at_their_ends_are_found_and_keep_their_indentation() -> None:

@@ -138,7 +138,7 @@ def _exact(text: str, old: str, new: str) -> list[Spot]:
 
 
 def _unescaped(text: str, old: str, new: str) -> list[Spot]:
-    """`old` was escaped once too often: then so was `new`. Spaces alone say nothing of where they are meant."""
+    """`old` was escaped once too often: then so was `new`. Spaces alone do not say which ones are meant."""
     meant, instead = (_ESCAPE.sub(_letter, given).replace("\r\n", "\n") for given in (old, new))
     return _exact(text, meant, instead) if meant.strip() and meant != old else []
 
@@ -263,7 +263,7 @@ def _indent(body: str) -> str:
 
 
 def _any_whitespace(text: str, old: str, new: str) -> list[Spot]:
-    """The same words with other whitespace between them, over the ends of lines too. A word is all that stands
+    """The same words with other whitespace between them, over the ends of lines too. A word is all that is
     between two spaces, and none is found within another; one alone has nothing between to differ in."""
     wanted = old.split()
     if len(wanted) < 2:

@@ -20,7 +20,7 @@ from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
 from luxx.runs.replay import ReplayService
 from luxx.tools.core import KeptOutput, ToolContext
-from luxx.tools.executor import ToolExecutor
+from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.wire.rule import PlacedRule
 
 
@@ -65,7 +65,7 @@ class CrewFinder:
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(level, brief.request.tools)
+        tools = self._executor.registry.available_to(level, _offered(brief.request.tools))
 
         def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
             return replace(
@@ -102,6 +102,11 @@ class CrewFinder:
                 "cut is known already"
             ) from error
         return KeptOutput(output=found.output, total=found.total)
+
+
+def _offered(names: list[str]) -> list[str]:
+    """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
+    return [*names, READ_RESULT_TOOL] if names else []
 
 
 def _context(

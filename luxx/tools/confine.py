@@ -11,13 +11,13 @@ import fcntl
 import os
 import stat
 import time
-import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from luxx.errors import ToolFailed
 from luxx.tools.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.replacing import put, put_for, version_of
 
 # A tool holds a file in memory, several times over while it works: 10 MB keep that harmless.
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -58,6 +58,10 @@ def best_open() -> OpenBeneath:
 
 
 _BEST_OPEN = best_open()
+
+
+def nothing_required() -> None:
+    """The `require` of a change that is made in any case."""
 
 
 class Workspace:
@@ -143,11 +147,19 @@ class Workspace:
         finally:
             os.close(fd)
 
-    def change(self, path: str, work: Callable[[bytes], bytes], limit: int = MAX_FILE_BYTES) -> None:
+    def change(
+        self,
+        path: str,
+        work: Callable[[bytes], bytes],
+        limit: int = MAX_FILE_BYTES,
+        *,
+        require: Callable[[], None] = nothing_required,
+    ) -> None:
         """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
 
         Two changes of a file follow each other, in every process. Raises ToolFailed, also where somebody
-        else wrote the file meanwhile; what `work` raises passes through.
+        else wrote the file meanwhile, which stays; what `work` raises passes through, and what `require`
+        does, which is called right before the file changes.
         """
         name = self.relative(path)
         if name == ".":
@@ -159,11 +171,11 @@ class Workspace:
             data = work(read_regular(fd, name, limit))
             if len(data) > limit:
                 raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
+            mode, known = stat.S_IMODE(before.st_mode) & 0o777, version_of(before)
             with explained(name):
-                now = os.stat(last, dir_fd=directory, follow_symlinks=False)
-                if _version(now) != _version(before):
-                    raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
-                _write_atomically(directory, last, data, stat.S_IMODE(before.st_mode) & 0o777)
+                is_changed = put_for(directory, last, data, mode, known=known, require=require)
+            if not is_changed:
+                raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
 
     def write(self, path: str, data: bytes, limit: int = MAX_FILE_BYTES) -> bool:
         """Put `data` there, whole or not at all, making the directories above; whether it is a new file.
@@ -179,7 +191,7 @@ class Workspace:
         parent, _, last = name.rpartition("/")
         with self._made_directory(parent) as directory, explained(name):
             old_mode = _replaceable_mode(directory, last, name)
-            _write_atomically(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
+            put(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
         return old_mode is None
 
     @contextmanager
@@ -307,10 +319,6 @@ def _is_at(fd: int, directory: int, last: str) -> bool:
     return os.path.samestat(os.fstat(fd), now)
 
 
-def _version(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 def _sentence(name: str, error: OSError) -> str:
     words = _WORDS.get(error.errno or 0) or f"cannot be used: {os.strerror(error.errno or 0)}"
     return f"{name} {words}"
@@ -325,24 +333,3 @@ def _replaceable_mode(directory: int, last: str, name: str) -> int | None:
     if stat.S_ISREG(mode):
         return mode
     raise ToolFailed(f"{name} is a {'directory' if stat.S_ISDIR(mode) else 'link or special file'}")
-
-
-def _write_atomically(directory: int, last: str, data: bytes, mode: int) -> None:
-    draft = f".luxx-{uuid.uuid4().hex}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(draft, flags, mode, dir_fd=directory)
-    try:
-        try:
-            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                os.fchmod(fd, mode)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(draft, last, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=directory)
-        raise

@@ -20,7 +20,7 @@ from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDe
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall
 from luxx.tools.outcome import result_of, result_of_error
-from luxx.tools.output import CutOutput, cut_output
+from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_output, fit
 from luxx.tools.permission import Judge, Verdict, brings_untrusted
 from luxx.tools.workers import Overrun, Workers
 from luxx.wire.rule import RuleAction
@@ -32,7 +32,7 @@ _USERS_AT_ONCE = 16
 _MAX_PARALLEL = 32
 # How long a cancelled asynchronous tool may take to clean up before it is left alone.
 _GRACE_SECONDS = 1.0
-_READ_RESULT_TOOL = "result_read"
+READ_RESULT_TOOL = "result_read"
 # Of arguments that a person changed; the model knows the rest from its own.
 _MOST_TOLD = 4000
 
@@ -306,9 +306,12 @@ class ToolExecutor:
             return ToolResult.fail(error.message)
 
     def _read_on(self, call: ToolCall, context: ToolContext) -> str:
-        if context.run_id is not None and self.registry.get(_READ_RESULT_TOOL) is not None:
-            ref = call.call_id[:128]
-            return f'Read on with {_READ_RESULT_TOOL} {{"ref": "{ref}", "offset": …, "limit": …}}.'
+        reader = self.registry.get(READ_RESULT_TOOL)
+        if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
+            ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
+            words = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
+            if fit(words, MAX_READ_ON_BYTES) == words:
+                return words
         return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
 
 

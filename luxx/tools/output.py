@@ -13,9 +13,12 @@ from luxx.wire.tool import ToolResult
 MAX_OUTPUT_BYTES = 50 * 1024
 MAX_LINE_LENGTH = 2000
 MAX_ERROR_BYTES = 1000
-_MAX_READ_ON_BYTES = 600
+MAX_READ_ON_BYTES = 1000
+MAX_REF = 200
+"""Characters of a call's id by which its whole output is known; of a longer id the first."""
+
 # Room left for the error, and for the note that says how to read on.
-_NOTE_BYTES = 2048
+_NOTE_BYTES = 2560
 # Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
 _MAX_INDENT_BYTES = 8 * 1024 * 1024
 
@@ -52,7 +55,7 @@ def _cut(result: ToolResult, read_on: str, keeps_lines: bool) -> CutOutput:
     if error is not None and len(error) > MAX_ERROR_BYTES:
         whole = {"data": data, "error": error}
         error = fit(error, MAX_ERROR_BYTES) + "…"
-    note = f"{size:,} bytes in all. {fit(read_on, _MAX_READ_ON_BYTES)}"
+    note = f"{size:,} bytes in all. {fit(read_on, MAX_READ_ON_BYTES)}"
     if len(msgspec.json.encode(data)) > MAX_LINE_LENGTH:
         data = _cut_text(data, note) if isinstance(data, str) else _cut_value(data, note)
     return CutOutput(result=ToolResult(success=result.success, data=data, error=error), full=_whole(whole))

@@ -91,6 +91,39 @@ def test_what_another_run_was_told_cannot_be_read(server: LuxxServer, travel: Tr
     travel(journey())
 
 
+def test_what_reads_on_is_offered_with_any_tool_of_a_list(server: LuxxServer, travel: Traveller) -> None:
+    long_id = "call-" + "x" * 150
+
+    async def journey() -> None:
+        async with Person(server.url) as ann:
+            big = Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id=long_id)
+            async with ScriptedProvider(reads_on({"ref": long_id}, first=[big])) as model:
+                for tools, offered in (
+                    (["process_data"], {"process_data", "result_read"}),
+                    (["result_read", "file_read"], {"file_read", "result_read"}),
+                    ([], set[str]()),
+                ):
+                    conversation = await ann.conversation(model.url)
+                    before = len(model.requests)
+                    run = await ann.begin(conversation, tools=tools)
+                    await ann.see(run["id"])
+                    told_of = [
+                        {tool["function"]["name"] for tool in request.json.get("tools", [])}
+                        for request in model.requests[before:]
+                    ]
+                    assert told_of == [offered] * len(told_of)
+                    assert told_of
+                    if tools[:1] == ["process_data"]:
+                        steps = (await ann.messages(conversation))[-1]["steps"]
+                        answers = [
+                            json.loads(one["content"]) for one in steps if one["type"] == "tool_result"
+                        ]
+                        assert f'result_read {{"ref": "{long_id}"' in answers[0]["data"]["output_cut"]
+                        assert answers[1]["data"]["offset"] == 0
+
+    travel(journey())
+
+
 def test_by_hand_there_is_nothing_to_read_on_in(server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
         async with Person(server.url) as ann:

@@ -71,6 +71,44 @@ def test_a_text_that_escapes_what_was_sought_plainly_is_found_by_its_lines() -> 
     assert edit(text, 'print("a\tb")', "pass") == (Strategy.ESCAPE_NORMALIZED, "x = 1\npass\ny = 2\n")
 
 
+@pytest.mark.parametrize("old", ["\\n", "\\t", "\\n\\n", "\\t\\n", "\\r\\n"])
+def test_escaped_spaces_alone_are_not_taken_for_the_spaces_of_the_text(old: str) -> None:
+    assert find("a\nb\n\n\tc\n", old, "x") is None
+    assert find("a\nb\n\n\tc\n", old, "x", wants_all=True) is None
+
+
+def test_an_escaped_line_end_of_two_characters_is_one_line_end() -> None:
+    assert edit("a\tb\nc\n", "a\\tb", "a\\r\\nb") == (Strategy.ESCAPE_NORMALIZED, "a\nb\nc\n")
+    assert edit("a\nb\nc\n", "a\\r\\nb", "d") == (Strategy.ESCAPE_NORMALIZED, "d\nc\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "after"),
+    [
+        (
+            'print("say \\"hi\\" now")\nx\n',
+            'print("say "hi" now")',
+            'print("say "bye" now")',
+            'print("say \\"bye\\" now")\nx\n',
+        ),
+        ("echo '\\$a'\necho b\n", "echo '$a'\n", "echo '$abc'\n", "echo '\\$abc'\necho b\n"),
+        ('a("\\"")\nb()\n', 'a(""")\n', "", "b()\n"),
+        ('a("\\t", x)\n', 'a("\t", x)', 'a("\t", "y")', 'a("\\t", "y")\n'),
+    ],
+)
+def test_what_stays_of_an_escaped_text_keeps_its_escapes(text: str, old: str, new: str, after: str) -> None:
+    assert edit(text, old, new) == (Strategy.ESCAPE_NORMALIZED, after)
+
+
+@pytest.mark.parametrize("around", ["", "begin\n"])
+def test_a_text_that_would_have_to_be_escaped_is_not_written_as_it_is(around: str) -> None:
+    end = around.replace("begin", "end")
+    text = f'{around}print("say \\"hi\\" now")\n{end}x\n'
+    assert (
+        find(text, f'{around}print("say "hi" now")\n{end}', f'{around}print("he "says" so")\n{end}') is None
+    )
+
+
 def test_lines_that_differ_at_their_ends_are_found_and_keep_their_indentation() -> None:
     old = "def empty(self):   \nreturn not self.items"
     new = "def empty(self):\nreturn len(self.items) == 0"
@@ -108,6 +146,35 @@ def test_several_trimmed_places_that_are_indented_alike_are_all_found() -> None:
     found = find("  a\n    b\n\n      a\n        b\n", "a \n  b", "c")
     assert found is not None
     assert (found.strategy, len(found.spots)) == (Strategy.LINE_TRIMMED, 2)
+
+
+def test_none_of_several_places_is_chosen_where_all_are_wanted() -> None:
+    text = "    if a:\n        go()\n\nif a:\n  go()\n"
+    found = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
+    assert found is not None
+    assert found.strategy == Strategy.LINE_TRIMMED
+    assert replaced(text, found.spots) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("config = load()\nmain()\n", "\n  on\n"),
+        ("uuid = 10\nlimit = 3\n", "id  = 1"),
+        ("prefix_total = 1\nz = 2\n", " total = 1\n"),
+        ("x = compute_id(a, b)\n", "id(a,  b)"),
+        ("x == 1, 2\n", "= 1,  2"),
+        ("a on b\n", " on\n"),
+        ("x = y\n", "x =\ny z"),
+    ],
+)
+def test_words_are_not_found_within_other_words(text: str, old: str) -> None:
+    assert find(text, old, "x") is None
+    assert find(text, old, "x", wants_all=True) is None
+
+
+def test_the_space_after_a_place_may_be_the_one_before_the_next() -> None:
+    assert edit("a b a  b\na b c", "a\tb", "x") == (Strategy.WHITESPACE_NORMALIZED, "x x\nx c")
 
 
 def test_words_with_other_spaces_between_them_are_found_over_the_ends_of_lines() -> None:

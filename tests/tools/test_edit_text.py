@@ -1,6 +1,7 @@
 """Texts while they are edited: line ends stay, and the diff tells exactly what has changed."""
 
 import difflib
+import random
 import re
 import time
 
@@ -221,3 +222,14 @@ def test_a_refused_edit_leaves_the_text_as_it_was() -> None:
         one.apply("nothing like this", "x", replace_all=False, where="a.txt")
     assert one.result() == "a\r\nb\n"
     assert list(one.changes()) == []
+
+
+def test_comparing_many_blocks_that_changed_wholly_takes_its_bounds() -> None:
+    draw = random.Random(1)
+    before, after = ["\n".join(draw.choice("xy") for _ in range(98)) for _ in range(2)]
+    old, new = f"S\n{before}\nE", f"Z\n{after[:-2]}\nW"
+    done = edited((old + "\nkeep\n") * 2900, (old, new), replace_all=True)
+    start = time.monotonic()
+    diff = diff_of(done, "a.txt")
+    assert time.monotonic() - start < 3.0
+    assert (diff.added - diff.removed, diff.is_cut) == (-2900, True)

@@ -2,13 +2,17 @@
 
 import asyncio
 import codecs
+import ctypes
 import fcntl
 import json
 import os
 import re
 import stat
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +244,146 @@ def test_what_somebody_else_wrote_meanwhile_is_not_lost(workspace: Path) -> None
     with pytest.raises(ToolFailed, match="written by something else meanwhile"):
         Workspace(workspace).change("a.txt", replaced)
     assert path.read_text() == "replaced"
+
+
+@contextmanager
+def at_the_last_moment(step: str, act: Callable[[], None]) -> Iterator[None]:
+    """`act` is done once, in this thread, right before its next `step` (an audited event) of a draft."""
+    left = [act]
+    here = threading.get_ident()
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == step and left and threading.get_ident() == here and ".luxx-" in str(arguments):
+            left.pop()()
+
+    sys.addaudithook(look)
+    yield
+    assert not left, f"there was no {step}"
+
+
+def write_anew(workspace: Path) -> None:
+    Workspace(workspace).write("a.txt", b"theirs, and longer")
+
+
+def write_into(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("theirs, and longer")
+
+
+def move_here(workspace: Path) -> None:
+    (workspace / "theirs").write_text("theirs, and longer")
+    (workspace / "theirs").rename(workspace / "a.txt")
+
+
+def link_here(workspace: Path) -> None:
+    move_here(workspace)
+    (workspace / "a.txt").rename(workspace / "theirs")
+    (workspace / "a.txt").symlink_to("theirs")
+
+
+@pytest.mark.parametrize("write", [write_anew, write_into, move_here, link_here])
+def test_what_is_written_while_an_edit_is_is_not_lost(write: Callable[[Path], None], workspace: Path) -> None:
+    (workspace / "a.txt").write_text("mine")
+    with (
+        at_the_last_moment("open", lambda: write(workspace)),
+        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+    ):
+        Workspace(workspace).change("a.txt", lambda data: b"changed")
+    assert (workspace / "a.txt").read_text() == "theirs, and longer"
+
+
+def test_a_file_that_is_removed_while_it_is_edited_does_not_come_back(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("mine")
+    with (
+        at_the_last_moment("open", lambda: (workspace / "a.txt").unlink()),
+        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+    ):
+        Workspace(workspace).change("a.txt", lambda data: b"changed")
+    assert not (workspace / "a.txt").exists()
+
+
+@pytest.mark.parametrize("newer", [1, 2, 3])
+def test_what_is_written_between_the_last_look_and_the_change_gets_its_name_back(
+    newer: int, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "a.txt").write_text("mine")
+    exchange = ctypes.CDLL(None, use_errno=True).renameat2
+    written: list[bytes] = []
+
+    def exchange_late(*arguments: Any) -> int:
+        if len(written) < newer:
+            written.append(b"theirs, number %d" % len(written))
+            Workspace(workspace).write("a.txt", written[-1])
+        return int(exchange(*arguments))
+
+    monkeypatch.setattr("luxx.tools.replacing._renameat2", exchange_late)
+    with pytest.raises(ToolFailed, match="written by something else meanwhile"):
+        Workspace(workspace).change("a.txt", lambda data: b"changed")
+    assert len(written) == newer
+    assert (workspace / "a.txt").read_bytes() == written[-1]
+
+
+WRITES_ON = """
+import os, sys
+os.chdir(sys.argv[1])
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    with open("next", "w") as file:
+        file.write(f"{number:09}")
+    os.rename("next", "a.txt")
+    print(number, flush=True)
+"""
+
+
+def test_writes_that_go_on_while_edits_are_made_are_never_undone(workspace: Path) -> None:
+    path = workspace / "a.txt"
+    path.write_text("000000000")
+    command = [sys.executable, "-c", WRITES_ON, str(workspace)]
+    made = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            for _ in range(300):
+                with suppress(ToolFailed):
+                    Workspace(workspace).change("a.txt", lambda data: data[:9] + b" edited")
+                    made += 1
+                acknowledged = int(process.stdout.readline())
+                assert int(path.read_text()[:9]) >= acknowledged
+        finally:
+            process.kill()
+    assert made < 300
+
+
+def test_where_names_cannot_be_exchanged_a_file_is_edited_all_the_same(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "a.txt").write_text("mine")
+    monkeypatch.setattr("luxx.tools.replacing._renameat2", None)
+    Workspace(workspace).change("a.txt", lambda data: b"changed")
+    assert (workspace / "a.txt").read_text() == "changed"
+    with (
+        at_the_last_moment("open", lambda: write_anew(workspace)),
+        pytest.raises(ToolFailed, match="written by something else meanwhile"),
+    ):
+        Workspace(workspace).change("a.txt", lambda data: b"changed again")
+    assert (workspace / "a.txt").read_text() == "theirs, and longer"
+
+
+def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
+    builtin_executor: ToolExecutor, context_of: Any, call: Any, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("a\n")
+    stopped: list[bool] = []
+    asked = call("file_edit", {"path": "a.txt", "old_string": "a", "new_string": "b"})
+    context = context_of(cancelled=lambda: bool(stopped))
+    tool = builtin_executor.registry.get("file_edit")
+    assert tool is not None
+    with at_the_last_moment("open", lambda: stopped.append(True)), pytest.raises(ToolFailed) as refused:
+        tool.handler(json.loads(asked.arguments), context)
+    assert "stopped; nothing was changed" in refused.value.message
+    assert (workspace / "a.txt").read_text() == "a\n"
 
 
 def test_a_file_that_a_program_keeps_locked_is_not_waited_for_without_end(run: Run, workspace: Path) -> None:

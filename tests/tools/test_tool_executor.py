@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 
 from luxx.config import ToolsConfig
+from luxx.runs.entries import whole_result
 from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin.result import reading_tools
 from luxx.tools.core import (
     Approved,
     CommandPermission,
@@ -26,6 +29,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.question import Question, QuestionKind
+from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 from luxx.wire.tool import Risk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -539,6 +543,39 @@ def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: An
     executor.registry.register(define("result_read", lambda arguments, context: None))
     done = asyncio.run(executor.execute(call("big", call_id="abc"), context_of(run_id="r")))
     assert 'result_read {"ref": "abc"' in done.result.data
+
+
+@pytest.mark.parametrize("call_id", ["a" * 200, "a" * 500, 'say "hi" \\ there', "é" * 300, "𝄞" * 200])
+def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
+    call_id: str, context_of: Any, call: Any
+) -> None:
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    executor = executor_of(*tools)
+    asked: list[str] = []
+
+    async def read_result(ref: str, offset: int, limit: int) -> KeptOutput:
+        asked.append(ref)
+        return KeptOutput(output="rest", total=4)
+
+    context = context_of(run_id="r", read_result=read_result)
+    done = asyncio.run(executor.execute(call("big", call_id=call_id), context))
+    named = re.search(
+        r'Read on with result_read (\{"ref": ".*"), "offset": …, "limit": …\}\.\]$', done.result.data
+    )
+    assert named is not None, done.result.data[-1200:]
+    arguments = msgspec.json.decode(named[1] + "}")
+    read = asyncio.run(executor.execute(call("result_read", arguments), context))
+    assert read.result.success, read.result.error
+    assert asked == [whole_result("r", call_id, "")["call_id"]]
+
+
+def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(context_of: Any, call: Any) -> None:
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    executor = executor_of(*tools)
+    rule = PlacedRule(tool="result_read", pattern="*", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
+    done = asyncio.run(executor.execute(call("big"), context_of(run_id="r", rules=(rule,))))
+    assert "result_read" not in done.result.data
+    assert "ask again for a smaller part" in done.result.data
 
 
 # --- people -----------------------------------------------------------------------------------------

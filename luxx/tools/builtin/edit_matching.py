@@ -27,6 +27,7 @@ _MAX_COMPARED_CHARACTERS = 4_000_000
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "'": "'", '"': '"', "`": "`", "\\": "\\", "$": "$", "\n": "\n"}
 _ESCAPE = re.compile(r"\\([ntr'\"`\\$\n])")
 _ESCAPE_WITHIN_LINE = re.compile(r"\\([t'\"`\\$])")
+_LETTER_OR_ESCAPE = re.compile(r"\\[t'\"`\\$]|[\s\S]")
 _INDENT = re.compile(r"[ \t]*")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -57,8 +58,11 @@ class Found(msgspec.Struct, frozen=True):
     spots: list[Spot]
 
 
-def find(text: str, old: str, new: str) -> Found | None:
-    """Where `old` stands, and what `new` is to be there. `old` is not empty."""
+def find(text: str, old: str, new: str, *, wants_all: bool = False) -> Found | None:
+    """Where `old` stands, and what `new` is to be there. `old` is not empty.
+
+    With `wants_all` nothing is chosen among several places that are as near.
+    """
     if spots := _exact(text, old, new):
         return Found(Strategy.SIMPLE, spots)
     if spots := _unescaped(text, old, new):
@@ -66,9 +70,11 @@ def find(text: str, old: str, new: str) -> Found | None:
     if max(len(text), len(old)) > MAX_NEAR_CHARACTERS or not old.strip():
         return None
     lines = _Lines(text)
-    if spots := _escaped_lines(lines, old, new):
-        return Found(Strategy.ESCAPE_NORMALIZED, spots)
-    if found := _trimmed(lines, old, new):
+    if places := _escaped_places(lines, old):
+        # Any other strategy would put `new` there without the escapes that it needs.
+        spots = _escaped_lines(lines, places, old, new)
+        return Found(Strategy.ESCAPE_NORMALIZED, spots) if spots else None
+    if found := _trimmed(lines, old, new, wants_all=wants_all):
         return found
     if spots := _any_whitespace(text, old, new):
         return Found(Strategy.WHITESPACE_NORMALIZED, spots)
@@ -132,23 +138,43 @@ def _exact(text: str, old: str, new: str) -> list[Spot]:
 
 
 def _unescaped(text: str, old: str, new: str) -> list[Spot]:
-    """`old` was escaped once too often: then so was `new`."""
-    meant = _ESCAPE.sub(_letter, old)
-    return _exact(text, meant, _ESCAPE.sub(_letter, new)) if meant not in ("", old) else []
+    """`old` was escaped once too often: then so was `new`. Spaces alone do not say which ones are meant."""
+    meant, instead = (_ESCAPE.sub(_letter, given).replace("\r\n", "\n") for given in (old, new))
+    return _exact(text, meant, instead) if meant.strip() and meant != old else []
 
 
-def _escaped_lines(lines: _Lines, old: str, new: str) -> list[Spot]:
-    """The text escapes, within its lines, what `old` has as it is."""
-    sought = _sought(old, new)
+def _escaped_places(lines: _Lines, old: str) -> list[int]:
+    """Where the text escapes, within its lines, what `old` has as it is."""
 
     def plain(body: str) -> str:
         return _ESCAPE_WITHIN_LINE.sub(_letter, body)
 
     if not any("\\" in body for body in lines.bodies):
         return []
-    places = _windows(lines, sought.old, plain)
-    replacement = "\n".join(sought.new)
-    return [lines.spot(at, len(sought.old), replacement, with_end=sought.with_end) for at in places]
+    return _windows(lines, _sought(old, "").old, plain)
+
+
+def _escaped_lines(lines: _Lines, places: list[int], old: str, new: str) -> list[Spot]:
+    """What `old` and `new` have in common keeps the escapes it has in the text; what differs becomes as `new`
+    has it. Nothing where that would have to be escaped, which cannot be done without knowing the language."""
+    if len(new) > MAX_NEAR_CHARACTERS:
+        return []
+    sought = _sought(old, new)
+    gone, fresh = (_LETTER_OR_ESCAPE.findall("\n".join(side)) for side in (sought.old, sought.new))
+    most = min(len(gone), len(fresh))
+    head = next((at for at in range(most) if gone[at] != fresh[at]), most)
+    tail = next((at for at in range(most - head) if gone[-1 - at] != fresh[-1 - at]), most - head)
+    middle = fresh[head : len(fresh) - tail]
+    spots: list[Spot] = []
+    for at in places:
+        spot = lines.spot(at, len(sought.old), "", with_end=sought.with_end)
+        real = _LETTER_OR_ESCAPE.findall("\n".join(lines.bodies[at : at + len(sought.old)]))
+        escaped = {_ESCAPES[letter[1]] for letter in real if len(letter) == 2}
+        if not escaped.isdisjoint(middle):
+            return []
+        instead = "".join([*real[:head], *middle, *real[len(real) - tail :]])
+        spots.append(spot._replace(new=instead))
+    return spots
 
 
 def _letter(escape: re.Match[str]) -> str:
@@ -161,27 +187,34 @@ def _letter(escape: re.Match[str]) -> str:
 def _windows(lines: _Lines, sought: list[str], change: Callable[[str], str]) -> list[int]:
     """Where lines stand that are the sought ones once all are changed; none overlapping another."""
     changed = [change(body) for body in lines.bodies]
-    text = "\n".join(["", *changed, ""])
-    wanted = "\n".join(["", *(change(body) for body in sought), ""])
     starts = [0, *accumulate(len(body) + 1 for body in changed)]
+    wanted = [change(body) for body in sought]
+    return [bisect_right(starts, place) - 1 for place in _enclosed(changed, wanted, "\n")]
+
+
+def _enclosed(pieces: list[str], wanted: list[str], between: str) -> list[int]:
+    """Where the wanted pieces stand, whole and in a row, in all of them joined; none overlapping another."""
+    text = between.join(["", *pieces, ""])
+    row = between.join(["", *wanted, ""])
     found: list[int] = []
-    place = text.find(wanted)
+    place = text.find(row)
     while place != -1 and len(found) <= MAX_SPOTS:
-        found.append(bisect_right(starts, place) - 1)
-        # The newline at the end of one may be the one before the next.
-        place = text.find(wanted, place + len(wanted) - 1)
+        found.append(place)
+        # What ends one may be what is before the next.
+        place = text.find(row, place + len(row) - 1)
     return found
 
 
-def _trimmed(lines: _Lines, old: str, new: str) -> Found | None:
-    """Lines that differ at their ends only. If several do, those indented alike among themselves count."""
+def _trimmed(lines: _Lines, old: str, new: str, *, wants_all: bool) -> Found | None:
+    """Lines that differ at their ends only. If several do and one is wanted, it is the one that is indented
+    as they are among themselves."""
     sought = _sought(old, new)
     count = len(sought.old)
     places = _windows(lines, sought.old, str.strip)
     if not places:
         return None
     strategy = Strategy.LINE_TRIMMED
-    if len(places) > 1:
+    if len(places) > 1 and not wants_all:
         shape = _dedented(sought.old)
         alike = [at for at in places if _dedented(lines.bodies[at : at + count]) == shape]
         if len(alike) == 1:
@@ -230,24 +263,23 @@ def _indent(body: str) -> str:
 
 
 def _any_whitespace(text: str, old: str, new: str) -> list[Spot]:
-    """The same words with other whitespace between them, over the ends of lines too."""
-    starts: list[int] = []
+    """The same words with other whitespace between them, over the ends of lines too. A word is all that is
+    between two spaces, and none is found within another; one alone has nothing between to differ in."""
+    wanted = old.split()
+    if len(wanted) < 2:
+        return []
+    spans: list[tuple[int, int]] = []
     pieces: list[str] = []
     for piece in re.finditer(r"\S+", text):
-        starts.append(piece.start())
+        spans.append(piece.span())
         pieces.append(piece[0])
-    places = [0, *accumulate(len(piece) + 1 for piece in pieces)]
+    starts = [0, *accumulate(len(piece) + 1 for piece in pieces)]
     if old[:1].isspace():
         new = new.lstrip()
     if old[-1:].isspace():
         new = new.rstrip()
-
-    def real(place: int) -> int:
-        at = bisect_right(places, place) - 1
-        return starts[at] + place - places[at]
-
-    found = _exact(" ".join(pieces), " ".join(old.split()), new)
-    return [Spot(real(spot.start), real(spot.end - 1) + 1, new) for spot in found]
+    firsts = (bisect_right(starts, place) - 1 for place in _enclosed(pieces, wanted, " "))
+    return [Spot(spans[first][0], spans[first + len(wanted) - 1][1], new) for first in firsts]
 
 
 def _anchored(lines: _Lines, old: str, new: str) -> list[Spot]:

@@ -24,6 +24,8 @@ _NEW = -1
 _MAX_PLACES_NAMED = 5
 # Of a larger change all old lines are shown as removed and all new ones as added: comparing takes its square.
 _MAX_COMPARED = 10_000
+# Of all changes of a file together, for the same reason.
+_MAX_COMPARED_IN_ALL = 500_000
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ class EditedText:
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
         if old == new:
             raise ToolFailed("old_string and new_string are the same (line ends are kept as they are)")
-        found = find(self._text, old, new)
+        found = find(self._text, old, new, wants_all=replace_all)
         if found is None:
             raise ToolFailed(self._nothing(old, where))
         if len(found.spots) > 1 and not replace_all:
@@ -91,15 +93,16 @@ class EditedText:
     def changes(self) -> Iterator[Change]:
         """What differs, from the top down, none touching another."""
         before, now = self.lines_before(), self.lines_now()
+        comparing = _Comparing(before, now)
         old_from = new_from = 0
         for at, origin in enumerate(self._origins):
             if origin == _NEW or at >= len(now) or origin >= len(before) or now[at] != before[origin]:
                 continue
             if origin > old_from or at > new_from:
-                yield from _closely(before, now, Change(old_from, origin, new_from, at))
+                yield from comparing.closely(Change(old_from, origin, new_from, at))
             old_from, new_from = origin + 1, at + 1
         if old_from < len(before) or new_from < len(now):
-            yield from _closely(before, now, Change(old_from, len(before), new_from, len(now)))
+            yield from comparing.closely(Change(old_from, len(before), new_from, len(now)))
 
     def _replace(self, spots: list[Spot]) -> None:
         size = len(self._text) + sum(len(spot.new) - (spot.end - spot.start) for spot in spots)
@@ -202,13 +205,23 @@ def _stretched(is_crlf: list[bool], count: int) -> list[bool]:
     return [*before, *([usual] * (count - 1 - len(before))), last]
 
 
-def _closely(before: list[str], now: list[str], change: Change) -> Iterator[Change]:
-    """The same change without the lines in its middle that have stayed, if it is small enough to look."""
-    old_from, old_to, new_from, new_to = change
-    if (old_to - old_from) * (new_to - new_from) > _MAX_COMPARED:
-        yield change
-        return
-    matcher = difflib.SequenceMatcher(None, before[old_from:old_to], now[new_from:new_to], autojunk=False)
-    for kind, old_a, old_b, new_a, new_b in matcher.get_opcodes():
-        if kind != "equal":
-            yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)
+class _Comparing:
+    """Finds what has stayed within changes, as long as that is not too much work."""
+
+    def __init__(self, before: list[str], now: list[str]) -> None:
+        self._before = before
+        self._now = now
+        self._left = _MAX_COMPARED_IN_ALL
+
+    def closely(self, change: Change) -> Iterator[Change]:
+        """The same change without the lines in its middle that have stayed, if it is small enough to look."""
+        old_from, old_to, new_from, new_to = change
+        size = (old_to - old_from) * (new_to - new_from)
+        self._left -= min(size, _MAX_COMPARED)
+        if size > _MAX_COMPARED or self._left < 0:
+            yield change
+            return
+        sides = self._before[old_from:old_to], self._now[new_from:new_to]
+        for kind, old_a, old_b, new_a, new_b in difflib.SequenceMatcher(None, *sides, False).get_opcodes():
+            if kind != "equal":
+                yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)

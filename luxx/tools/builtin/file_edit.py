@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.edit_diff import diff_of
+from luxx.tools.builtin.edit_diff import Diff, diff_of
 from luxx.tools.builtin.edit_text import Applied, EditedText
 from luxx.tools.builtin.file import PATH, encoded, workspace_of
 from luxx.tools.builtin.file_page import require_text
@@ -107,23 +107,26 @@ def _edit(given: str, context: ToolContext, work: Callable[[EditedText, str], T]
     """What `work` says of the edits it made, and what the answer tells of the file."""
     workspace = workspace_of(context)
     path = workspace.relative(given)
-    edited: list[EditedText] = []
-    made: list[T] = []
+    made: list[tuple[T, Diff]] = []
 
     def change(data: bytes) -> bytes:
         mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
         text = EditedText(_decoded(data.removeprefix(mark), path))
-        edited.append(text)
-        made.append(work(text, path))
+        applied = work(text, path)
         changed = mark + encoded(text.result())
-        if context.cancelled():
-            raise ToolFailed("the edit was stopped; nothing was changed")
         if changed == data:
             raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
+        # All that takes time comes before the file changes: who is told that the edit was given up makes
+        # it again.
+        made.append((applied, diff_of(text, path)))
         return changed
 
-    workspace.change(path, change)
-    diff = diff_of(edited[0], path)
+    def require() -> None:
+        if context.cancelled():
+            raise ToolFailed("the edit was stopped; nothing was changed")
+
+    workspace.change(path, change, require=require)
+    applied, diff = made[0]
     answer: dict[str, Any] = {
         "path": path,
         "lines_added": diff.added,
@@ -132,7 +135,7 @@ def _edit(given: str, context: ToolContext, work: Callable[[EditedText, str], T]
     }
     if diff.is_cut:
         answer["note"] = "The diff is longer than is shown here; read the file to see the rest."
-    return made[0], answer
+    return applied, answer
 
 
 def _decoded(data: bytes, path: str) -> str:

@@ -12,7 +12,7 @@ from luxx.tools.builtin.file import crowded, shown, workspace_of
 from luxx.tools.confine import MAX_FILE_BYTES, Workspace, read_regular
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
-from luxx.tools.pattern import MAX_PATTERN_LENGTH, compile_glob, compile_regex
+from luxx.tools.pattern import MAX_PATTERN_LENGTH, compile_glob, compile_regex, reach_of
 from luxx.tools.walk import open_found, walk
 
 _MAX_MATCHES = 200
@@ -22,7 +22,9 @@ _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
 _MAX_PASSED_OVER_NAMED = 10
 _MAX_CONTEXT = 10
-_LINES_BETWEEN_LOOKS = 4096
+# Searched at once, between two looks whether to stop; less of it for a pattern that is slow.
+_PIECE = 64 * 1024
+_PIECES_OF_REACH = 5
 
 
 class _Search:
@@ -33,6 +35,9 @@ class _Search:
         self._pattern = compile_regex(text, ignore_case=bool(arguments.get("ignore_case", False)))
         # Without anchors what is in no part of a file is in no line of it: one quick look instead of many.
         self._can_ask_whole = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
+        self._needs_end = "$" in text or "\\z" in text
+        self._reach = reach_of(self._pattern)
+        self._piece = min(_PIECE, self._reach // _PIECES_OF_REACH)
         self._context_lines = int(arguments.get("context_lines", 0))
         self._is_cancelled = is_cancelled
         self._answer_bytes = 0
@@ -43,6 +48,12 @@ class _Search:
         self.skipped = 0
         self.ended_by = ""
 
+    def is_over(self) -> bool:
+        """Whether there is nothing more to do: enough was found, or nobody waits any more."""
+        if not self.ended_by and self._is_cancelled():
+            self.ended_by = "the search was stopped"
+        return bool(self.ended_by)
+
     def look_at(self, path: str, data: bytes) -> None:
         """Search one file; a binary one is passed over."""
         self.files += 1
@@ -51,20 +62,38 @@ class _Search:
             self.pass_over(path, "it is binary")
             return
         text = data.decode("utf-8", "replace")
-        if self._can_ask_whole and not self._pattern.search(text):
-            return
-        for number, (start, end) in enumerate(_lines(text), 1):
-            if number % _LINES_BETWEEN_LOOKS == 1 and self._is_cancelled():
-                self.ended_by = "the search was stopped"
+        number = 1
+        for start, end in _pieces(text, self._piece):
+            if self.is_over():
                 return
-            if self._pattern.search(text[start:end].removesuffix("\r")):
-                self._add(path, number, text, start, end)
+            if end - start > self._reach:
+                self._look_at_long(path, number, text, start, end)
+            elif not self._can_ask_whole or self._pattern.search(text[start:end]):
+                self._look_at_piece(path, number, text, start, end)
+            number += text.count("\n", start, end) + 1
+
+    def _look_at_piece(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        for at, (first, last) in enumerate(_lines(text, start, end), number):
+            if self._pattern.search(text[first:last].removesuffix("\r")):
+                self._add(path, at, text, first, last)
                 if self.ended_by:
                     return
+
+    def _look_at_long(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        """A line longer than the pattern can be looked for in: its beginning, if the pattern has no end."""
+        reach = 0 if self._needs_end else self._reach
+        if reach and self._pattern.search(text[start : start + reach]):
+            self._add(path, number, text, start, end)
+            return
+        size = f"line {number:,} has {end - start:,} characters, too many for this pattern"
+        self._name(path, f"{size}; its first {reach:,} were searched" if reach else size)
 
     def pass_over(self, path: str, because: str) -> None:
         """Count a file that cannot be searched; of the first few the answer says why."""
         self.skipped += 1
+        self._name(path, because)
+
+    def _name(self, path: str, because: str) -> None:
         if len(self.passed_over) < _MAX_PASSED_OVER_NAMED:
             self.passed_over.append({"path": path, "because": because})
 
@@ -139,8 +168,6 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
             search.ended_by = "too many files for one search; narrow the path or file_pattern"
         else:
             search.look_at(name, data)
-        if search.ended_by:
-            break
     return search.answer()
 
 
@@ -149,6 +176,8 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
         for found in walk(directory, prefix, on_crowded=search.crowd):
+            if search.is_over():
+                return
             subject = found.path if glob and "/" in glob else found.name
             if found.kind != "file" or (wanted and not wanted.fullmatch(shown(subject))):
                 continue
@@ -166,11 +195,25 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
                 os.close(fd)
 
 
-def _lines(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+def _pieces(text: str, size: int) -> Iterator[tuple[int, int]]:
+    """Where as many whole lines begin and end as have at most `size` characters, and each longer line."""
+    start = 0
     while start <= len(text):
-        end = text.find("\n", start)
-        end = len(text) if end == -1 else end
+        end = len(text)
+        if start + size < end:
+            end = text.rfind("\n", start, start + size + 1)
+            end = text.find("\n", start + size) if end == -1 else end
+            end = len(text) if end == -1 else end
+        yield start, end
+        start = end + 1
+
+
+def _lines(text: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+    stop = len(text) if stop is None else stop
+    while start <= stop:
+        end = text.find("\n", start, stop)
+        end = stop if end == -1 else end
         yield start, end
         start = end + 1
 

@@ -10,12 +10,11 @@ import msgspec
 from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition
 from luxx.tools.factory import tool
-from luxx.tools.output import fit
+from luxx.tools.output import MAX_REF, fit
 
 DEFAULT_CHARACTERS = 20_000
 MAX_CHARACTERS = 40_000
 _MAX_CONTENT_BYTES = 40 * 1024
-_MAX_REF = 128
 _LATEST = 2_000_000_000
 """Databases count the characters of a text a little further."""
 
@@ -30,7 +29,7 @@ _LATEST = 2_000_000_000
         "ref": {
             "type": "string",
             "minLength": 1,
-            "maxLength": _MAX_REF,
+            "maxLength": MAX_REF,
             "description": "As the cut answer says",
         },
         "offset": {"type": "integer", "minimum": 0, "maximum": _LATEST, "default": 0},

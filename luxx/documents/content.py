@@ -29,7 +29,7 @@ _CHROME = re.compile(
 )
 _CHROME_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", "a", "table"))
 _HIDDEN = re.compile(
-    r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])|opacity\s*:\s*0(?![.\d])"
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*(?:0+\.?0*|\.0+)(?![.\d])"
 )
 # A part that looks like chrome by its name is content all the same if it holds this share of the text.
 _TOO_MUCH = 0.4

@@ -36,6 +36,13 @@ _GUESSED_FROM = 64 * 1024
 # A guess among all there are would find rare ones; these are what pages without a label are written in.
 _USUAL = ["cp1252", "cp1251", "cp1250", "gb18030", "cp932", "euc_jp", "big5", "cp949", "koi8_r", "cp1256"]
 _LOST_SHARE = 0.02
+# Of what looks like characters in UTF-8: a page with a few broken ones is still written in it.
+_BROKEN_SHARE = 0.25
+_BEFORE_GUESS = 1000
+_NOT_ASCII = re.compile(rb"[\x80-\xff]+")
+# The first stands for Western Europe, which most of such pages are from.
+_LATIN = ["cp1252", "cp1250"]
+_ALONE = 1.5
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +87,8 @@ def _codec(label: str) -> str:
 
 
 def _fits(data: bytes, codec: str) -> bool:
+    if codec == "utf-8":
+        return _is_utf8(data)
     sample = data[:_GUESSED_FROM]
     try:
         lost = sample.decode(codec, "replace").count("\ufffd")
@@ -88,6 +97,32 @@ def _fits(data: bytes, codec: str) -> bool:
     return lost <= 1 + len(sample) * _LOST_SHARE
 
 
+def _is_utf8(data: bytes) -> bool:
+    """Judged by all of it: in other encodings one letter in fifty looks broken, and nothing looks whole."""
+    if data.isascii():
+        return True
+    # A character that the end cuts in two is none that is broken.
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+    broken = text.count("\ufffd") - data.count("\ufffd".encode())
+    if not broken:
+        return True
+    return broken <= sum(not one.isascii() for one in text if one != "\ufffd") * _BROKEN_SHARE
+
+
 def _guess(data: bytes) -> str:
-    best = from_bytes(data[:_GUESSED_FROM], cp_isolation=_USUAL, preemptive_behaviour=False).best()
-    return best.encoding if best is not None else "cp1252"
+    """From the first letters that are no ASCII: before them may stand a long head of it."""
+    found = _NOT_ASCII.search(data)
+    start = max(found.start() - _BEFORE_GUESS, 0) if found else 0
+    sample = data[start : start + _GUESSED_FROM]
+    runs = _NOT_ASCII.findall(sample)
+    # Latin letters with marks stand among others without, those of other scripts beside each other.
+    if sum(map(len, runs)) < _ALONE * len(runs):
+        return max(_LATIN, key=lambda codec: _coherence(sample, codec))
+    best = from_bytes(sample, cp_isolation=_USUAL, preemptive_behaviour=False).best()
+    return best.encoding if best is not None else _LATIN[0]
+
+
+def _coherence(sample: bytes, codec: str) -> float:
+    """How much like some language the text is in this encoding."""
+    best = from_bytes(sample, cp_isolation=[codec], preemptive_behaviour=False).best()
+    return best.coherence if best is not None else -1.0

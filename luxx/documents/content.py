@@ -12,7 +12,7 @@ _NEVER = frozenset(
     (
         *("script", "style", "noscript", "template", "svg", "canvas", "iframe", "frame", "object", "embed"),
         *("applet", "audio", "video", "source", "track", "map", "button", "input", "select", "textarea"),
-        *("option", "datalist", "dialog", "link", "meta", "base", "head", "math"),
+        *("option", "datalist", "dialog", "link", "meta", "base", "title", "math"),
     )
 )
 _AROUND = frozenset(("nav", "aside", "footer", "header", "form", "menu"))
@@ -29,7 +29,7 @@ _CHROME = re.compile(
 )
 _CHROME_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", "a", "table"))
 _HIDDEN = re.compile(
-    r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])|opacity\s*:\s*0(?![.\d])"
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*(?:0+\.?0*|\.0+)(?![.\d])"
 )
 # A part that looks like chrome by its name is content all the same if it holds this share of the text.
 _TOO_MUCH = 0.4
@@ -42,8 +42,11 @@ _BLOCK_SHARE = 0.35
 def content_of(root: Element) -> Element:
     """The element that holds the content, cleaned; the tree is changed."""
     body = root if root.tag == "body" else root.find(".//body")
-    body = root if body is None else body
-    _drop(body, _is_never_seen)
+    _drop(root, _is_never_seen)
+    # A page may leave out its body's tag, and the parser takes younger elements for the head's.
+    head = root.find("head")
+    if body is None or (head is not None and head.text_content().strip()):
+        body = root
     sizes = _sizes(body)
     total = sizes.get(body, 0)
     main = _marked(body, sizes, total)

@@ -1,6 +1,6 @@
 """A page's content as Markdown, or as plain text: headings, lists, tables, code, links and emphasis.
 
-Walks the parser's tree, which is at most some 250 deep; time and memory are bounded by the process.
+Walks the parser's tree, which is at most some 2,000 deep; time and memory are bounded by the process.
 """
 
 import re

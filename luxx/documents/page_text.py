@@ -1,10 +1,11 @@
 """One web page, or another text from the web, made readable; in a process of its own that may be killed.
 
-Started by `page.py`: stdin is what the server sent, stdout one JSON object. The process limits itself
-before it looks at what it was given.
+Started by `page.py`: stdin is what is asked, as a line, and then what the server sent; stdout is one JSON
+object. The process limits itself before it looks at what it was given.
 """
 
 import sys
+from collections.abc import Mapping
 
 import msgspec
 
@@ -12,18 +13,20 @@ from luxx.documents.bounds import limit, storable
 from luxx.documents.charset import decode
 from luxx.documents.content import content_of
 from luxx.documents.markdown import Writer
-from luxx.documents.page import PageForm, PageLink, PageRequest, PageText
+from luxx.documents.page import LINK_BYTES, PageForm, PageLink, PageRequest, PageText
 from luxx.documents.tree import Element, parse_html
 
-MOST_LINKS = 50
+# The parser's tree is at most some 2,000 deep, and writing one element takes a few calls.
+_CALLS_WITHIN_CALLS = 20_000
 _TITLE = 300
 _DESCRIPTION = 500
 
 
 def main() -> None:
     memory, seconds = (int(word) for word in sys.argv[1:3])
-    asked = msgspec.json.decode(sys.argv[3], type=PageRequest)
     limit(memory, seconds)
+    sys.setrecursionlimit(_CALLS_WITHIN_CALLS)
+    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageRequest)
     try:
         answer = read(sys.stdin.buffer.read(), asked)
     except MemoryError:
@@ -47,19 +50,31 @@ def read(data: bytes, asked: PageRequest) -> PageText:
 
 
 def _page(text: str, asked: PageRequest) -> PageText:
-    root = parse_html(text)
+    root, is_cut = parse_html(text)
     if root is None:
         return PageText(text=text if asked.form is PageForm.HTML else "")
     title, description = _title(root), _meta(root, "description") or _meta(root, "og:description")
     writer = Writer(_base(root, asked.url), is_plain=asked.form is PageForm.TEXT)
     content = writer.write(content_of(root))
-    links = [PageLink(text=shown, url=url) for url, shown in list(writer.links.items())[:MOST_LINKS]]
     return PageText(
         title=title,
         description=description,
         text=text if asked.form is PageForm.HTML else content,
-        links=links,
+        links=_links(writer.links, asked.links),
+        is_cut=is_cut and asked.form is not PageForm.HTML,
     )
+
+
+def _links(found: Mapping[str, str], most: int) -> list[PageLink]:
+    """The first that fit."""
+    room = most * LINK_BYTES
+    kept: list[PageLink] = []
+    for url, text in found.items():
+        size = len(url.encode()) + len(text.encode())
+        if len(kept) < most and size <= room:
+            kept.append(PageLink(text=text, url=url))
+            room -= size
+    return kept
 
 
 def _title(root: Element) -> str:

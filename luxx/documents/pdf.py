@@ -1,9 +1,8 @@
 """PDFs as text, for whoever has one: the process that reads it is `pdf_text.py`."""
 
-import asyncio
-
 import msgspec
 
+from luxx.documents.places import Places
 from luxx.documents.process import Bounds, Ended, read_in_process
 from luxx.errors import Unavailable
 
@@ -13,10 +12,11 @@ MEMORY_BYTES = 768 * 1024 * 1024
 
 SECONDS = 30
 AT_ONCE = 2
-"""Processes of one server; more wait for their turn."""
+PER_USER = 1
+"""Processes of one server, and of one user; more wait for their turn."""
 
 PATIENCE_SECONDS = 60.0
-"""How long a PDF may wait for its turn and then be read."""
+"""How long a PDF may wait for its turn."""
 
 
 class PdfText(msgspec.Struct, frozen=True):
@@ -34,15 +34,17 @@ class PdfProcess:
 
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
         self._bounds = Bounds(memory=memory_bytes, seconds=seconds)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = Places(in_all=AT_ONCE, per_user=PER_USER, patience=PATIENCE_SECONDS)
 
-    async def read(self, given: int | bytes, *, characters: int, may_cut: bool = False) -> PdfText:
+    async def read(
+        self, given: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
+    ) -> PdfText:
         """The text of a PDF, a descriptor or bytes; past `characters` cut, or an error if it may not be.
 
         Raises Unavailable where too many are being read.
         """
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS), self._places:
+            async with self._places.of(user_id):
                 answer = await read_in_process(
                     "luxx.documents.pdf_text",
                     [str(characters), str(int(may_cut))],

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 
+from luxx.errors import Unavailable
+
 _GRACE_SECONDS = 1.0
 
 
@@ -38,15 +40,19 @@ async def read_in_process(
     """What `module` answers, at most `limit` bytes; `given` is its input, as a descriptor or as bytes.
 
     An answer that was cut off is for the caller to notice, as MEMORY is what the kernel does not tell.
+    Raises Unavailable where no process can be started.
     """
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", module, str(bounds.memory), str(bounds.seconds), *arguments,
-        stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,
-    )  # fmt: skip
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", module, str(bounds.memory), str(bounds.seconds), *arguments,
+            stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise Unavailable("this server cannot start a process to read it just now; try again") from error
     feeding = asyncio.create_task(_feed(child, given)) if isinstance(given, bytes) else None
     try:
         async with asyncio.timeout(bounds.wait):

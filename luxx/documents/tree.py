@@ -1,6 +1,6 @@
 """HTML as a tree: the parser, and what of its untyped elements is used here.
 
-Depth is bounded by the parser, to some 250; comments and instructions are left out.
+Depth is bounded by the parser, to some 2,000; comments and instructions are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,14 +28,19 @@ class Element(Protocol):
     def text_content(self) -> str: ...
 
 
-def parse_html(text: str) -> Element | None:
-    """The root; None for a text without any element, as one of comments alone."""
+def parse_html(text: str) -> tuple[Element | None, bool]:
+    """The root, None for a text without any element; and whether what is nested too deeply was left out."""
     data = text.encode("utf-8", "replace")
     if not data.strip():
-        return None
+        return None, False
     untyped: Any = lxml.html
-    parser = untyped.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False)
+    # Old pages leave hundreds of elements open; memory and time are bounded by the process.
+    parser = untyped.HTMLParser(
+        encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, huge_tree=True
+    )
     try:
-        return cast(Element, untyped.document_fromstring(data, parser=parser, ensure_head_body=False))
+        root = untyped.document_fromstring(data, parser=parser, ensure_head_body=False)
     except untyped.etree.LxmlError:
-        return None
+        return None, False
+    is_cut = any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log)
+    return cast(Element, root), is_cut

@@ -13,7 +13,7 @@ class PdfReader:
     def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
         self._process = PdfProcess(memory_bytes=memory_bytes, seconds=seconds)
 
-    async def text_of(self, file: OpenFile, *, characters: int) -> str:
+    async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
         """The text of a PDF, of at most that many characters.
 
         Raises InvalidInput or TooLarge with the reason, Unavailable where too many are being read.
@@ -22,7 +22,7 @@ class PdfReader:
             raise TooLarge(f"{file.name} has more than {MAX_PDF_BYTES // 2**20} MiB, the most for a PDF")
         with file.using() as fd:
             os.lseek(fd, 0, os.SEEK_SET)
-            answer = await self._process.read(fd, characters=characters)
+            answer = await self._process.read(fd, characters=characters, user_id=user_id)
         if answer.error:
             raise _failure(file.name, answer.error)
         if not answer.text.strip():

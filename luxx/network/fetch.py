@@ -5,23 +5,28 @@ What the bytes mean is for those who asked; nothing here knows pages, tools or s
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
+from urllib.parse import urlencode
 
 import httpx
 import msgspec
 
 from luxx import __version__
-from luxx.errors import InvalidInput, LuxxError, Unavailable
+from luxx.errors import InvalidInput, Unavailable
 from luxx.network.guard import Resolve, WebGuard
 from luxx.network.inflate import ENCODINGS, Inflater, NotUnpacked
-from luxx.network.transport import GuardedTransport
+from luxx.network.transport import BadAnswer, NotConnected, TooSlow, WireAnswer, WireRequest, answer_to
 from luxx.network.urls import WebUrl, next_url, parse_url
 
 USER_AGENT = f"Mozilla/5.0 (compatible; Luxx/{__version__})"
-CONNECT_SECONDS = 5.0
 AT_ONCE = 48
 """Requests of one server process; more wait for their turn, within their deadline."""
+
+SMALL_BYTES = 256
+MOST_CRUMBS = 4000
+"""Pieces of a body that may be smaller than that; after them the rest is left unread, as each costs time."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TIMEOUT_WORDS = "did not answer in full"
@@ -99,76 +104,65 @@ class Fetcher:
             ) from error
 
     async def _fetch(self, url: WebUrl, request: FetchRequest, resolve: Resolve | None) -> Fetched:
+        form = None if request.form is None else urlencode(request.form).encode()
+        for _ in range(self._bounds.redirects + 1):
+            try:
+                answer = await self._ask(url, form, request, resolve)
+            except (NotConnected, TooSlow, BadAnswer, NotUnpacked) as error:
+                raise _failure(url, error) from error
+            if isinstance(answer, Fetched):
+                return answer
+            # A form is for the server it was meant for.
+            url, form = answer, None
+        raise Unavailable(f"{url.host} redirects more than {self._bounds.redirects} times")
+
+    async def _ask(
+        self, url: WebUrl, form: bytes | None, request: FetchRequest, resolve: Resolve | None
+    ) -> Fetched | WebUrl:
+        """The answer to one request, or where it leads on."""
+
         async def addresses_of(host: str, port: int) -> list[str]:
             return await self._guard.addresses_of(host, port, resolve)
 
         if self._tls is None:
             self._tls = self._make_tls()
-        async with httpx.AsyncClient(
-            transport=GuardedTransport(addresses_of, self._tls),
-            timeout=httpx.Timeout(self._bounds.seconds, connect=CONNECT_SECONDS),
-            headers={"user-agent": USER_AGENT, "accept-encoding": ENCODINGS, "accept": request.accept},
-            follow_redirects=False,
-            trust_env=False,
-        ) as client:
-            form = request.form
-            for _ in range(self._bounds.redirects + 1):
-                answer = await self._ask(client, url, form, request.size_of)
-                if isinstance(answer, Fetched):
-                    return answer
-                # A form is for the server it was meant for.
-                url, form = answer, None
-        raise Unavailable(f"{url.host} redirects more than {self._bounds.redirects} times")
-
-    async def _ask(
-        self,
-        client: httpx.AsyncClient,
-        url: WebUrl,
-        form: Mapping[str, str] | None,
-        size_of: Callable[[str], int] | None,
-    ) -> Fetched | WebUrl:
-        """The answer to one request, or where it leads on."""
-        try:
-            built = client.build_request("GET" if form is None else "POST", url.text, data=form)
-            response = await client.send(built, stream=True)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _failure(url, error) from error
-        try:
-            location = response.headers.get("location")
-            if response.status_code in _REDIRECTS and location:
+        headers = {"User-Agent": USER_AGENT, "Accept": request.accept, "Accept-Encoding": ENCODINGS}
+        asked = WireRequest(url=url, headers=headers, form=form, seconds=self._bounds.seconds)
+        async with answer_to(asked, addresses_of, self._tls) as answer:
+            location = answer.value("location")
+            if answer.status in _REDIRECTS and location:
                 return _redirected(url, location)
-            return await self._read(url, response, size_of)
-        except NotUnpacked as error:
-            raise Unavailable(f"{url.host} cannot be read: {error}") from error
-        except httpx.HTTPError as error:
-            raise _failure(url, error) from error
-        finally:
-            await response.aclose()
+            return await self._read(url, answer, request.size_of)
 
-    async def _read(
-        self, url: WebUrl, response: httpx.Response, size_of: Callable[[str], int] | None
-    ) -> Fetched:
-        kind, charset = _content_type(response.headers.get("content-type", ""))
-        length = response.headers.get("content-length", "")
+    async def _read(self, url: WebUrl, answer: WireAnswer, size_of: Callable[[str], int] | None) -> Fetched:
+        kind, charset = _content_type(answer.value("content-type"))
+        length = answer.value("content-length")
         fetched = Fetched(
             url=url.text,
-            status=response.status_code,
+            status=answer.status,
             content_type=kind,
             charset=charset,
             length=int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None,
         )
         size = self._bounds.size if size_of is None else size_of(kind)
-        if size <= 0 or response.status_code >= 400:
+        if size <= 0 or answer.status >= 400:
             return fetched
-        body = Inflater(response.headers.get("content-encoding", ""), size)
-        taken = 0
-        async for piece in response.aiter_raw():
+        body = Inflater(", ".join(answer.values("content-encoding")), size)
+        is_whole = await _take(body, answer.pieces(), size)
+        return msgspec.structs.replace(fetched, body=bytes(body.data), is_cut=not is_whole)
+
+
+async def _take(body: Inflater, pieces: AsyncGenerator[bytes], size: int) -> bool:
+    """Whether all of it was read: it is not too long, did not come in crumbs, and unpacks to its end."""
+    taken = count = 0
+    async with aclosing(pieces):
+        async for piece in pieces:
             taken += len(piece)
+            count += 1
             body.feed(piece)
-            if body.is_full or taken > size:
-                break
-        is_cut = body.is_full or taken > size
-        return msgspec.structs.replace(fetched, body=bytes(body.data), is_cut=is_cut)
+            if body.is_full or taken > size or count > MOST_CRUMBS + taken // SMALL_BYTES:
+                return False
+    return body.is_whole
 
 
 def _redirected(url: WebUrl, location: str) -> WebUrl:
@@ -188,16 +182,13 @@ def _content_type(header: str) -> tuple[str, str]:
     return kind.strip().lower()[:100], charset
 
 
-def _failure(url: WebUrl, error: httpx.HTTPError | httpx.InvalidURL) -> LuxxError:
+def _failure(url: WebUrl, error: Exception) -> Unavailable:
     match error:
-        case httpx.ConnectTimeout() | httpx.PoolTimeout():
-            return Unavailable(f"{url.host} cannot be reached: connecting took too long")
-        case httpx.ConnectError():
-            said = " ".join(str(error).split())[:200]
-            return Unavailable(f"{url.host} cannot be reached: {said or 'no connection'}")
-        case httpx.TimeoutException():
+        case NotConnected():
+            return Unavailable(f"{url.host} cannot be reached: {error}")
+        case TooSlow():
             return Unavailable(f"{url.host} {_TIMEOUT_WORDS} in time")
-        case httpx.InvalidURL():
-            return InvalidInput(f"'{url.text[:100]}' is not a valid URL")
+        case NotUnpacked():
+            return Unavailable(f"{url.host} cannot be read: {error}")
         case _:
             return Unavailable(f"{url.host} does not speak HTTP as it should, or broke off")

@@ -24,21 +24,26 @@ class WebGuard:
         Raises NotAllowed for what may not be reached, Unavailable where the name cannot be resolved,
         InvalidInput for what is no host.
         """
+        # Whether there is such a name inside is nobody's business, so it is not looked up.
+        self._refuse(reach_of_name(host), join_host_port(host, port))
         try:
             judged = await judge(host, port, resolve or self._resolve)
         except Unreachable as error:
             raise Unavailable(error.message) from error
-        if judged.reach is Reach.FORBIDDEN:
+        self._refuse(judged.reach, judged.host_port)
+        return judged.addresses
+
+    def _refuse(self, reach: Reach | None, host_port: str) -> None:
+        if reach is Reach.FORBIDDEN:
             raise NotAllowed(
-                f"{judged.host_port} is a metadata or link-local address and is never reached",
+                f"{host_port} is a metadata or link-local address and is never reached",
                 kind="address_forbidden",
             )
-        if judged.reach is Reach.PRIVATE and judged.host_port not in self._allowed:
+        if reach is Reach.PRIVATE and host_port not in self._allowed:
             raise NotAllowed(
-                f"{judged.host_port} is not on the public internet; only public addresses are reached",
+                f"{host_port} is not on the public internet; only public addresses are reached",
                 kind="private_address",
             )
-        return judged.addresses
 
 
 def _entry(text: str) -> str:

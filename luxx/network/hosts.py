@@ -15,6 +15,7 @@ import idna
 import msgspec
 
 from luxx.errors import InvalidInput, Unreachable
+from luxx.network.own import is_own_address
 
 RESOLVE_SECONDS = 5.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -120,7 +121,10 @@ def _read_number(label: str) -> int:
 
 
 def reach_of_address(text: str) -> Reach:
-    """How an IP address is to be treated; an IPv6 address counts as the worst of what it carries."""
+    """How an IP address is to be treated; an IPv6 address counts as the worst of what it carries.
+
+    This machine's own are private, public as they may look.
+    """
     address = ip_address(text.partition("%")[0])
     found = {_reach_of_one(address)}
     if isinstance(address, IPv6Address):
@@ -128,7 +132,7 @@ def reach_of_address(text: str) -> Reach:
     for reach in (Reach.FORBIDDEN, Reach.PRIVATE):
         if reach in found:
             return reach
-    return Reach.PUBLIC
+    return Reach.PRIVATE if is_own_address(str(address)) else Reach.PUBLIC
 
 
 def _reach_of_one(address: IPv4Address | IPv6Address) -> Reach:

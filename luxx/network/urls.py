@@ -1,7 +1,7 @@
 """URLs as people, models and pages write them, read so that every later parser sees the same host."""
 
 import re
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
@@ -10,6 +10,8 @@ from luxx.network.hosts import DEFAULT_PORTS, canonical_host, join_host_port
 
 MAX_URL = 4096
 _BAD = re.compile(r"[\s\\\x00-\x20\x7f\ud800-\udfff]")
+# What a path or a query says as it is, on the wire; what is encoded already stays as it is.
+_PLAIN = "!$%&'()*+,-./:;=?@[]_|~^"
 # Below it lives what must not be spoken to in HTTP: mail, shells, printers, databases of old.
 _FIRST_FREE_PORT = 1024
 
@@ -23,11 +25,19 @@ class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
     target: str
 
     @property
-    def text(self) -> str:
+    def authority(self) -> str:
+        """The host, with its port where that is not the usual one."""
         where = join_host_port(self.host, self.port)
-        if DEFAULT_PORTS[self.scheme] == self.port:
-            where = where.rpartition(":")[0]
-        return f"{self.scheme}://{where}{self.target}"
+        return where.rpartition(":")[0] if DEFAULT_PORTS[self.scheme] == self.port else where
+
+    @property
+    def text(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+    @property
+    def target_on_the_wire(self) -> bytes:
+        """With everything encoded that a request cannot say as it is."""
+        return quote(self.target, safe=_PLAIN).encode()
 
 
 def parse_url(text: str) -> WebUrl:

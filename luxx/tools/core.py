@@ -88,6 +88,11 @@ def never_cancelled() -> bool:
     return False
 
 
+def keep_always(result: ToolResult) -> bool:
+    """The `keeps` of a tool whose every success is good for as long as the cache lives."""
+    return True
+
+
 async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
     """The `read_result` of a call that belongs to no run."""
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
@@ -141,7 +146,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     `repeatable`: running it again with the same arguments changes nothing and gives the same answer
     for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
     is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
-    something kept whole, so long lines in it are not cut.
+    something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
+    repeatable tool may be given again.
     """
 
     name: str
@@ -159,6 +165,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     brings_untrusted: bool = False
     is_egress: bool = False
     starts_programs: bool = False
+    keeps: Callable[[ToolResult], bool] = keep_always
 
     @property
     def is_async(self) -> bool:

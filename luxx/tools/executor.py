@@ -238,7 +238,7 @@ class ToolExecutor:
         )
         result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
         output = cut_output(result, self._read_on(call, context), keeps_lines=tool.keeps_lines)
-        if key is not None and result.success:
+        if key is not None and result.success and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from luxx.errors import ConfigError
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult, keep_always
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.schema import ArgumentCheck, object_schema
 from luxx.tools.signature import Signature
@@ -68,10 +68,11 @@ def tool(
     brings_untrusted: bool = False,
     is_egress: bool = False,
     starts_programs: bool = False,
+    keeps: Callable[[ToolResult], bool] = keep_always,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
     """Make a tool of a function; its name and docstring stand in for a name and description not given.
 
-    `parameters`: a JSON schema of type object, or its properties alone. The last four are `ToolDefinition`'s.
+    `parameters`: a JSON schema of type object, or its properties alone. The last five are `ToolDefinition`'s.
     Raises ConfigError.
     """
 
@@ -97,6 +98,7 @@ def tool(
             brings_untrusted=brings_untrusted,
             is_egress=is_egress,
             starts_programs=starts_programs,
+            keeps=keeps,
         )
         return ToolFunction(function, definition)
 

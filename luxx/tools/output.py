@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from luxx.wire.source import Source, citable, source_of
 from luxx.wire.tool import ToolResult
 
 MAX_OUTPUT_BYTES = 50 * 1024
@@ -109,14 +110,34 @@ def _cut_text(text: str, note: str) -> str:
 
 def _cut_value(data: Any, note: str) -> dict[str, Any]:
     shape = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
-    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES
+    cut = {"output_cut": f"Output cut: {note}"}
+    # What was read is cited by its sources, so they stay as they are.
+    apart = _sources_of(shape)
+    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(apart))
+    rest = {key: item for key, item in shape.items() if key not in apart}
     limit = MAX_OUTPUT_BYTES
     while limit >= 64:
-        kept = _shorten(shape, limit)
+        kept = _shorten(rest, limit)
         if len(msgspec.json.encode(kept)) <= budget:
-            return {**kept, "output_cut": f"Output cut: {note}"}
-        limit //= 2
-    return {"beginning": fit(_whole(data), budget), "output_cut": f"Output cut: {note}"}
+            return {**kept, **apart, **cut}
+        limit = limit * 3 // 4
+    return {"beginning": fit(_whole(data), budget), **apart, **cut}
+
+
+def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
+    """The list `sources`, if it is one of sources: the first of them that take half the room."""
+    try:
+        sources = msgspec.convert(shape.get("sources"), list[Source])
+    except msgspec.ValidationError:
+        return {}
+    room = MAX_OUTPUT_BYTES // 2
+    kept: list[Source] = []
+    for source in citable(*(source_of(one.url, one.title, one.snippet) for one in sources)):
+        room -= len(msgspec.json.encode(source)) + 1
+        if room < 0:
+            break
+        kept.append(source)
+    return {"sources": msgspec.to_builtins(kept)}
 
 
 def _shorten(value: Any, limit: int) -> Any:
@@ -128,12 +149,16 @@ def _shorten(value: Any, limit: int) -> Any:
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """All texts changed but addresses: a part of one leads elsewhere."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
         return [_map_text(item, change) for item in cast(list[Any], value)]
     if isinstance(value, dict):
-        return {key: _map_text(item, change) for key, item in cast(dict[str, Any], value).items()}
+        return {
+            key: item if key == "url" and isinstance(item, str) else _map_text(item, change)
+            for key, item in cast(dict[str, Any], value).items()
+        }
     return value
 
 

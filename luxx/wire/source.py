@@ -19,13 +19,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_of(url: str, title: str, snippet: str) -> Source:
-    """The source in one shape: lines without breaks, cut to their bounds."""
+    """The source in one shape: lines without breaks, cut to their bounds. A part of an address is none."""
     return Source(
-        url=url[:MAX_URL],
+        url=url,
         title=_line(title, MAX_TITLE),
         domain=domain_of(url),
         snippet=_line(snippet, MAX_SNIPPET),
     )
+
+
+def citable(*sources: Source) -> list[Source]:
+    """Those that can be cited: with a web address, and none that is too long."""
+    return [source for source in sources if source.domain and len(source.url) <= MAX_URL]
 
 
 def domain_of(url: str) -> str:

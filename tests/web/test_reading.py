@@ -78,6 +78,14 @@ def test_a_short_page_is_read_whole(web: Web, public: Site, home: str) -> None:
     assert web.read(f"{home}/")["content"] == f"One [two]({home}/a%20b%28c%29) three four"
 
 
+def test_a_page_without_a_body_s_tag_is_read(web: Web, public: Site, home: str) -> None:
+    public.routes["/"] = page(
+        "<!DOCTYPE html><title>T</title><style>a{}</style><article><p>One</article><p>Two"
+    )
+    data = web.read(f"{home}/")
+    assert (data["title"], data["content"]) == ("T", "One\n\nTwo")
+
+
 def test_the_base_of_a_page_counts_for_its_links(web: Web, public: Site, home: str) -> None:
     public.routes["/x/"] = page("<base href='https://else.example/y/'><p><a href='z'>there</a>")
     assert web.read(f"{home}/x/")["links"] == [{"text": "there", "url": "https://else.example/y/z"}]
@@ -94,6 +102,8 @@ RUSSIAN = "Хлеб поднимается медленно, и тесто до�
 CHINESE = "面包慢慢发酵，面团在进入烤箱之前需要休息一会儿。这是每个面包师都知道的事情。" * 4
 JAPANESE = "パンはゆっくりと膨らみます。生地は焼く前に休ませる必要があります。" * 4
 GERMAN = "Süßes Brot für müde Bäcker: das Öl gehört in die Schüssel. " * 4
+FRENCH = "Le train arrive demain matin à la gare, et tout le monde a été là, Noël vient après l'été. " * 4
+CZECH = "Vlak přijede zítra ráno na nádraží a všichni čekají před dveřmi už hodinu. " * 4
 ENCODINGS = [
     ("told by the server", RUSSIAN, "windows-1251", "text/html; charset=windows-1251", ""),
     ("told by the page", JAPANESE, "shift_jis", "text/html", "<meta charset=shift_jis>"),
@@ -108,6 +118,12 @@ ENCODINGS = [
     ("nothing, in UTF-8", JAPANESE, "utf-8", "text/html", ""),
     ("nothing, in Russian", RUSSIAN, "windows-1251", "text/html", ""),
     ("nothing, in Chinese", CHINESE, "gb18030", "text/html", ""),
+    ("nothing, in German", GERMAN, "cp1252", "text/html", ""),
+    ("nothing, in a few words", "Süßes Brot kommt spät an.", "cp1252", "text/html", ""),
+    ("nothing, in French", FRENCH, "cp1252", "text/html", ""),
+    ("nothing, in Czech", CZECH, "cp1250", "text/html", ""),
+    ("nothing, after a long head", FRENCH, "cp1252", "text/html", f"<script>{'x = 1; ' * 20_000}</script>"),
+    ("UTF-8, which is wrong", FRENCH, "cp1252", "text/html; charset=utf-8", '<meta charset="utf-8">'),
     ("latin-1 that means cp1252", GERMAN + "– “so”", "cp1252", "text/html; charset=ISO-8859-1", ""),
     ("a label that is wrong", RUSSIAN, "utf-8", "text/html; charset=us-ascii", '<meta charset="utf-8">'),
     ("a label that is none", GERMAN, "utf-8", 'text/html; charset="x-no-such"', "<meta charset=zip>"),
@@ -121,6 +137,12 @@ def test_an_encoding_is_found(web: Web, public: Site, home: str, case: tuple[str
         f"<html><head>{head}</head><body><p>{text}</p></body></html>".encode(encoding), kind
     )
     assert web.read(f"{home}/")["content"] == text.strip()
+
+
+def test_one_broken_character_does_not_make_it_another_encoding(web: Web, public: Site, home: str) -> None:
+    public.routes["/"] = page("naïve “quote” – it’s ".encode() + b"\xa0 end", "text/plain")
+    data = web.read(f"{home}/")
+    assert (data["content"], data["charset"]) == ("naïve “quote” – it’s \ufffd end", "utf-8")
 
 
 def test_other_texts_are_given_as_they_are(web: Web, public: Site, home: str) -> None:

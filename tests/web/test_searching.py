@@ -11,12 +11,12 @@ from luxx.config import ToolsConfig
 from luxx.documents.page import PageProcess
 from luxx.errors import Unavailable
 from luxx.network.fetch import Fetcher
-from luxx.network.guard import Resolve
 from luxx.tools.web.access import web_access
 from luxx.tools.web.duckduckgo import DuckDuckGo
 from luxx.tools.web.library import ENGINES, LibraryEngine
 from luxx.tools.web.library_engine import answered
 from luxx.tools.web.search_pages import EngineQuestion
+from luxx.tools.web.visitors import Visitor
 from luxx.wire.source import Source, source_of
 from web.conftest import Web
 from web.site import Site, page
@@ -37,7 +37,7 @@ class Told:
         self._sources = list(sources)
         self._problem = problem
 
-    async def search(self, query: str, resolve: Resolve) -> list[Source]:
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
         self.asked.append(query)
         if self._problem:
             raise Unavailable(self._problem)

@@ -1,6 +1,8 @@
 """TLS by name: the certificate is checked for the host that was asked for, on the address that was judged."""
 
 import datetime
+import os
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,3 +80,23 @@ def test_a_certificate_of_nobody_known_is_refused(secure: Site) -> None:
     web = Web(f"{NAME}:{secure.port}")
     assert "cannot be reached" in web.refusal(f"https://{NAME}:{secure.port}/")
     assert secure.visits == []
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\na"]
+)
+def test_tls_that_breaks_after_its_handshake_is_told_in_a_sentence(
+    secure: Site, files: tuple[Path, Path], begun: bytes
+) -> None:
+    def rubbish(talking: socket.socket, _head: str) -> None:
+        talking.sendall(begun)
+        with socket.socket(fileno=os.dup(talking.fileno())) as below:
+            below.sendall(b"\x17\x03\x03\x00\x40" + b"\x99" * 64)
+
+    secure.routes["/"] = rubbish
+    secure.routes["/good"] = page("<p>good")
+    web = web_that_trusts(files[0], secure.port)
+    home = f"https://{NAME}:{secure.port}"
+    result = web.execute("batch_fetch", urls=[f"{home}/", f"{home}/good"])
+    assert [one["success"] for one in result.data["results"]] == [False, True]
+    assert "does not speak HTTP as it should, or broke off" in result.data["results"][0]["error"]

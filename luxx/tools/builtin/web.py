@@ -12,8 +12,9 @@ from luxx.documents.page import PageForm
 from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
+from luxx.tools.outcome import describe
 from luxx.tools.web.access import WebAccess
-from luxx.tools.web.reading import MAX_CHARACTERS, WebPage
+from luxx.tools.web.reading import WebPage
 from luxx.tools.web.search import SearchResults
 from luxx.wire.source import Source
 
@@ -22,8 +23,8 @@ USUAL_RESULTS = 8
 MAX_QUERY = 400
 MAX_URLS = 10
 MAX_URL = 4096
-# A page may wait half a minute for its turn to be read.
-_FETCH_SECONDS = 75.0
+# A PDF may wait a minute for its turn to be read, and be read for half of one.
+_FETCH_SECONDS = 120.0
 _SEARCH_SECONDS = 75.0
 _BATCH_SECONDS = 120.0
 
@@ -105,9 +106,7 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
         timeout=_FETCH_SECONDS,
     )
     async def web_fetch(arguments: dict[str, Any], context: ToolContext) -> WebPage:
-        return await web.reader.read(
-            arguments["url"], _form(arguments), web.visitors.of(context.user_id), characters=MAX_CHARACTERS
-        )
+        return await web.reader.read(arguments["url"], _form(arguments), web.visitors.of(context.user_id))
 
     return web_fetch.definition
 
@@ -126,6 +125,7 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
         is_egress=True,
         repeatable=True,
         timeout=_BATCH_SECONDS,
+        keeps=_is_complete,
     )
     async def batch_fetch(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         urls: list[str] = list(dict.fromkeys(arguments["urls"]))
@@ -133,11 +133,12 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
 
         async def one(url: str) -> BatchEntry:
             try:
-                page = await web.reader.read(
-                    url, _form(arguments), visitor, characters=MAX_CHARACTERS // len(urls)
-                )
+                page = await web.reader.read(url, _form(arguments), visitor, share=len(urls))
             except ToolFailed as error:
                 return BatchEntry(url=url, success=False, error=error.message)
+            except Exception as error:
+                # Whatever one page brings about, the others were read.
+                return BatchEntry(url=url, success=False, error=describe(error))
             return BatchEntry(url=url, success=True, data=page)
 
         async with asyncio.TaskGroup() as group:
@@ -160,6 +161,15 @@ def _batch(entries: list[BatchEntry]) -> ToolResult:
     if any(entry.success for entry in entries):
         return ToolResult.ok(batch)
     return ToolResult(success=False, data=batch, error=f"none of the {len(entries)} pages could be read")
+
+
+def _is_complete(result: ToolResult) -> bool:
+    """A page that failed may be there the next time."""
+    try:
+        return all(entry["success"] for entry in result.data["results"])
+    except (KeyError, TypeError):
+        # A hook made something else of it.
+        return False
 
 
 def _without_sources(entry: BatchEntry, page: WebPage) -> BatchEntry:

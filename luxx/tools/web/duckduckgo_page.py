@@ -1,4 +1,4 @@
-"""DuckDuckGo's page of results read, in a process of its own: stdin is the page, stdout the answer."""
+"""DuckDuckGo's page of results read, in a process of its own; stdin is a line without a question, and it."""
 
 import sys
 from urllib.parse import parse_qs, urljoin, urlsplit
@@ -16,6 +16,7 @@ MOST = 50
 
 def main() -> None:
     limit(int(sys.argv[1]), int(sys.argv[2]))
+    sys.stdin.buffer.readline()
     answer = read(sys.stdin.buffer.read())
     sys.stdout.buffer.write(msgspec.json.encode(answer))
     sys.stdout.buffer.flush()
@@ -23,7 +24,7 @@ def main() -> None:
 
 def read(data: bytes) -> ResultPage:
     """The results, without advertisements."""
-    root = parse_html(storable(decode(data, "utf-8").text))
+    root, _ = parse_html(storable(decode(data, "utf-8").text))
     if root is None:
         return ResultPage()
     sources = [

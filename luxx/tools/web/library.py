@@ -13,8 +13,8 @@ from luxx.documents.page import PageProcess
 from luxx.documents.process import Ended
 from luxx.errors import Unavailable
 from luxx.network.fetch import Fetcher, FetchRequest
-from luxx.network.guard import Resolve
 from luxx.tools.web.search_pages import MAX_ANSWER, EngineAnswer, EngineQuestion
+from luxx.tools.web.visitors import Visitor
 from luxx.wire.source import Source
 
 READER = "luxx.tools.web.library_engine"
@@ -29,22 +29,22 @@ class LibraryEngine:
         self._fetcher = fetcher
         self._pages = pages
 
-    async def search(self, query: str, resolve: Resolve) -> list[Source]:
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
         """Raises LuxxError where it does not answer."""
-        wanted = await self._ask(EngineQuestion(engine=self.name, query=query), b"")
+        wanted = await self._ask(EngineQuestion(engine=self.name, query=query), b"", visitor)
         url = wanted.url
         if wanted.parameters:
             url += f"{'&' if '?' in url else '?'}{urlencode(wanted.parameters)}"
         answer = await self._fetcher.fetch(
-            FetchRequest(url=url, form=wanted.form, accept="text/html"), resolve
+            FetchRequest(url=url, form=wanted.form, accept="text/html"), visitor.resolve
         )
         if answer.status != 200:
             raise Unavailable(f"it answered {answer.status_words}")
         question = EngineQuestion(engine=self.name, query=query, is_answered=True)
-        return (await self._ask(question, answer.body)).sources
+        return (await self._ask(question, answer.body, visitor)).sources
 
-    async def _ask(self, question: EngineQuestion, page: bytes) -> EngineAnswer:
-        told = await self._pages.run(READER, page, question, limit=MAX_ANSWER)
+    async def _ask(self, question: EngineQuestion, page: bytes, visitor: Visitor) -> EngineAnswer:
+        told = await self._pages.run(READER, page, question, limit=MAX_ANSWER, user_id=visitor.user_id)
         if isinstance(told, Ended):
             raise Unavailable("its answer cannot be read")
         answer = msgspec.json.decode(told, type=EngineAnswer)

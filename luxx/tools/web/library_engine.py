@@ -62,7 +62,7 @@ class _Jar:
 
 
 def main() -> None:
-    question = msgspec.json.decode(sys.argv[3], type=EngineQuestion)
+    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineQuestion)
     engines: Any = importlib.import_module("ddgs.engines")
     limit(int(sys.argv[1]), int(sys.argv[2]))
     answer = answered(engines.ENGINES["text"], question, sys.stdin.buffer.read())

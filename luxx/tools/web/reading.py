@@ -2,12 +2,12 @@
 
 import msgspec
 
-from luxx.documents.page import PageForm, PageLink, PageProcess, PageRequest
+from luxx.documents.page import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest
 from luxx.documents.pdf import PdfProcess
 from luxx.errors import LuxxError, ToolFailed
 from luxx.network.fetch import Fetched, Fetcher, FetchRequest
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import Source, source_of
+from luxx.wire.source import Source, citable, source_of
 
 MAX_CHARACTERS = 500_000
 MAX_TEXT_BYTES = 5 * 1024 * 1024
@@ -62,33 +62,33 @@ class WebReader:
         self._pages = pages
         self._pdfs = pdfs
 
-    async def read(
-        self, url: str, form: PageForm, visitor: Visitor, *, characters: int = MAX_CHARACTERS
-    ) -> WebPage:
-        """The page. Raises ToolFailed with a sentence saying why there is none."""
+    async def read(self, url: str, form: PageForm, visitor: Visitor, *, share: int = 1) -> WebPage:
+        """The page, of as much as one among `share` may take. Raises ToolFailed where there is none."""
         try:
             async with visitor.turn():
-                return await self._read(url, form, visitor, characters)
+                return await self._read(url, form, visitor, share)
         except ToolFailed:
             raise
         except LuxxError as error:
             raise ToolFailed(error.message) from error
 
-    async def _read(self, url: str, form: PageForm, visitor: Visitor, characters: int) -> WebPage:
+    async def _read(self, url: str, form: PageForm, visitor: Visitor, share: int) -> WebPage:
         request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of)
         fetched = await self._fetcher.fetch(request, visitor.resolve)
         if fetched.status >= 400:
             raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
         if _is_pdf(fetched):
-            return await self._of_pdf(fetched, form, characters)
+            return await self._of_pdf(fetched, form, visitor.user_id, share)
         if _size_of(fetched.content_type) <= 0:
             raise ToolFailed(_what_it_is(fetched))
-        return await self._of_text(fetched, form, characters)
+        return await self._of_text(fetched, form, visitor.user_id, share)
 
-    async def _of_pdf(self, fetched: Fetched, form: PageForm, characters: int) -> WebPage:
+    async def _of_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         if fetched.is_cut:
             raise ToolFailed(f"{fetched.url} is a PDF of more than {MAX_PDF_BYTES // 2**20} MiB, the most")
-        pdf = await self._pdfs.read(fetched.body, characters=characters, may_cut=True)
+        pdf = await self._pdfs.read(
+            fetched.body, characters=MAX_CHARACTERS // share, user_id=user_id, may_cut=True
+        )
         if pdf.error:
             raise ToolFailed(f"{fetched.url} is a PDF {_PDF_PROBLEMS.get(pdf.error, 'that is damaged')}")
         title = pdf.title or fetched.url.rpartition("/")[2]
@@ -100,17 +100,22 @@ class WebReader:
             content=pdf.text,
             pages=pdf.pages,
             note=_note(pdf.text, is_cut=pdf.is_cut) or _IMAGES * (not pdf.text.strip()),
-            sources=[source_of(fetched.url, title, pdf.text)],
+            sources=citable(source_of(fetched.url, title, pdf.text)),
         )
 
-    async def _of_text(self, fetched: Fetched, form: PageForm, characters: int) -> WebPage:
+    async def _of_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         is_html = fetched.content_type in _HTML or (
             fetched.content_type in _UNTOLD and _looks_like_html(fetched)
         )
         asked = PageRequest(
-            url=fetched.url, form=form, characters=characters, charset=fetched.charset, is_html=is_html
+            url=fetched.url,
+            form=form,
+            characters=MAX_CHARACTERS // share,
+            links=MOST_LINKS // share,
+            charset=fetched.charset,
+            is_html=is_html,
         )
-        page = await self._pages.read(fetched.body, asked)
+        page = await self._pages.read(fetched.body, asked, user_id)
         if page.error == "binary":
             raise ToolFailed(_what_it_is(fetched))
         if page.error:
@@ -129,7 +134,7 @@ class WebReader:
             links=[] if form is PageForm.HTML else page.links,
             charset=page.charset,
             note=_SCRIPTED if needs_script else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
-            sources=[source_of(fetched.url, title, page.description or page.text * (not is_source))],
+            sources=citable(source_of(fetched.url, title, page.description or page.text * (not is_source))),
         )
 
 

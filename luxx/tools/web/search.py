@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from luxx.errors import LuxxError, ToolFailed
-from luxx.network.guard import Resolve
+from luxx.tools.outcome import describe
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import Source
+from luxx.wire.source import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 
@@ -20,7 +20,7 @@ class SearchEngine(Protocol):
 
     name: str
 
-    async def search(self, query: str, resolve: Resolve) -> list[Source]:
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
         """What it finds, best first. Raises LuxxError with the reason where it does not answer."""
         ...
 
@@ -43,16 +43,20 @@ class WebSearch:
     async def search(self, query: str, most: int, visitor: Visitor) -> SearchResults:
         """At most so many results. Raises ToolFailed where no engine answers."""
         async with visitor.turn():
-            return await self._search(query, most, visitor.resolve)
+            return await self._search(query, most, visitor)
 
-    async def _search(self, query: str, most: int, resolve: Resolve) -> SearchResults:
+    async def _search(self, query: str, most: int, visitor: Visitor) -> SearchResults:
         problems: list[str] = []
         answered = ""
         for engine in self.engines:
             try:
-                found = once_each(await engine.search(query, resolve))
+                found = once_each(await engine.search(query, visitor))
             except LuxxError as error:
                 problems.append(f"{engine.name}: {error.message}")
+                continue
+            except Exception as error:
+                # Whatever one engine's page brings about, there are others.
+                problems.append(f"{engine.name}: {describe(error)}")
                 continue
             if found:
                 return SearchResults(query=query, engine=engine.name, sources=found[:most])
@@ -65,8 +69,8 @@ class WebSearch:
 def once_each(found: Sequence[Source]) -> list[Source]:
     """Without what is no web address and without repetitions of the same page."""
     kept: dict[str, Source] = {}
-    for source in found:
-        if source.domain and source.title:
+    for source in citable(*found):
+        if source.title:
             kept.setdefault(_same(source.url), source)
     return list(kept.values())
 

@@ -35,13 +35,13 @@ class Visitor:
 
     def __init__(self, gates: dict[int, _Gate], user_id: int, resolve: Resolve) -> None:
         self.resolve = resolve
+        self.user_id = user_id
         self._gates = gates
-        self._user_id = user_id
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
         """Entered when it is their turn."""
-        gate = self._gates.setdefault(self._user_id, _Gate())
+        gate = self._gates.setdefault(self.user_id, _Gate())
         gate.users += 1
         try:
             async with gate.places:
@@ -49,4 +49,4 @@ class Visitor:
         finally:
             gate.users -= 1
             if not gate.users:
-                self._gates.pop(self._user_id, None)
+                self._gates.pop(self.user_id, None)

@@ -3,6 +3,7 @@
 Pure: who asks brings the rules. How a person is asked is the runs' affair.
 """
 
+import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -14,6 +15,10 @@ from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.rules import in_order, is_never, of_tool, ruling
 from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_of
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+
+_SHORT = 2_000
+_FEW = 20
+"""Characters of arguments and rules with which a verdict takes no more than some milliseconds."""
 
 _RISKS = list(Risk)
 _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
@@ -89,6 +94,15 @@ class Judge:
             parts=parts,
             usual=subject.usual,
         )
+
+    async def considered(
+        self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+    ) -> Verdict:
+        """The verdict; what may take a while is thought over in a thread, while the server goes on."""
+        size = sum(len(str(value)) for value in arguments.values())
+        if size <= _SHORT and len(context.rules) + len(self._own) <= _FEW:
+            return self.verdict(tool, arguments, context)
+        return await asyncio.to_thread(self.verdict, tool, arguments, context)
 
     def refusal_of_level(self, tool: ToolDefinition, level: CommandPermission) -> Verdict | None:
         """Nobody uses a tool above their level, whatever rules say; None where the level suffices."""

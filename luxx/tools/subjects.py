@@ -21,6 +21,9 @@ MCP_PREFIX = "mcp__"
 _BY_NAME = ("command", "path", "url", "urls")
 """Arguments by whose name it is known how to read them; looked for in this order."""
 
+MOST_PARTS = 40
+"""Of one call; each costs as much as there are rules."""
+
 _LIST = "urls"
 """The argument that is several of a kind; any other list is text."""
 
@@ -74,13 +77,14 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
     if name is None:
         return Subject(kind=SubjectKind.TEXT, given="", parts=(Part(text=""),))
     value = arguments.get(name, _default(tool, name))
-    values = cast("list[Any]", value) if isinstance(value, list) and name == _LIST else [value]
-    given = dict.fromkeys(_text(one) for one in values)
+    values = cast("list[Any]", value) if isinstance(value, list) and name == _LIST else [cast(Any, value)]
+    given = list(dict.fromkeys(_text(one) for one in values))
     is_own = not tool.name.startswith(MCP_PREFIX)
-    read = [_read(name, one, workspace, is_own=is_own) for one in given]
+    read = [_read(name, one, workspace, is_own=is_own) for one in given[:MOST_PARTS]]
     if len(read) == 1:
         return read[0]
     problems = [one.problem for one in read if one.problem is not None]
+    problems += [f"it has more than {MOST_PARTS} parts"] if len(given) > MOST_PARTS else []
     usual = {one.usual for one in read}
     return Subject(
         kind=_kind(name),

@@ -6,6 +6,7 @@ from typing import Any, Protocol, assert_never
 import msgspec
 import structlog
 from sqlalchemy import Select, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -120,15 +121,19 @@ class QuestionService:
         return view
 
     async def answer_covered(self, user_id: int) -> None:
-        """Answers those open permissions of the user's runs that a rule allows now."""
-        asked = await self._store.read(lambda session: open_permissions(session, user_id))
-        found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
-        if not found:
-            return
+        """Answers those open permissions of the user's runs that a rule allows now.
+
+        What brought the rule has been done by then: where this fails, the questions stay open.
+        """
         try:
+            asked = await self._store.read(lambda session: open_permissions(session, user_id))
+            found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
+            if not found:
+                return
             settled = await self._store.write(lambda session: settle_covered(session, user_id, found))
-        except Conflict:
-            return  # Somebody was quicker with one that came just now; it may be looked at anew.
+        except (Conflict, SQLAlchemyError):
+            logger.exception("covered_questions_stay_open", user_id=user_id)
+            return
         self._go_on(user_id, settled)
 
     async def answer_due(self) -> None:

@@ -35,9 +35,9 @@ _NAMES_VARIABLES = frozenset({"printf", "test", "["})
 """Of these, an option names a variable, whose index the shell runs."""
 
 _GIT_TAKES_ONE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"})
-_GIT_RUNS = ("-c", "--config-env", "--exec-path", "--output", "--upload-pack", "--receive-pack", "--exec",
-             "--ext-diff", "--open-files-in-pager")  # fmt: skip
-
+_GIT_RUNS_BEFORE = ("-c", "--config-env", "--exec-path")
+_GIT_RUNS = ("--output", "--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--open-files-in-pager")
+"""Options before its subcommand, and behind it, where they may be cut short."""
 
 _KNOWN = {
     "cargo": {"check", "fmt", "metadata", "tree"},
@@ -75,7 +75,7 @@ def beyond_itself(words: Words) -> str | None:
         return f"{name} runs what it is given" if _FIND_RUNS & set(words) else None
     if name in _NAMES_VARIABLES and any(word.startswith(("-v", "-R")) for word in words[1:]):
         return f"{name} is given the name of a variable"
-    if name == "git" and any(_is_option(word, _GIT_RUNS) for word in words[1:]):
+    if name == "git" and _is_git_beyond_itself(words):
         return f"{name} runs or writes what it is given"
     return f"{name} runs what it is given" if runs_others(words) else None
 
@@ -86,10 +86,7 @@ def forms(words: Words) -> tuple[str, ...]:
     plain = (program(words), *words[1:])
     if runs_others(words):
         plain = tuple(word.rpartition("/")[2] or word for word in words)
-    rest = plain[1:] if plain[:1] == ("git",) else ()
-    while rest and rest[0].startswith("-"):
-        rest = rest[2 if rest[0] in _GIT_TAKES_ONE else 1 :]
-    bare = ("git", *rest) if plain[:1] == ("git",) else plain
+    bare = ("git", *_behind_options(plain[1:])) if plain[:1] == ("git",) else plain
     return tuple(dict.fromkeys(joined(each) for each in (words, plain, bare)))
 
 
@@ -122,5 +119,17 @@ def given_to_shell(words: Words) -> str | None:
     return None
 
 
-def _is_option(word: str, options: tuple[str, ...]) -> bool:
-    return any(word == option or word.startswith(f"{option}=") for option in options)
+def _is_git_beyond_itself(words: Words) -> bool:
+    rest = _behind_options(words[1:])
+    before = words[1 : len(words) - len(rest)]
+    return any(word.partition("=")[0] in _GIT_RUNS_BEFORE for word in before) or any(
+        len(name) > len("--e") and any(option.startswith(name) for option in _GIT_RUNS)
+        for name in (word.partition("=")[0] for word in rest)
+    )
+
+
+def _behind_options(words: Words) -> Words:
+    """What stands behind the options that come before a subcommand of git."""
+    while words and words[0].startswith("-"):
+        words = words[2 if words[0] in _GIT_TAKES_ONE else 1 :]
+    return words

@@ -3,6 +3,7 @@
 A subject is a set of parts, and each has to be allowed. What cannot be read for sure says why.
 """
 
+import os
 import posixpath
 import shlex
 from enum import StrEnum
@@ -146,9 +147,10 @@ def _usual_command(given: str, commands: tuple[Words, ...]) -> str:
 def _within(given: str, workspace: PurePath | None) -> str:
     """A whole path that leads into the workspace, as a path within it, just as tools read it."""
     path = PurePosixPath(given)
-    if workspace is None or not path.is_absolute() or not path.is_relative_to(workspace):
+    if workspace is None or not path.is_absolute():
         return given
-    return str(path.relative_to(workspace))
+    root = PurePosixPath(os.path.abspath(workspace))
+    return str(path.relative_to(root)) if path.is_relative_to(root) else given
 
 
 def _path(path: str, given: str) -> Subject:

@@ -278,6 +278,7 @@ class House:
             metrics=self.metrics,
             decision_seconds=config.limits.question_timeout_seconds,
             told=self.notices.told,
+            asked=self._answer_covered_questions,
         )
         self.durable = Durable(
             self.store,
@@ -332,6 +333,9 @@ class House:
 
     async def _answer_due_questions(self) -> None:
         await self.questions.answer_due()
+
+    async def _answer_covered_questions(self, user_id: int) -> None:
+        await self.questions.answer_covered(user_id)
 
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""

@@ -133,7 +133,6 @@ def _require_run(done: Executed) -> None:
         case (
             CallStatus.DONE
             | CallStatus.CACHED
-            | CallStatus.CORRECTED
             | CallStatus.FAILED
             | CallStatus.TIMEOUT
             | CallStatus.CANCELLED

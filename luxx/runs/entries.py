@@ -5,7 +5,7 @@ from msgspec import UNSET
 
 from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH
-from luxx.tools.history import Executed
+from luxx.tools.history import CallStatus, Executed
 from luxx.wire.event import ProcessStep
 from luxx.wire.step import CallOutcome, Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall, ToolResult
@@ -51,10 +51,9 @@ def call_of(step: Step) -> ToolCall:
 def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
     """The entry of the result of a call that was carried out, or refused."""
     entry = answered(call, index, executed.result, executed.duration_ms)
-    try:
+    outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
+    if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):
         outcome = CallOutcome(executed.status.value)
-    except ValueError:
-        outcome = UNSET
     step = msgspec.structs.replace(
         entry.step,
         outcome=outcome,

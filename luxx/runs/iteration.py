@@ -158,7 +158,8 @@ class Iteration:
         refused = self._spending.calls_too_many(state)
         calls = [call for call in open_calls(state) if call not in refused]
         known = self._with_taint(self._known)
-        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call, known)]
+        free = [call for call in calls if not await self._asks_first(call, known)]
+        running = [marked(call, StepStatus.RUNNING) for call in free]
         entries: list[Entry] = [*before, *inherited(state, self._brief.past), *running]
         for index, call in enumerate(refused, len(state.steps)):
             entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
@@ -333,8 +334,8 @@ class Iteration:
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         return await self._executor.execute(call_of(call), self._asker.told(call, context))
 
-    def _asks_first(self, call: Step, context: ToolContext) -> bool:
-        return self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
+    async def _asks_first(self, call: Step, context: ToolContext) -> bool:
+        return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
 
     def _with_taint(self, context: ToolContext) -> ToolContext:
         by = tainted_by(self._log.state, self._brief.past)
@@ -343,7 +344,7 @@ class Iteration:
     async def _mark_late(self, context: ToolContext) -> None:
         """Logs those calls as running that would have asked by the rules of before, and do not any more."""
         pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
-        late = [call for call in pending if not self._asks_first(call, context)]
+        late = [call for call in pending if not await self._asks_first(call, context)]
         if late:
             await self._log.append([marked(call, StepStatus.RUNNING) for call in late])
 

@@ -4,6 +4,7 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import assert_never
 
@@ -62,7 +63,14 @@ LAST_ITERATION = (
 )
 BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
 
+Asked = Callable[[int], Awaitable[None]]
+"""Is told whose run has begun to wait for a person: a rule may have come that allows what it asks."""
+
 logger = structlog.get_logger()
+
+
+async def nobody_asks(user_id: int) -> None:
+    """The `asked` of a loop whose questions nothing but a person answers."""
 
 
 class ChatLoop:
@@ -81,7 +89,9 @@ class ChatLoop:
         metrics: Metrics,
         told: Told,
         decision_seconds: int = 0,
+        asked: Asked = nobody_asks,
     ) -> None:
+        self._asked = asked
         self._told = told
         self._limits = limits
         self._store = store
@@ -131,6 +141,8 @@ class ChatLoop:
                     await wall_time.keep()
             if turn.status:
                 ended(turn.status, turn.usage or turn.log.state.usage)
+        if not turn.status and decide(turn.log.state) == Next.WAIT:
+            await self._asked(brief.user_id)
 
     def _wall_time(self, brief: ChatBrief, signal: CancelSignal) -> WallTime:
         return WallTime(

@@ -1,10 +1,12 @@
 """Questions as their person uses them: see them, answer one. And what happens when nobody does in time."""
 
+import asyncio
 from typing import Any, Protocol, assert_never
 
 import msgspec
 import structlog
 from sqlalchemy import Select, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -13,7 +15,7 @@ from luxx.runs.approvals import answer_to, check_permission, wrong
 from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
-from luxx.runs.questions_covered import keep_rule, settle_covered
+from luxx.runs.questions_covered import covered, keep_rule, open_permissions, settle_covered
 from luxx.runs.questions_rows import (
     DUE_AT_ONCE,
     QuestionRow,
@@ -98,7 +100,7 @@ class QuestionService:
         Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, list[Settled]]:
+        def work(session: Session) -> tuple[QuestionView, Settled, bool]:
             if given.answer == Permission.ALWAYS:
                 take_turn(session.connection(), caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
@@ -108,17 +110,31 @@ class QuestionService:
             is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
             if is_rule:
                 keep_rule(session, caller, self._executor, question, answered)
-            settled = [settle(session.connection(), row, answered)]
-            if is_rule:
-                session.expire_all()
-                settled += settle_covered(session, caller, self._executor)
+            settled = settle(session.connection(), row, answered)
             session.refresh(row)
-            return question_view(row, run.subject_id), settled
+            return question_view(row, run.subject_id), settled, is_rule
 
-        view, all_settled = await self._store.write(work)
-        for settled in all_settled:
-            await self._go_on(caller.user_id, settled)
+        view, settled, is_rule = await self._store.write(work)
+        self._go_on(caller.user_id, [settled])
+        if is_rule:
+            await self.answer_covered(caller.user_id)
         return view
+
+    async def answer_covered(self, user_id: int) -> None:
+        """Answers those open permissions of the user's runs that a rule allows now.
+
+        What brought the rule has been done by then: where this fails, the questions stay open.
+        """
+        try:
+            asked = await self._store.read(lambda session: open_permissions(session, user_id))
+            found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
+            if not found:
+                return
+            settled = await self._store.write(lambda session: settle_covered(session, user_id, found))
+        except (Conflict, SQLAlchemyError):
+            logger.exception("covered_questions_stay_open", user_id=user_id)
+            return
+        self._go_on(user_id, settled)
 
     async def answer_due(self) -> None:
         """Gives those questions their recommended option whose time is over; any process may do it."""
@@ -139,13 +155,14 @@ class QuestionService:
             return False
         user_id, settled = found
         logger.info("question_timed_out", run_id=settled.run_id)
-        await self._go_on(user_id, settled)
+        self._go_on(user_id, [settled])
         return True
 
-    async def _go_on(self, user_id: int, settled: Settled) -> None:
-        self._hub.tell(settled.run_id, settled.seq)
-        self._told(settled.run_id, user_id)
-        if settled.is_last:
+    def _go_on(self, user_id: int, all_settled: list[Settled]) -> None:
+        for settled in all_settled:
+            self._hub.tell(settled.run_id, settled.seq)
+            self._told(settled.run_id, user_id)
+        if any(settled.is_last for settled in all_settled):
             self._engine.wake()
 
     def _checked(

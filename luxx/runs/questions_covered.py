@@ -1,16 +1,20 @@
 """The answer "always": the rule that it makes, and the open questions that need no answer any more for it.
 
-All in the transaction of the answer. Runs are locked in the order of their ids, after the rules.
+What is covered is judged outside of any transaction, and what still stands of it then is settled. Whoever
+makes a rule looks at the open questions after that, and whoever has put a question looks at the rules after
+that: so one of them sees the other's. Runs are locked in the order of their ids.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.service import user_as_caller
+from luxx.errors import LuxxError
 from luxx.runs.approvals import bound, may_be_rule, wrong
 from luxx.runs.binding import rules_for
 from luxx.runs.models import RunEventRow, RunRow
@@ -37,10 +41,19 @@ _locked = (
     .order_by(_runs.c.id)
     .with_for_update()
 )
-_tainted = select(_events.c.data).where(
-    _events.c.run_id == bindparam("run_id"), _events.c.type == str(Tainted.__struct_config__.tag)
+_tainted = select(_events.c.run_id, _events.c.data).where(
+    _events.c.run_id.in_(bindparam("run_ids", expanding=True)),
+    _events.c.type == str(Tainted.__struct_config__.tag),
 )
 _taint = msgspec.json.Decoder(Tainted)
+
+
+class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
+    """A question that waits for its person, with what binds its call now."""
+
+    id: str
+    question: Question
+    context: ToolContext
 
 
 def keep_rule(
@@ -52,61 +65,92 @@ def keep_rule(
     usual = _usual(executor, question, answer)
     append(connection, owner, Rule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW))
     record_change(session, caller, owner, len(read_list(connection, owner)))
-    connection.execute(_locked, {"user_id": caller.user_id}).all()
 
 
-def settle_covered(session: Session, caller: Caller, executor: ToolExecutor) -> list[Settled]:
-    """Answers those open permissions of the user's runs that a rule allows now."""
-    query = (
+def open_permissions(session: Session, user_id: int) -> list[OpenPermission]:
+    """The permissions that the user's waiting runs ask for."""
+    try:
+        caller = user_as_caller(session.connection(), user_id)
+    except LuxxError:
+        return []
+    rows = session.execute(
         select(QuestionRow, RunRow.subject_id)
         .join(RunRow, RunRow.id == QuestionRow.run_id)
         .where(
-            QuestionRow.user_id == caller.user_id,
+            QuestionRow.user_id == user_id,
             QuestionRow.status == QuestionStatus.OPEN.value,
             QuestionRow.kind == QuestionKind.PERMISSION.value,
             RunRow.status == RunStatus.WAITING.value,
         )
         .order_by(QuestionRow.run_id, QuestionRow.id)
         .limit(MOST_AT_ONCE)
-    )
-    rows = [(row, subject_id) for row, subject_id in session.execute(query)]
-    return list(_settled(session.connection(), caller, executor, rows))
+    ).all()
+    connection = session.connection()
+    run_ids = sorted({row.run_id for row, _ in rows})
+    events = connection.execute(_tainted, {"run_ids": run_ids})
+    taints = {run_id: _taint.decode(data).by for run_id, data in events}
+    subjects = {subject_id for _, subject_id in rows}
+    rules = {subject_id: rules_for(connection, caller, subject_id) for subject_id in subjects}
+    return [
+        OpenPermission(
+            id=row.id,
+            question=question_of(row),
+            context=ToolContext(
+                user_id=user_id,
+                username=caller.username,
+                user_permission_level=caller.permission_level,
+                run_id=row.run_id,
+                tenant_id=caller.tenant_id,
+                rules=rules[subject_id],
+                tainted_by=taints.get(row.run_id),
+            ),
+        )
+        for row, subject_id in rows
+    ]
 
 
-def _settled(
-    connection: Connection, caller: Caller, executor: ToolExecutor, rows: list[tuple[QuestionRow, str]]
-) -> Iterator[Settled]:
-    for row, subject_id in rows:
-        question = question_of(row)
-        if _is_allowed(connection, caller, executor, question, row.run_id, subject_id):
-            answered = QuestionAnswered(
-                question_id=row.id, answer=Permission.ALWAYS.value, answered_by=AnsweredBy.RULE
-            )
-            yield settle(connection, row, bound(row.run_id, question, answered))
+def covered(executor: ToolExecutor, asked: Sequence[OpenPermission]) -> list[str]:
+    """The ids of those that a rule allows. Reads nothing; it may take a while."""
+    known: dict[tuple[Any, ...], bool] = {}
+    found: list[str] = []
+    for one in asked:
+        question, context = one.question, one.context
+        key = (question.tool, question.arguments, context.rules, context.tainted_by)
+        if key not in known:
+            known[key] = _is_allowed(executor, question, context)
+        found += [one.id] if known[key] else []
+    return found
 
 
-def _is_allowed(
-    connection: Connection,
-    caller: Caller,
-    executor: ToolExecutor,
-    question: Question,
-    run_id: str,
-    subject_id: str,
-) -> bool:
+def settle_covered(session: Session, user_id: int, question_ids: Sequence[str]) -> list[Settled]:
+    """Answers those of these questions that are still open."""
+    connection = session.connection()
+    connection.execute(_locked, {"user_id": user_id}).all()
+    rows = session.scalars(
+        select(QuestionRow)
+        .join(RunRow, RunRow.id == QuestionRow.run_id)
+        .where(
+            QuestionRow.id.in_(question_ids),
+            QuestionRow.user_id == user_id,
+            QuestionRow.status == QuestionStatus.OPEN.value,
+            RunRow.status == RunStatus.WAITING.value,
+        )
+        .order_by(QuestionRow.run_id, QuestionRow.id)
+    ).all()
+    settled: list[Settled] = []
+    for row in rows:
+        answered = QuestionAnswered(
+            question_id=row.id, answer=Permission.ALWAYS.value, answered_by=AnsweredBy.RULE
+        )
+        settled.append(settle(connection, row, bound(row.run_id, question_of(row), answered)))
+    return settled
+
+
+def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext) -> bool:
     tool = executor.registry.get(str(question.tool))
     arguments = _arguments(question)
     if tool is None or arguments is None:
         return False
-    tainted = connection.execute(_tainted, {"run_id": run_id}).scalar()
-    context = ToolContext(
-        user_id=caller.user_id,
-        username=caller.username,
-        user_permission_level=caller.permission_level,
-        run_id=run_id,
-        tenant_id=caller.tenant_id,
-        rules=rules_for(connection, caller, subject_id),
-        tainted_by=None if tainted is None else _taint.decode(tainted).by,
-    )
     verdict = executor.judge.verdict(tool, arguments, context)
     return verdict.action == RuleAction.ALLOW and verdict.decided_by == DecidedBy.RULE
 

@@ -32,4 +32,5 @@ def brought(state: ChatState, results: Sequence[Executed]) -> list[Entry]:
 
 def _before(past: Sequence[PastMessage]) -> str | None:
     untrusted = (step for message in past for step in message.steps if step.is_untrusted is True)
-    return next((str(step.name) for step in untrusted), None)
+    first = next(untrusted, None)
+    return None if first is None else first.name or "an earlier call"

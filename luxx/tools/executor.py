@@ -19,6 +19,7 @@ from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall
+from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_output, fit
 from luxx.tools.permission import Judge, Verdict, brings_untrusted
@@ -33,8 +34,6 @@ _MAX_PARALLEL = 32
 # How long a cancelled asynchronous tool may take to clean up before it is left alone.
 _GRACE_SECONDS = 1.0
 READ_RESULT_TOOL = "result_read"
-# Of arguments that a person changed; the model knows the rest from its own.
-_MOST_TOLD = 4000
 
 OnRefused = Callable[[ToolContext, str, Verdict], Awaitable[None]]
 """Is told of each call of this tool that was refused by its user's level or by a rule."""
@@ -60,6 +59,7 @@ class _Stopped(Exception):
         self.problems = problems or {}
         self.verdict = verdict
         self.note: str | None = None
+        self.is_corrected = False
 
 
 class _Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +69,7 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True):
     output: CutOutput
     problems: dict[str, str] = {}
     note: str | None = None
+    is_corrected: bool = False
     is_untrusted: bool = False
 
 
@@ -112,7 +113,13 @@ class ToolExecutor:
             ended = await self._carry_out(call, context)
         except _Stopped as stop:
             output = CutOutput(result=ToolResult.fail(stop.words))
-            ended = _Ended(status=stop.status, output=output, problems=stop.problems, note=stop.note)
+            ended = _Ended(
+                status=stop.status,
+                output=output,
+                problems=stop.problems,
+                note=stop.note,
+                is_corrected=stop.is_corrected,
+            )
             if stop.verdict is not None:
                 await self._on_refused(context, call.name, stop.verdict)
         except NeedsAnswer:
@@ -131,6 +138,7 @@ class ToolExecutor:
             full_output=ended.output.full,
             problems=ended.problems,
             note=ended.note,
+            is_corrected=ended.is_corrected,
             is_untrusted=ended.is_untrusted,
         )
 
@@ -139,7 +147,7 @@ class ToolExecutor:
         if self._on_call is not None:
             self._on_call(record)
 
-    def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
+    async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a person before it does anything."""
         tool = self.registry.get(call.name)
         if tool is None or tool.only_asks:
@@ -148,7 +156,7 @@ class ToolExecutor:
             arguments = _read_arguments(call.arguments)
         except _Stopped:
             return False
-        return self.judge.verdict(tool, arguments, context).action == RuleAction.ASK
+        return (await self.judge.considered(tool, arguments, context)).action == RuleAction.ASK
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
         """One after the other."""
@@ -210,15 +218,19 @@ class ToolExecutor:
     async def _carry_out(self, call: ToolCall, context: ToolContext) -> _Ended:
         tool, arguments = self._admit(call, context)
         approved = await self._permitted(tool, arguments, context)
-        note = _note_of(approved)
+        note = note_of(approved)
         try:
             status, output = await self._answer(tool, approved.arguments, call, context)
         except _Stopped as stop:
-            stop.note = note
+            stop.note, stop.is_corrected = note, approved.is_edited
             raise
-        if approved.is_edited and status != CallStatus.FAILED:
-            status = CallStatus.CORRECTED
-        return _Ended(status=status, output=output, note=note, is_untrusted=brings_untrusted(tool))
+        return _Ended(
+            status=status,
+            output=output,
+            note=note,
+            is_corrected=approved.is_edited,
+            is_untrusted=brings_untrusted(tool),
+        )
 
     async def _answer(
         self, tool: ToolDefinition, arguments: dict[str, Any], call: ToolCall, context: ToolContext
@@ -258,7 +270,7 @@ class ToolExecutor:
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> Approved:
         """The call as it may be made: as the model wants it, or as a person changed it."""
-        verdict = self._not_denied(tool, arguments, context)
+        verdict = await self._not_denied(tool, arguments, context)
         try:
             if context.answered is not None:
                 approved = context.answered(arguments)
@@ -273,11 +285,17 @@ class ToolExecutor:
         if approved.is_edited:
             found = self.registry.lookup(tool.name)
             _require_fit(tool, found[1].problems(approved.arguments) if found is not None else {})
-            self._not_denied(tool, approved.arguments, context)
+            try:
+                await self._not_denied(tool, approved.arguments, context)
+            except _Stopped as stop:
+                stop.note = note_of_denied(approved)
+                raise
         return approved
 
-    def _not_denied(self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext) -> Verdict:
-        verdict = self.judge.verdict(tool, arguments, context)
+    async def _not_denied(
+        self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+    ) -> Verdict:
+        verdict = await self.judge.considered(tool, arguments, context)
         if verdict.action == RuleAction.DENY:
             words = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
             raise _Stopped(CallStatus.DENIED, words, verdict=verdict)
@@ -351,18 +369,6 @@ async def _cancel(tasks: set["asyncio.Task[Any]"]) -> None:
         task.cancel()
     if running:
         await asyncio.wait(running, timeout=_GRACE_SECONDS)
-
-
-def _note_of(approved: Approved) -> str | None:
-    """What the model has to know of a person's part in its call."""
-    said = "" if approved.note is None else f" They say: {approved.note}"
-    if approved.is_edited:
-        changed = msgspec.json.encode(approved.arguments).decode()
-        return (
-            "The person whom you work for changed the arguments before this call was made; it was made with "
-            f"{changed[:_MOST_TOLD]} and this is its result.{said}"
-        )
-    return f"The person whom you work for allowed this call.{said}" if said else None
 
 
 def _require_fit(tool: ToolDefinition, problems: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ _MAX_RECORDS = 1000
 
 
 class CallStatus(StrEnum):
-    """`denied`: by level or rule; `rejected`: by a person; `corrected`: done as a person changed it."""
+    """`denied`: by level or rule; `rejected`: by a person."""
 
     DONE = "done"
     CACHED = "cached"
@@ -21,7 +21,6 @@ class CallStatus(StrEnum):
     INVALID = "invalid"
     DENIED = "denied"
     REJECTED = "rejected"
-    CORRECTED = "corrected"
     UNKNOWN = "unknown"
     CANCELLED = "cancelled"
 
@@ -30,7 +29,8 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     """A call carried out. `full_output` is set where the result was cut.
 
     `problems`: of an invalid call, what is wrong by JSON path. `note`: what the model is told of a person's
-    part in it. `is_untrusted`: strangers wrote what it says.
+    part in it. `is_corrected`: it was made as that person changed it. `is_untrusted`: strangers wrote what
+    it says.
     """
 
     call_id: str
@@ -41,6 +41,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     full_output: str | None = None
     problems: dict[str, str] = {}
     note: str | None = None
+    is_corrected: bool = False
     is_untrusted: bool = False
 
     @property

@@ -7,6 +7,7 @@ A hook after may put another result in the place of the tool's. Answers from the
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from enum import StrEnum
 from typing import Any
 
@@ -88,7 +89,10 @@ class Hooks:
 
 async def _called(hook: Hook, *given: Any) -> Any:
     """What the hook says. Raises ToolFailed, also for a hook that breaks or takes too long."""
+    call, *more = given
     try:
+        # Its own copy: what it does to the arguments changes neither the call nor what others see.
+        given = (msgspec.structs.replace(call, arguments=deepcopy(call.arguments)), *more)
         async with asyncio.timeout(HOOK_SECONDS):
             if inspect.iscoroutinefunction(hook.function):
                 return await hook.function(*given)
@@ -98,5 +102,5 @@ async def _called(hook: Hook, *given: Any) -> Any:
     except TimeoutError as error:
         raise ToolFailed(f"a hook did not finish within {HOOK_SECONDS:g} seconds") from error
     except Exception as error:
-        logger.exception("hook_broke", tool=given[0].tool)
+        logger.exception("hook_broke", tool=call.tool)
         raise ToolFailed(f"a hook broke: {describe(error)}") from error

@@ -3,6 +3,7 @@
 Pure: who asks brings the rules. How a person is asked is the runs' affair.
 """
 
+import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -12,10 +13,12 @@ import msgspec
 from luxx.config import ToolsConfig
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.rules import in_order, is_never, of_tool, ruling
-from luxx.tools.subjects import Part, Subject, SubjectKind, subject_of
+from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_of
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
-MCP_PREFIX = "mcp__"
+_SHORT = 2_000
+_FEW = 20
+"""Characters of arguments and rules with which a verdict takes no more than some milliseconds."""
 
 _RISKS = list(Risk)
 _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
@@ -76,7 +79,7 @@ class Judge:
         refused = self.refusal_of_level(tool, context.user_permission_level)
         if refused is not None:
             return refused
-        subject = subject_of(tool, arguments)
+        subject = subject_of(tool, arguments, context.workspace)
         rules = self._about(tool, context.rules)
         default = self._default(tool, context)
         parts = tuple(
@@ -91,6 +94,15 @@ class Judge:
             parts=parts,
             usual=subject.usual,
         )
+
+    async def considered(
+        self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+    ) -> Verdict:
+        """The verdict; what may take a while is thought over in a thread, while the server goes on."""
+        size = sum(len(str(value)) for value in arguments.values())
+        if size <= _SHORT and len(context.rules) + len(self._own) <= _FEW:
+            return self.verdict(tool, arguments, context)
+        return await asyncio.to_thread(self.verdict, tool, arguments, context)
 
     def refusal_of_level(self, tool: ToolDefinition, level: CommandPermission) -> Verdict | None:
         """Nobody uses a tool above their level, whatever rules say; None where the level suffices."""
@@ -116,6 +128,14 @@ class Judge:
         is_unclear = subject.problem is not None and subject.kind == SubjectKind.COMMAND
         if rule is None and not (found.is_unsure or is_unclear):
             return msgspec.structs.replace(default, text=part.text)
+        if found.is_suspected and rule is not None:
+            return Judged(
+                text=part.text,
+                action=RuleAction.DENY,
+                decided_by=DecidedBy.NOT_UNDERSTOOD,
+                rule=rule,
+                because=f"{subject.problem}, so it may be what {_where(rule)} denies: {_said(rule)}",
+            )
         if rule is None or (rule.action == RuleAction.ALLOW and found.is_unsure):
             return Judged(
                 text=part.text,
@@ -129,7 +149,7 @@ class Judge:
             action=rule.action,
             decided_by=DecidedBy.RULE,
             rule=rule,
-            because=f"{_where(rule)} says: {rule.action} {rule.tool}({rule.pattern})",
+            because=f"{_where(rule)} says: {_said(rule)}",
         )
 
     def _default(self, tool: ToolDefinition, context: ToolContext) -> Judged:
@@ -158,6 +178,10 @@ def _may_be_steered(tool: ToolDefinition) -> bool:
 
 def _decided(action: RuleAction, by: DecidedBy, because: str) -> Judged:
     return Judged(text="", action=action, decided_by=by, rule=None, because=because)
+
+
+def _said(rule: PlacedRule) -> str:
+    return f"{rule.action} {rule.tool}({rule.pattern})"
 
 
 def _where(rule: PlacedRule) -> str:

@@ -110,7 +110,7 @@ class RuleService:
             rules=await self._store.read(work),
             tainted_by=STRANGERS if supposed.is_tainted else None,
         )
-        return self._executor.judge.verdict(tool, supposed.arguments, context)
+        return await self._executor.judge.considered(tool, supposed.arguments, context)
 
     async def _check_scope(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> None:
         has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)

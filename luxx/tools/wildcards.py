@@ -28,9 +28,13 @@ def fits(pattern: str, text: str) -> bool:
     return _compiled(pattern).fullmatch(text) is not None
 
 
-def fits_words(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Word by word; a `*` that stands alone is any number of words, none too."""
-    text = "".join(f"\0{word}" for word in words)
+def joined(words: tuple[str, ...]) -> str:
+    """Words as one text in which they stay apart."""
+    return "".join(f"\0{word}" for word in words)
+
+
+def fits_words(pattern: tuple[str, ...], text: str) -> bool:
+    """Word by word, of words that are `joined`; a `*` that stands alone is any number of words, none too."""
     return _compiled_words(pattern).fullmatch(text) is not None
 
 

@@ -7,7 +7,7 @@ from luxx.tools.core import ToolContext, ToolRegistry
 from luxx.tools.history import CallRecord, CallStatus
 from luxx.tools.permission import Verdict
 
-_ANSWERED = frozenset({CallStatus.DONE, CallStatus.CACHED, CallStatus.CORRECTED})
+_ANSWERED = frozenset({CallStatus.DONE, CallStatus.CACHED})
 
 
 class Witness:

@@ -172,9 +172,17 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
         status = StepStatus.INTERRUPTED if step.status in OPEN else step.status
         content = text_of(step.content, losses)
         note = text_of(step.note, losses) if isinstance(step.note, str) else UNSET
+        # Whatever the file says of it: who wrote the file is not known.
+        is_untrusted = True if step.type == StepType.TOOL_RESULT else UNSET
         kept.append(
             msgspec.structs.replace(
-                step, id=step_id(index), index=index, status=status, content=content, note=note
+                step,
+                id=step_id(index),
+                index=index,
+                status=status,
+                content=content,
+                note=note,
+                is_untrusted=is_untrusted,
             )
         )
     return kept

@@ -1,6 +1,7 @@
 """`/permissions`: whose rules are whose, what is a rule, and why a call would be allowed."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from api.belongings import NO_UUID
 from api.person import PASSWORD, Person
 from api.schema import Document
 from api.server import Server
+from luxx.tools.subjects import MOST_PARTS
 
 RULES = "/permissions/rules"
 READS = {"tool": "file_read", "pattern": "docs/*", "action": "allow"}
@@ -145,6 +147,36 @@ def test_what_is_run_by_hand_is_denied_by_rules_and_never_asked_about(admin: Per
         assert admin.ask("POST", "/tools/python_eval/execute", json=body).status_code == status
     admin.good("PUT", RULES, json=[{"tool": "python_eval", "pattern": "2*", "action": "deny"}])
     admin.good("POST", "/tools/python_eval/execute", json=body)
+
+
+def test_what_may_be_what_the_tenant_denies_is_not_done_by_hand_either(admin: Person, anna: Person) -> None:
+    rule = {"tool": "file_read", "pattern": "secret/*", "action": "deny"}
+    admin.good("PUT", f"{RULES}?scope=tenant", json=[rule])
+    body = {"arguments": {"path": "/somewhere/secret/a"}}
+    refused = anna.bad("POST", "/tools/file_read/execute", 403, json=body)
+    assert "not a path within the workspace, so it may be what the tenant's rule 1 denies" in refused["error"]
+    anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "docs/a"}})
+
+
+def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: Person) -> None:
+    project = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    many = [{"tool": "*", "pattern": f"?*a*{number}*x", "action": "deny"} for number in range(200)]
+    anna.good("PUT", RULES, json=many)
+    anna.good("PUT", f"{RULES}?scope=project&id={project}", json=many)
+    began = time.monotonic()
+    for tool, arguments in (
+        ("file_read", {"path": ["/a"] * 600}),
+        ("batch_fetch", {"urls": [f"x{number}" for number in range(600)]}),
+    ):
+        found = explained(anna, tool, arguments, project_id=project)
+        assert len(found["parts"]) <= MOST_PARTS
+    assert time.monotonic() - began < 3
+
+
+def test_all_that_reaches_strangers_asks_in_a_tainted_run(anna: Person) -> None:
+    for tool in ("web_search", "web_fetch", "batch_fetch"):
+        assert explained(anna, tool)["action"] == "allow"
+        assert explained(anna, tool, tainted="true")["decided_by"] == "taint"
 
 
 def test_the_explanation_names_the_rule_or_what_decides_without_one(anna: Person, admin: Person) -> None:

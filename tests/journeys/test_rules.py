@@ -70,6 +70,26 @@ def test_always_makes_a_rule_and_settles_the_asks_of_other_runs_that_it_covers(
     travel(journey())
 
 
+def test_a_rule_made_just_before_the_question_was_put_answers_it(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        async with Desk() as desk, Person(server.url) as ann:
+            async with ScriptedProvider(asks(visit(desk, "slow", "visit_once"), visit(desk, "b"))) as model:
+                run = await ann.begin(await ann.conversation(model.url))
+                slow = await desk.visited()
+                # It has been judged by now, and is asked about once the other call has ended.
+                await set_rules(ann, "allow visit_risky(*)")
+                slow.answer("done")
+                (await desk.visited(2)).answer("done")
+                await ann.see(run["id"])
+                (settled,) = (await ann.get(f"/runs/{run['id']}/questions"))["items"]
+                assert (settled["status"], settled["answered_by"]) == ("answered", "rule")
+            await set_rules(ann)
+
+    travel(journey())
+
+
 @pytest.mark.parametrize("more", [{}, {"key": "changed"}], ids=["rejected", "changed"])
 def test_what_a_person_said_of_a_call_counts_more_than_always_said_of_another(
     server: LuxxServer, travel: Traveller, more: Json

@@ -1,8 +1,10 @@
 """A command line as rules see it: its simple commands, and whether all of it is understood."""
 
+import time
+
 import pytest
 
-from luxx.tools.command_line import MOST_CHARACTERS, MOST_WORDS, read_command
+from luxx.tools.command_line import MOST_CHARACTERS, MOST_COMMANDS, MOST_WORDS, read_command
 
 UNDERSTOOD: dict[str, list[list[str]]] = {
     "git status": [["git", "status"]],
@@ -18,7 +20,13 @@ UNDERSTOOD: dict[str, list[list[str]]] = {
     "\\rm x": [["rm", "x"]],
     "git log 2>&1": [["git", "log"]],
     "git log > /dev/null": [["git", "log"]],
+    "git log -c --oneline": [["git", "log", "-c", "--oneline"]],
     "git show HEAD~1": [["git", "show", "HEAD~1"]],
+    "git log >/dev/null 2>&1 | wc": [["git", "log"], ["wc"]],
+    "kill 2 >/dev/null": [["kill", "2"]],
+    "{ ls; } 2>&1 && ! true": [["ls"], ["true"]],
+    "a; a; b; a": [["a"], ["b"]],
+    "find . -name 1 >&2": [["find", ".", "-name", "1"]],
     "bash -c 'rm x'": [["bash", "-c", "rm x"], ["rm", "x"]],
     "sh -c \"bash -c 'rm x'\"": [["sh", "-c", "bash -c 'rm x'"], ["bash", "-c", "rm x"], ["rm", "x"]],
     "": [],
@@ -66,6 +74,27 @@ NOT_UNDERSTOOD: dict[str, list[str]] = {
     "bash -c 'rm x' y": ["bash", "rm"],
     "eval 'rm x'": ["eval", "rm"],
     ". x.sh": ["."],
+    "timeout 5 bash -c 'rm x'": ["timeout", "rm"],
+    "xargs sh -c 'rm x'": ["xargs", "rm"],
+    "trap 'rm x' EXIT": ["trap", "rm"],
+    "env -S'rm x'": ["env", "-Srm", "rm"],
+    "bash -c -- 'rm x'": ["bash", "--", "rm"],
+    "let 'x[$(rm y)]=1'": ["let", "rm"],
+    "printf -v 'a[$(rm x)]' y": ["printf"],
+    "test -v 'a[$(rm y)]'": ["test"],
+    "mapfile -C rm -c 1": ["mapfile"],
+    "hash -p /bin/rm git\ngit x": ["hash", "git"],
+    "alias ll=rm\nll x": ["alias", "ll"],
+    "prlimit rm": ["prlimit"],
+    "/lib64/ld-linux-x86-64.so.2 /bin/rm x": ["/lib64/ld-linux-x86-64.so.2"],
+    "find . -fprint0 .bashrc": ["find"],
+    "git log --output=x": ["git"],
+    "git diff --outp x": ["git"],
+    "git -c alias.x='!rm' x": ["git"],
+    "git log > 1 /dev/null": ["git"],
+    "git log >&{ /dev/null": ["git"],
+    "kill >&2 1": ["kill"],
+    "git log 2>&1x": ["git"],
     'git "sta': ["git"],
     "git status; ; rm": ["git", "rm"],
     "(" * 400: [],
@@ -81,6 +110,30 @@ def test_what_is_not_surely_understood_is_said_so_with_what_was_seen_in_it(text:
     line = read_command(text)
     assert line.problem
     assert [words[0] for words in line.commands if words] == NOT_UNDERSTOOD[text]
+
+
+def test_no_depth_makes_reading_slow() -> None:
+    deep = {
+        "a $(": ")",
+        "eval $(": ")",
+        'sh -c "$(': ')"',
+        ">$(a ": ")",
+        "a >$(": ")",
+        "`a ": "",
+        "if a; then ": "",
+        "xargs 'b c' ": "",
+    }
+    began = time.monotonic()
+    for begin, end in deep.items():
+        count = MOST_CHARACTERS // len(begin + end)
+        assert read_command(begin * count + end * count).problem
+    assert time.monotonic() - began < 5
+
+
+def test_a_line_of_very_many_commands_is_not_understood() -> None:
+    line = read_command(";".join(f"a{number}" for number in range(MOST_COMMANDS + 1)))
+    assert line.problem == f"it has more than {MOST_COMMANDS} commands"
+    assert len(line.commands) == MOST_COMMANDS
 
 
 def test_a_very_long_list_of_words_is_cut_and_not_understood() -> None:

@@ -69,6 +69,23 @@ def test_a_hook_before_refuses_a_call_which_is_then_not_made(context_of: Any, ca
     assert (done.result.error, ran) == ("say was not run: not on a Sunday", [])
 
 
+def test_a_hook_before_changes_neither_the_call_nor_what_the_next_one_sees(
+    context_of: Any, call: Any
+) -> None:
+    seen: list[int] = []
+
+    @before_tool()
+    def change(hooked: HookedCall) -> None:
+        hooked.arguments["n"] = 3
+
+    @before_tool()
+    def look(hooked: HookedCall) -> None:
+        seen.append(hooked.arguments["n"])
+
+    done, ran = run(context_of, call, change, look)
+    assert (done.result.data, ran, seen) == (20, [2], [2])
+
+
 def test_a_hook_after_gives_another_result_or_withholds_it(context_of: Any, call: Any) -> None:
     @after_tool()
     async def double(hooked: HookedCall, result: ToolResult) -> int:

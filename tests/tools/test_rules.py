@@ -1,6 +1,7 @@
 """Which rule decides: the last that matches, by the order of scopes, and never more than is surely meant."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ def judged(rules: list[str] | Lists, given: Any, name: str = "shell_execute", **
         user_permission_level=CommandPermission.ADMIN,
         rules=rules_of(lists),
         tainted_by=more.pop("tainted_by", None),
+        workspace=more.pop("workspace", None),
     )
     is_sandboxed = more.pop("is_sandboxed", True)
     own = [
@@ -85,6 +87,22 @@ SHELL: list[tuple[list[str], str, str]] = [
     (["deny rm *"], "find . -exec rm {} +", "deny"),
     (["deny rm *"], "bash -c 'rm x'", "deny"),
     (["deny rm *"], "git rm x", "ask"),
+    (["deny rm *"], "timeout 5 bash -c 'rm -rf x'", "deny"),
+    (["deny rm *"], "env -S 'rm -rf x'", "deny"),
+    (["deny rm *"], "su -c 'rm x'", "deny"),
+    (["deny rm *"], "ssh-agent rm x", "deny"),
+    (["deny rm *"], "start-stop-daemon --exec /bin/rm", "deny"),
+    (["allow *", "deny rm *"], "printf -v 'a[$(rm x)]' y", "ask"),
+    (["allow printf *"], "printf -v 'a[$(rm x)]' y", "ask"),
+    (["allow find *"], "find . -fprint0 .bashrc", "ask"),
+    (["allow git log *"], "git log > 1 /dev/null", "ask"),
+    (["allow git *", "ask git push *"], "git -C . push", "ask"),
+    (["allow git *", "ask git push *"], "git --no-pager log", "allow"),
+    (["allow git diff *"], "git diff --output=f", "ask"),
+    (["allow *", "deny =rm -rf docs"], "/bin/rm -rf docs", "deny"),
+    (["allow *", "deny =rm -rf docs"], "rm  -rf 'docs'", "deny"),
+    (["allow *", "deny =rm -rf docs"], "rm -rf docs2", "allow"),
+    (["allow *", "deny =git push"], "timeout 9 git push", "deny"),
     (["allow *"], "anything $(at all)", "allow"),
     (["allow *", "deny rm *"], "anything $(at all)", "ask"),
     (["allow *", "deny rm *"], "anything at all", "allow"),
@@ -114,6 +132,8 @@ OTHERS: list[tuple[str, list[str], Any, str]] = [
     ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "docs/../secret/a", "deny"),
     ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "secret", "deny"),
     ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "/ws/secret/a", "ask"),
+    ("file_write", ["deny file_write(=./a.txt)"], "a.txt", "deny"),
+    ("file_write", ["deny file_write(=a.txt)"], "./a.txt", "deny"),
     ("file_write", ["deny file_*(*)"], "a", "deny"),
     ("file_write", ["deny file_?rite(*)"], "a", "deny"),
     ("file_write", ["deny file_read(*)"], "a", "allow"),
@@ -127,6 +147,22 @@ OTHERS: list[tuple[str, list[str], Any, str]] = [
     ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(*.a.org/*)"], "http://x.a.org/y", "allow"),
     ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://*.a.org/*)"], "https://b\\.a.org/", "ask"),
     ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://*.a.org/*)"], "https://b#.a.org/", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/../x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/%2e%2e/x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/%2E./x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/..%2fx", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/b?c=/../d", "allow"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/%6dy/b", "allow"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/%6Eo/x", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/%6Eo/*)"], "https://a.org/no/x", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/no", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/no?x=1", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/now", "allow"),
+    ("web_fetch", ["deny web_fetch(=https://a.org/no)"], "https://A.org./%6eo", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://1572395042/", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://0x5db8d822/x", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://[::ffff:93.184.216.34]/", "deny"),
+    ("web_fetch", ["deny web_fetch(*://1572395042/*)"], "http://93.184.216.34/", "deny"),
     ("web_fetch", ["deny web_fetch(*evil*)"], "https://ok.org/evil", "deny"),
     ("batch_fetch", ["deny batch_fetch(https://b.org/*)"], ["https://a.org/", "https://b.org/"], "deny"),
     ("batch_fetch", ["ask *(*)", "allow batch_fetch(https://a.org/*)"], ["https://a.org/"] * 2, "allow"),
@@ -135,6 +171,8 @@ OTHERS: list[tuple[str, list[str], Any, str]] = [
     ("mcp__a_b__c", ["deny mcp__*(*)"], "x", "deny"),
     ("say", ["deny say(*secret*)"], "a\nsecret\nb", "deny"),
     ("say", ["deny say(12)"], 12, "deny"),
+    ("say", ["ask say(*)", "allow say(docs/*)"], "docs/../secret", "ask"),
+    ("say", ["deny say(secret/*)"], "docs/../secret/a", "deny"),
 ]
 
 
@@ -152,7 +190,11 @@ SCOPES: list[tuple[Lists, str, str, str]] = [
     ({TENANT: ["deny git *"], USER: ["allow *"]}, "git x", "deny", "tenant"),
     ({TENANT: ["deny git *", "allow git status *"], USER: []}, "git status", "allow", "tenant"),
     ({TENANT: ["allow *"], USER: ["deny git *"], PROJECT: ["allow git *"]}, "git x", "allow", "project"),
-    ({TENANT: ["deny rm *"], USER: ["allow *"]}, "echo $(x)", "ask", ""),
+    ({TENANT: ["deny rm *"], USER: ["allow *"]}, "echo $(x)", "deny", "tenant"),
+    ({TENANT: ["deny rm *"], USER: ["allow *"]}, "X=rm; $X -rf y", "deny", "tenant"),
+    ({TENANT: ["deny rm *", "allow =echo $HOME"], USER: ["ask *"]}, "echo $HOME", "ask", "user"),
+    ({TENANT: ["ask rm *"], USER: ["allow *"]}, "echo $(x)", "allow", "user"),
+    ({USER: ["deny rm *", "allow git *"]}, "echo $(x)", "ask", ""),
 ]
 
 
@@ -181,6 +223,26 @@ def test_a_tool_that_is_denied_whatever_it_is_given_is_not_offered() -> None:
     assert offered({USER: ["deny *", "allow git *"]})
     assert offered({USER: ["deny git *"]})
     assert not offered({TENANT: ["deny *"], USER: ["allow *"]})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://a.org/x/../no/x", "https://a.org/./no/x", "https://a.org//no/x", "https://b@a.org/no/x"],
+)
+def test_an_address_that_may_be_what_the_tenant_denies_is_denied(url: str) -> None:
+    verdict = judged({TENANT: ["deny web_fetch(https://a.org/no/*)"]}, url, "web_fetch")
+    assert (verdict.action, verdict.decided_by) == ("deny", DecidedBy.NOT_UNDERSTOOD)
+    assert "the tenant's rule 1" in verdict.because
+
+
+def test_a_whole_path_into_the_workspace_is_the_path_within_it() -> None:
+    def of(path: str, *rules: str) -> str:
+        return judged({TENANT: list(rules)}, path, "file_write", workspace=Path("/ws")).action
+
+    assert of("/ws/secret/a", "deny file_write(secret/*)") == "deny"
+    assert of("/ws/docs/a", "deny file_write(secret/*)") == "allow"
+    assert of("/ws2/docs/a", "deny file_write(secret/*)") == "deny"
+    assert of("/ws/x/../secret/a", "ask file_write(secret/*)") == "ask"
 
 
 DEFAULTS: list[tuple[dict[str, Any], str, DecidedBy]] = [
@@ -220,11 +282,19 @@ USUAL: list[tuple[str, Any, str]] = [
     ("shell_execute", "git status --short", "git status *"),
     ("shell_execute", "git", "=git"),
     ("shell_execute", "rm -rf /", "=rm -rf /"),
+    ("shell_execute", "rm build", "=rm build"),
+    ("shell_execute", "curl example", "=curl example"),
+    ("shell_execute", "python train", "=python train"),
+    ("shell_execute", "docker run ubuntu", "=docker run ubuntu"),
+    ("shell_execute", "npm run build", "=npm run build"),
+    ("shell_execute", "git config x", "=git config x"),
+    ("shell_execute", "git push", "=git push"),
     ("shell_execute", "git status; ls", "=git status; ls"),
     ("shell_execute", "echo $HOME", "=echo $HOME"),
     ("file_write", "docs/a/b.md", "docs/a/*"),
     ("file_write", "b.md", "=b.md"),
     ("file_write", "*/b.md", "=*/b.md"),
+    ("file_write", "=docs/b.md", "==docs/b.md"),
     ("web_fetch", "https://a.org/b", "https://a.org/*"),
     ("web_fetch", "https://a.org@b.org/", "=https://a.org@b.org/"),
     ("batch_fetch", ["https://a.org/b", "https://a.org/c"], "https://a.org/*"),
@@ -245,6 +315,9 @@ def test_no_pattern_makes_a_match_slow() -> None:
     began = time.monotonic()
     rules = [f"deny {'* a ' * 18}* b{number}" for number in range(200)]
     assert judged(rules, "xargs " + "a " * 290).action == "ask"
+    many = [f"deny *a*b*c* ?x {number}" for number in range(200)]
+    lists = {TENANT: many, USER: many, PROJECT: many}
+    assert judged(lists, ";".join(f"a{number}" for number in range(40))).action == "ask"
     rules = ["deny say(" + "*a" * 19 + f"b{number})" for number in range(200)]
     assert judged(rules, "a" * 100_000, "say").action == "allow"
     assert time.monotonic() - began < 5

@@ -5,13 +5,15 @@ import queue
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from luxx.config import ToolsConfig
-from luxx.runs.entries import whole_result
+from luxx.errors import ToolFailed
+from luxx.runs.entries import carried_out, whole_result
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.result import reading_tools
 from luxx.tools.core import (
@@ -30,6 +32,7 @@ from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.step import Step, StepType
 from luxx.wire.tool import Risk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
@@ -578,6 +581,28 @@ def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(contex
     assert "ask again for a smaller part" in done.result.data
 
 
+@pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}], ids=["fails", "denied"])
+def test_that_a_person_changed_a_call_is_told_however_it_ends(
+    given: dict[str, Any], context_of: Any, call: Any
+) -> None:
+    def fail(arguments: dict[str, Any], context: ToolContext) -> None:
+        raise ToolFailed("no")
+
+    def as_said(approved: Approved, arguments: dict[str, Any]) -> Approved:
+        return approved
+
+    executor = executor_of(define("act", fail, subject="n"))
+    rule = PlacedRule(tool="act", pattern="2", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
+    answered = partial(as_said, Approved(arguments=given, is_edited=True))
+    context = context_of(answered=answered, rules=(rule,))
+    done = asyncio.run(executor.execute(call("act", {"n": 0}), context))
+    step = carried_out(Step(id="", index=0, type=StepType.TOOL_CALL), 1, done).step
+    assert (done.status, step.outcome) == (
+        (CallStatus.FAILED, "corrected") if given["n"] == 1 else (CallStatus.DENIED, "denied")
+    )
+    assert f"""changed the arguments {"before" if given["n"] == 1 else 'to {"n":2}'}""" in str(done.note)
+
+
 # --- people -----------------------------------------------------------------------------------------
 
 QUESTION = Question(kind=QuestionKind.PERMISSION, prompt="May it?")
@@ -598,7 +623,7 @@ def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
     )
     context = msgspec.structs.replace(context_of(), approve=ask_the_person)
     asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
-    assert executor.asks_first(call("act", {}), context) is asks
+    assert asyncio.run(executor.asks_first(call("act", {}), context)) is asks
     if asks:
         with pytest.raises(NeedsAnswer):
             asyncio.run(executor.execute(call("act", {}), context))

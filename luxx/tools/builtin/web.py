@@ -77,6 +77,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         required_params=["query"],
         category="web",
         brings_untrusted=True,
+        is_egress=True,
         repeatable=True,
         timeout=_SEARCH_SECONDS,
     )

@@ -13,8 +13,8 @@ from luxx.network.inflate import Inflater, NotUnpacked
 from web.conftest import Web
 from web.site import Site, page
 
-TURN_SECONDS = 0.15
-"""Of work between two turns of the event loop; without care it is half a second."""
+TURN_SECONDS = 0.08
+"""Of work between two turns of the event loop: many times what it takes, less than without care."""
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
 COOKIES = b"".join(b"Set-Cookie:a%d=b\r\n" % number for number in range(4500))

@@ -27,6 +27,7 @@ _STRUCTURE = frozenset(
 _MARKS = frozenset({";", "&&", "||", "|", "|&", "&", "\n", "(", ")", "{", "}", "!", ";;"})
 _MARKS_LIKE_WORDS = frozenset({"{", "}", "!"})
 _HARMLESS_TARGET = "/dev/null"
+_TO_FILES = frozenset({">", ">>", ">|", "<", "&>", "&>>", ">&"})
 _UNQUOTED_MAGIC = re.compile(r"[*?\[\]{}$`!]|^[~#]|[=:]~")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPERATORS = frozenset(";&|()<>\n")
@@ -145,6 +146,8 @@ class _Found:
         """Notes a command's words as far as they are known; what within it may hold further commands."""
         words: list[str] = []
         nested: list[Node] = []
+        if self._is_torn(command):
+            self.problems.append("it can be read in more than one way")
         for child in command.children:
             if child.type == "file_redirect":
                 nested += self._redirect(child)
@@ -161,6 +164,13 @@ class _Found:
         self.commands.append(tuple(words))
         self._tokens += words
         return nested
+
+    def _is_torn(self, command: Node) -> bool:
+        """Whether a line ends between its words, which the shell takes for its end."""
+        ends = [child.end_byte for child in command.children[:-1]]
+        begins = [child.start_byte for child in command.children[1:]]
+        gaps = (self._source[end:begin] for end, begin in zip(ends, begins, strict=True))
+        return any(b"\n" in gap.replace(b"\\\n", b"") for gap in gaps)
 
     def _redirect(self, node: Node) -> list[Node]:
         """Nothing is wrong with a redirection into nowhere or to an open descriptor."""
@@ -227,9 +237,13 @@ def _is_harmless(redirect: Node) -> bool:
     if len(targets) != 1 or len(signs) != 1:
         return False
     target = targets[0]
+    numbers = [each for each in redirect.children if each.type in ("file_descriptor", "number")]
+    # The grammar takes `-2` and `2#3` for numbers, too.
+    if not all((each.text or b"").isdigit() for each in numbers):
+        return False
     if target.type == "number":
         return _text(signs[0]) in (">&", "<&")
-    return target.type == "word" and _text(target) == _HARMLESS_TARGET
+    return target.type == "word" and _text(target) == _HARMLESS_TARGET and _text(signs[0]) in _TO_FILES
 
 
 def _outermost_commands(node: Node) -> list[Node]:

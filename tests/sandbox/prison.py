@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import socket
@@ -50,6 +51,7 @@ class Outside:
             self._restore(one)
         self.victim = self._new_victim()
         stack.callback(lambda: self.victim.kill())
+        self.segment = _segment(stack)
         self.tcp = _bound(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.udp = _bound(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
         self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{home}/stream.sock")
@@ -62,6 +64,7 @@ class Outside:
         return {
             "server": os.getpid(),
             "victim": self.victim.pid,
+            "segment": self.segment,
             "data": str(self.data),
             "other": str(self.other),
             "root": str(self.other.parent.parent),
@@ -111,6 +114,17 @@ def _state(path: Path) -> Any:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns
+
+
+def _segment(stack: ExitStack) -> int:
+    """The number of a shared segment with a secret in it, that only its user may open."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    number = libc.shmget(0, 4096, 0o1600)
+    assert number >= 0, ctypes.get_errno()
+    stack.callback(lambda: libc.shmctl(number, 0, None))
+    ctypes.memmove(libc.shmat(number, None, 0), b"top-secret", 10)
+    return number
 
 
 def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:

@@ -14,7 +14,7 @@ from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.sandbox.bubblewrap import Bubblewrap, find_programs
 from luxx.tools.sandbox.interpreter import environments_of, find_interpreters
 from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.landlock import Landlock, Unprotected, landlock_abi
+from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order, Scenery
 
@@ -107,8 +107,10 @@ async def _try(name: str, scenery: Scenery) -> tuple[Backend | None, str]:
         reason = "bwrap is not installed"
     else:
         abi = landlock_abi()
-        candidates += [Landlock(abi, scenery)] if abi else []
+        candidates += [Landlock(abi, scenery)] if abi >= LEAST_ABI else []
         reason = "this kernel has no Landlock, or it is turned off"
+        if abi:
+            reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
     for one in candidates:
         problem = await _problem(one, ("true",), None)
         if problem is None:

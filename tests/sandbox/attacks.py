@@ -185,8 +185,7 @@ KERNEL = [
     ),
     Attack(
         "count the segments",
-        "held = ctypes.create_string_buffer(256)
-"
+        "held = ctypes.create_string_buffer(256)\n"
         "end(libc.shmctl(0, 14, held) >= 0 and int.from_bytes(held[:4], 'little') > 0)",
         L,
     ),

@@ -27,6 +27,7 @@ from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.service import Sandbox
 
 LIMITS = Limits(seconds=10, cpu_seconds=10)
+SCRATCH = "/tmp/luxx-jail-"
 NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
 WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")
@@ -182,11 +183,17 @@ def _size(workspace: Path) -> int:
         return 0
 
 
+def _scratch_left(ran: Ran) -> list[str]:
+    """The directories for temporary files that the program named, and that are still there."""
+    named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
+    return [one for one in named if os.path.exists(one)]
+
+
 async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
     """Whether it ended as it should, in time, with nothing left of it."""
     token = f"luxx-bomb-{uuid.uuid4().hex}"
     ran, took = await run(sandbox, workspace, bomb.code, bomb.limits, token)
-    left = processes_with(token)
+    left = [*processes_with(token), *_scratch_left(ran)]
     size = _size(workspace)
     how = (
         f"hit {ran.hit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "

@@ -3,6 +3,7 @@
 Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
 """
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.choosing import BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.handover import sweep
 from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
 from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.packages import FOLDER
@@ -67,7 +69,8 @@ class Sandbox:
         return None if self._choice is None else self._choice.interpreter
 
     async def open(self) -> None:
-        """Tries the backends."""
+        """Tries the backends, and deletes what jails of a killed server left."""
+        await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
         self._choice = await choose(self._config, self._hidden, self.packages)
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)

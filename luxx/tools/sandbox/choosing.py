@@ -1,9 +1,12 @@
-"""Which backend holds programs in on this host: each is tried by running `true` in it, and says why not."""
+"""Which backend holds programs in on this host: each is tried with a program in it, and says why not."""
 
 import asyncio
 import os
 import shutil
 import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import msgspec
 
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError, ToolFailed
+from luxx.removal import remove_tree
 from luxx.tools.sandbox.bubblewrap import Bubblewrap, find_programs
 from luxx.tools.sandbox.interpreter import environments_of, find_interpreters
 from luxx.tools.sandbox.jail import Jail
@@ -21,6 +25,7 @@ from luxx.tools.sandbox.plan import Backend, Interpreter, Order, Scenery
 JAIL_UID = 65533
 """Whom jails of a root server run as: nobody else's number, and one that containers map too."""
 
+_TRIES_WORKSPACE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
 _PROBE = Limits(seconds=10, cpu_seconds=10)
 _NOT_NEEDED = "not needed: bubblewrap is in force"
 _NOT_ASKED = "tools.sandbox asks for another"
@@ -62,8 +67,8 @@ def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
         )
 
 
-async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) -> Choice:
-    """Tries what the configuration allows."""
+async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path) -> Choice:
+    """Tries what the configuration allows, where the workspaces are or will be."""
     interpreters = await find_interpreters(config.python)
     scenery = Scenery(
         machine=os.uname().machine,
@@ -72,7 +77,8 @@ async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) 
         packages=packages,
     )
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
-    tried = dict(zip(wanted, await asyncio.gather(*(_try(name, scenery) for name in wanted)), strict=True))
+    tries = await asyncio.gather(*(_try(name, scenery, workspaces) for name in wanted))
+    tried = dict(zip(wanted, tries, strict=True))
     backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
     if config.sandbox == "none":
         backend = Unprotected(scenery)
@@ -97,7 +103,7 @@ def _report(
     return BackendReport(name=name, standing=Standing.USABLE, reason=_NOT_NEEDED)
 
 
-async def _try(name: str, scenery: Scenery) -> tuple[Backend | None, str]:
+async def _try(name: str, scenery: Scenery, workspaces: Path) -> tuple[Backend | None, str]:
     """The backend, or why it cannot be used."""
     if sys.platform != "linux":
         return None, "it needs Linux"
@@ -112,16 +118,35 @@ async def _try(name: str, scenery: Scenery) -> tuple[Backend | None, str]:
         if abi:
             reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
     for one in candidates:
-        problem = await _problem(one, ("true",), None)
+        with _probe_workspace(workspaces) as workspace:
+            argv = ("true",) if workspace is None else _TRIES_WORKSPACE
+            problem = await _problem(one, argv, None, workspace)
         if problem is None:
             return one, ""
         reason = problem
     return None, reason
 
 
-async def _problem(backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None) -> str | None:
+@contextmanager
+def _probe_workspace(root: Path) -> Generator[Path | None]:
+    """A workspace where real ones will be; None where none can be made, which others complain of."""
+    place = next((one for one in (root, *root.parents) if one.is_dir()), root)
+    try:
+        made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=place))
+    except OSError:
+        yield None
+        return
+    try:
+        yield made
+    finally:
+        remove_tree(str(made))
+
+
+async def _problem(
+    backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None, workspace: Path | None = None
+) -> str | None:
     program = shutil.which(argv[0], path="/usr/bin:/bin") or argv[0]
-    order = Order(argv=(program, *argv[1:]), workspace=None, limits=_PROBE, interpreter=interpreter)
+    order = Order(argv=(program, *argv[1:]), workspace=workspace, limits=_PROBE, interpreter=interpreter)
     try:
         jail = await Jail.start(backend.spec(order))
         ran = await jail.run(b"", _PROBE)

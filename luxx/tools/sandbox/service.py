@@ -43,6 +43,7 @@ class Sandbox:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
         self._hidden = (data_dir.absolute(), workspace_root.absolute())
+        self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
@@ -71,7 +72,7 @@ class Sandbox:
     async def open(self) -> None:
         """Tries the backends, and deletes what jails of a killed server left."""
         await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
-        self._choice = await choose(self._config, self._hidden, self.packages)
+        self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)
 

@@ -15,7 +15,7 @@ import msgspec
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError, ToolFailed
 from luxx.removal import remove_tree
-from luxx.tools.sandbox.bubblewrap import Bubblewrap, find_programs
+from luxx.tools.sandbox.bubblewrap import SYSTEM, Bubblewrap, find_programs
 from luxx.tools.sandbox.interpreter import environments_of, find_interpreters
 from luxx.tools.sandbox.jail import Jail
 from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
@@ -27,6 +27,8 @@ JAIL_UID = 65533
 
 _TRIES_WORKSPACE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
 _PROBE = Limits(seconds=10, cpu_seconds=10)
+OWN_FILES = ("config.yaml", ".env")
+"""In the directory that the server is started in."""
 _NOT_NEEDED = "not needed: bubblewrap is in force"
 _NOT_ASKED = "tools.sandbox asks for another"
 
@@ -73,7 +75,7 @@ async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, 
     scenery = Scenery(
         machine=os.uname().machine,
         uid=JAIL_UID if os.geteuid() == 0 else None,
-        hidden=(*(one.absolute() for one in hidden), *environments_of(interpreters)),
+        hidden=(*_real([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
         packages=packages,
     )
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
@@ -87,6 +89,25 @@ async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, 
         interpreter=await _choose_interpreter(backend, interpreters),
         reports=[_report(name, tried, backend) for name in ("bubblewrap", "landlock")],
     )
+
+
+def _real(paths: list[Path]) -> list[Path]:
+    """As they are named and, where a link leads there, as they are."""
+    return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
+
+
+def _own_files(interpreters: list[Interpreter]) -> list[Path]:
+    """What configures the server, and all that lies with it unless programs need something there."""
+    here = Path.cwd()
+    own = [here / name for name in OWN_FILES]
+    needed = [
+        *SYSTEM,
+        sys.base_prefix,
+        *(path for one in interpreters for path in (one.program, *one.prefixes)),
+    ]
+    if any(one.exists() for one in own) and not any(Path(one).is_relative_to(here) for one in needed):
+        own.append(here)
+    return own
 
 
 def _report(

@@ -65,7 +65,7 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     _drop(spec["uid"])
     for _, source, _ in told["binds"]:
         # Said here, because bubblewrap would say it too late.
-        os.stat(staged.get(source, source))
+        os.stat(staged.get(source) or source)
     _limit(spec["limits"])
     arguments = [
         "bwrap",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import stat
 
 from luxx.removal import remove_tree
@@ -23,8 +24,15 @@ MAX_DEPTH = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def hand_over(spec: dict[str, Any]) -> None:
-    """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs."""
+class HungUp(OSError):
+    """Nobody wants the jail any more."""
+
+
+def hand_over(spec: dict[str, Any], control: int) -> None:
+    """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs.
+
+    Raises OSError once nobody at the other end of `control` wants it any more.
+    """
     uid: int | None = spec["uid"]
     workspace: str | None = spec["workspace"]
     if workspace is None:
@@ -38,13 +46,17 @@ def hand_over(spec: dict[str, Any]) -> None:
     try:
         if os.fstat(fd).st_uid == os.geteuid():
             os.fchown(fd, uid, uid)
-        _hand_over_within(fd, uid, MAX_DEPTH)
+        poller = select.poll()
+        poller.register(control, select.POLLRDHUP)
+        _hand_over_within(fd, uid, MAX_DEPTH, poller)
     finally:
         os.close(fd)
 
 
-def _hand_over_within(fd: int, uid: int, depth: int) -> None:
+def _hand_over_within(fd: int, uid: int, depth: int, hung_up: select.poll) -> None:
     own = os.geteuid()
+    if hung_up.poll(0):
+        raise HungUp
     with os.scandir(fd) as entries:
         names = [entry.name for entry in entries]
     for name in names:
@@ -56,9 +68,11 @@ def _hand_over_within(fd: int, uid: int, depth: int) -> None:
             if is_directory and depth:
                 below = os.open(name, _DIRECTORY, dir_fd=fd)
                 try:
-                    _hand_over_within(below, uid, depth - 1)
+                    _hand_over_within(below, uid, depth - 1, hung_up)
                 finally:
                     os.close(below)
+        except HungUp:
+            raise
         except OSError:
             # Gone meanwhile, or made something else; the jail then does without it.
             continue

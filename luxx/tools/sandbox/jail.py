@@ -171,7 +171,7 @@ class Jail:
         if self._waits and not heard.is_going.is_set():
             raise NeverWent("the jail ended before its program began")
         if told is None:
-            # The supervisor died; so has what it watched over.
+            # The supervisor was killed; its keeper ends what it watched over.
             return {"code": -9, "hit": None, "wall": time.monotonic() - began, "cpu": 0.0, "memory": 0}
         return told
 

@@ -35,14 +35,16 @@ logger = structlog.get_logger()
 class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
-    No program sees the data directory or the root of the workspaces, wherever these lie.
+    No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
     Raises ConfigError where programs would run as root and unprotected.
     """
 
-    def __init__(self, config: ToolsConfig, data_dir: Path, workspace_root: Path) -> None:
+    def __init__(
+        self, config: ToolsConfig, data_dir: Path, workspace_root: Path, hidden: Sequence[Path] = ()
+    ) -> None:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
-        self._hidden = (data_dir.absolute(), workspace_root.absolute())
+        self._hidden = (data_dir, workspace_root, *hidden)
         self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
@@ -121,8 +123,9 @@ class Sandbox:
         text = code.encode("utf-8", "replace")
         self._backend()
         async with self._turns.turn(place.workspace):
+            # Where none can be started, none is made for the next time either.
+            ready = self._prewarmed.take(place) or await self.start_waiting(place)
             try:
-                ready = self._prewarmed.take(place) or await self.start_waiting(place)
                 try:
                     return await ready.run(text, wanted)
                 except NeverWent:

@@ -64,7 +64,7 @@ def _supervise(control: int, keeper: int, place: str) -> None:
     spec = _told(control)
     scratch = None
     try:
-        hand_over(spec)
+        hand_over(spec, control)
         scratch = make_scratch(spec, place)
         jail = Jail(spec, scratch)
     except OSError as error:
@@ -200,8 +200,10 @@ class Watch:
         self.jail.kill()
         _, status = os.waitpid(self.jail.pid, 0)
         reap(None)
-        ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "hit": self.hit, **self._used()}
-        if is_whole and not self.jail.is_set_up():
+        code = os.waitstatus_to_exitcode(status)
+        ended: dict[str, Any] = {"code": code, "hit": self.hit, **self._used()}
+        # Who is killed has no last word.
+        if is_whole and code >= 0 and not self.jail.is_set_up():
             ended["failed"] = "bubblewrap could not set the jail up"
         return ended
 
@@ -214,7 +216,7 @@ class Watch:
             return False
         if heard and self.began is None:
             self.limits = {**self.limits, "wall": float(heard)}
-            hand_over(self.spec)
+            hand_over(self.spec, control)
             self._begin()
             _tell(control, {"going": True})
         return bool(heard)

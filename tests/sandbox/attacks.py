@@ -110,7 +110,12 @@ PROCESSES = [
     Attack("signal everybody", "try: os.kill(-1, 9)\nexcept OSError: pass\nend(False, 'to be seen outside')"),
     Attack("limit the victim", "succeeds('prlimit64', OUT['victim'], 0, struct.pack('QQ', 1, 1), 0)", OWN),
     Attack("slow the victim", "succeeds('setpriority', 0, OUT['victim'], 19)", OWN),
-    Attack("slow everybody of its user", "seen_outside('setpriority', 2, 0, 19)", OWN),
+    Attack(
+        "slow everybody of its user",
+        "found, _ = call('setpriority', 2, 0, os.nice(0))\n"
+        "os.getpriority(os.PRIO_PROCESS, OUT['victim'])\nend(found >= 0)",
+        OWN,
+    ),
     Attack(
         "have a signal sent",
         "import fcntl\n"

@@ -28,7 +28,7 @@ _BOOT = (
 )
 _START_SECONDS = 15.0
 _END_SECONDS = 10.0
-"""How long a supervisor may take to end a tree before it is ended itself; the tree then has no other end."""
+"""How long a supervisor may take to end a tree before its keeper is killed, which tells it once more."""
 _DRAIN_SECONDS = 2.0
 _PIECE = 65_536
 FLOOD_FACTOR = 16
@@ -80,7 +80,7 @@ class Jail:
 
     @property
     def pid(self) -> int:
-        """The supervisor's."""
+        """Of the supervisor's keeper, which goes after everything else."""
         return self._process.pid
 
     @property

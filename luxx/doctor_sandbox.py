@@ -11,7 +11,7 @@ from luxx.tools.sandbox.service import Sandbox
 
 PART = "sandbox"
 _MEND = (
-    "let unprivileged users make namespaces, for bubblewrap, or use a kernel of 5.13 or later with Landlock"
+    "let unprivileged users make namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
 
 

@@ -85,6 +85,9 @@ GC_THRESHOLDS = (10_000, 20, 50)
 
 logger = structlog.get_logger()
 
+SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
+"""What SQLite may put beside a database, by the ends of the names."""
+
 
 class House:
     """All parts of one server process. Made cheaply; `open` does the work."""
@@ -133,7 +136,11 @@ class House:
 
     def _make_tools(self) -> None:
         config = self.config
-        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root))
+        database = sqlite_file(self.engine.url)
+        beside = (
+            [] if database is None else [Path(f"{database}{end}") for end in ("", "-wal", "-shm", "-journal")]
+        )
+        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
         self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
         load_modules(self.registry, config.tools.modules, installed_entry_points())
         witness = Witness(self.registry, self.metrics, self.refusals)

@@ -73,6 +73,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "observe",
                 "vault",
                 "clock",
+                "removal",
             }
         ),
     ),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from luxx.tools.sandbox.syscalls import NUMBERS
 
-MORE_NUMBERS = {"pidfd_open": (434, 434)}
+MORE_NUMBERS = {"pidfd_open": (434, 434), "file_setattr": (469, 469)}
 PRELUDE = f"NUMBERS = {NUMBERS | MORE_NUMBERS!r}\n" + (
     """
 import ctypes, errno, os, signal, socket, struct, subprocess, sys, time
@@ -110,6 +110,26 @@ PROCESSES = [
     Attack("signal everybody", "try: os.kill(-1, 9)\nexcept OSError: pass\nend(False, 'to be seen outside')"),
     Attack("limit the victim", "succeeds('prlimit64', OUT['victim'], 0, struct.pack('QQ', 1, 1), 0)", OWN),
     Attack("slow the victim", "succeeds('setpriority', 0, OUT['victim'], 19)", OWN),
+    Attack(
+        "slow everybody of its user",
+        "found, _ = call('setpriority', 2, 0, os.nice(0))\n"
+        "os.getpriority(os.PRIO_PROCESS, OUT['victim'])\nend(found >= 0)",
+        OWN,
+    ),
+    Attack(
+        "have a signal sent",
+        "import fcntl\n"
+        "ours, theirs = os.pipe()\n"
+        "try:\n"
+        "    fcntl.fcntl(ours, fcntl.F_SETOWN, OUT['victim'])\n"
+        "    fcntl.fcntl(ours, fcntl.F_SETSIG, signal.SIGUSR1)\n"
+        "    fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)\n"
+        "    os.write(theirs, b'x')\n"
+        "except OSError: pass\n"
+        "end(False, 'to be seen outside')",
+    ),
+    Attack("hide what it writes", "end(libc.prctl(4, 0, 0, 0, 0) == 0)", B | L),
+    Attack("make a sibling", "succeeds('clone', 0x8000 | 17, 0, 0, 0, 0)", B | L),
     Attack("trace the victim", "succeeds('ptrace', 16, OUT['victim'], 0, 0)"),
     Attack(
         "read memory across", "succeeds('process_vm_readv', OUT['victim'], bytes(16), 1, bytes(16), 1, 0)"
@@ -161,6 +181,27 @@ KERNEL = [
     Attack("use io_uring", "succeeds('io_uring_setup', 1, ctypes.create_string_buffer(120))", B | L),
     Attack("hold memory in a file", "succeeds('memfd_create', b'x', 0)", B | L),
     Attack("hold memory in a segment", "succeeds('shmget', 0, 4096, 0o1600)", B | L),
+    Attack(
+        "use another's segment",
+        "libc.shmat.restype = ctypes.c_void_p\n"
+        "found = libc.shmat(OUT['segment'], None, 0)\n"
+        "end(found not in (None, 2**64 - 1), str(ctypes.get_errno()))",
+        OWN,
+    ),
+    Attack(
+        "count the segments",
+        "held = ctypes.create_string_buffer(256)\n"
+        "end(libc.shmctl(0, 14, held) >= 0 and int.from_bytes(held[:4], 'little') > 0)",
+        L,
+    ),
+    Attack(
+        "call what is newer than the filter",
+        "_, number = call('file_setattr', -100, b'/usr', 0, 0, 0)\nend(number != errno.ENOSYS, str(number))",
+        B | L,
+    ),
+    Attack(
+        "list the mounts", "end(call('listmount', 0, 0, 0, 0)[1] not in (errno.EPERM, errno.ENOSYS))", B | L
+    ),
     Attack("change its personality", "succeeds('personality', 0x0040000)", B | L),
     Attack("load a module", "succeeds('init_module', bytes(8), 8, b'')"),
     Attack("read the kernel's log", "succeeds('syslog', 3, bytes(64), 64)"),

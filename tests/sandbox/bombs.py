@@ -125,4 +125,84 @@ BOMBS = [
         "endless nesting", "import os\nfor n in range(3000):\n    os.mkdir('d'); os.chdir('d')\nprint('done')"
     ),
     Bomb("no rights left", "import os\nopen('x', 'w'); os.chmod('x', 0); os.chmod('.', 0)\nprint('done')"),
+    Bomb(
+        "memory, under a clever name",
+        "import ctypes, os, time\nlibc = ctypes.CDLL(None)\n"
+        "for _ in range(8):\n    if os.fork() == 0: break\n"
+        "libc.prctl(15, b'RssAnon:0', 0, 0, 0)\n"
+        "held = bytearray(os.urandom(1 << 20)) * 60\ntime.sleep(60)",
+        frozenset({Hit.MEMORY}),
+    ),
+    Bomb(
+        "memory, of maps of pages",
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+        "libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]\n"
+        "while True:\n"
+        "    start = libc.mmap(None, 1 << 36, 1, 0x4022, -1, 0)\n"
+        "    if start == 2**64 - 1: print('refused'); break\n"
+        "    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(1 << 36), 15)\n"
+        "    for at in range(0, 1 << 36, 1 << 21): ctypes.c_char.from_address(start + at).value",
+        frozenset({Hit.MEMORY}),
+    ),
+    Bomb(
+        "memory, without the first thread",
+        "import ctypes, os, threading, time\n"
+        "def hold():\n    held = bytearray(os.urandom(1 << 20)) * 60\n    time.sleep(60)\n"
+        "for _ in range(8):\n    if os.fork() == 0: break\n"
+        "threading.Thread(target=hold).start()\n"
+        "time.sleep(0.1)\nctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)",
+        frozenset({Hit.MEMORY, Hit.DISK}),
+    ),
+    Bomb(
+        "left behind without the first thread",
+        "import ctypes, os, threading, time\n"
+        "ours, theirs = os.pipe()\n"
+        "if os.fork() == 0:\n    os.setsid()\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()\n    os.write(theirs, b'x')\n"
+        "    ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"
+        "os.read(ours, 1)\nprint('done')",
+    ),
+    Bomb(
+        "disk, by many that nobody waits for",
+        "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for n in range(1000):\n"
+        "    if os.fork() == 0:\n"
+        "        for m in range(5): open(f'part-{n}-{m}', 'wb').write(bytes(1 << 20))\n"
+        "        os._exit(0)\n"
+        "    time.sleep(0.02)",
+        frozenset({Hit.DISK}),
+    ),
+    Bomb(
+        "disk, hidden",
+        "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
+        "for n in range(1000):\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))",
+        frozenset({Hit.DISK}),
+    ),
+    Bomb(
+        "processor, of many that nobody waits for",
+        "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "while True:\n"
+        "    ours, theirs = os.pipe()\n"
+        "    if os.fork() == 0:\n"
+        "        while time.process_time() < 0.3: pass\n"
+        "        os._exit(0)\n"
+        "    os.close(theirs); os.read(ours, 1); os.close(ours)",
+        frozenset({Hit.CPU}),
+        Limits(seconds=15, cpu_seconds=1),
+    ),
+    Bomb(
+        "orphans, one after the other",
+        "import os, time\n"
+        "for _ in range(200):\n"
+        "    time.sleep(0.01)\n"
+        "    try: pid = os.fork()\n    except OSError: print(False); break\n"
+        "    if pid == 0:\n        if os.fork() == 0: os._exit(0)\n        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\nprint('done')",
+    ),
+    Bomb(
+        "names that are taken, in /tmp",
+        "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
+        "for n in range(40): os.makedirs(f'.{n}/x/y')\n"
+        "for n in range(60): os.makedirs(f'a/{n}/b')\nprint(os.getcwd())",
+    ),
 ]

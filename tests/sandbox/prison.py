@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.service import Sandbox
 
 LIMITS = Limits(seconds=10, cpu_seconds=10)
+SCRATCH = "/tmp/luxx-jail-"
 NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
 WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")
@@ -50,6 +52,7 @@ class Outside:
             self._restore(one)
         self.victim = self._new_victim()
         stack.callback(lambda: self.victim.kill())
+        self.segment = _segment(stack)
         self.tcp = _bound(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.udp = _bound(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
         self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{home}/stream.sock")
@@ -62,6 +65,7 @@ class Outside:
         return {
             "server": os.getpid(),
             "victim": self.victim.pid,
+            "segment": self.segment,
             "data": str(self.data),
             "other": str(self.other),
             "root": str(self.other.parent.parent),
@@ -111,6 +115,17 @@ def _state(path: Path) -> Any:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns
+
+
+def _segment(stack: ExitStack) -> int:
+    """The number of a shared segment with a secret in it, that only its user may open."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    number = libc.shmget(0, 4096, 0o1600)
+    assert number >= 0, ctypes.get_errno()
+    stack.callback(lambda: libc.shmctl(number, 0, None))
+    ctypes.memmove(libc.shmat(number, None, 0), b"top-secret", 10)
+    return number
 
 
 def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
@@ -168,11 +183,17 @@ def _size(workspace: Path) -> int:
         return 0
 
 
+def _scratch_left(ran: Ran) -> list[str]:
+    """The directories for temporary files that the program named, and that are still there."""
+    named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
+    return [one for one in named if os.path.exists(one)]
+
+
 async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
     """Whether it ended as it should, in time, with nothing left of it."""
     token = f"luxx-bomb-{uuid.uuid4().hex}"
     ran, took = await run(sandbox, workspace, bomb.code, bomb.limits, token)
-    left = processes_with(token)
+    left = [*processes_with(token), *_scratch_left(ran)]
     size = _size(workspace)
     how = (
         f"hit {ran.hit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "

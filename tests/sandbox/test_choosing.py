@@ -1,8 +1,10 @@
 """Which backend is in force, who is told, and that nothing starts where nothing holds it in."""
 
 import asyncio
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from luxx.doctor_sandbox import examine_sandbox
 from luxx.errors import ConfigError
 from luxx.house import House
 from luxx.tools.sandbox.choosing import Standing, forbid_unprotected_root
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.processes import children
 from sandbox.desk import Desk, WithDesk, processes_with, until
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody
 
@@ -53,6 +57,41 @@ def test_where_nothing_holds_programs_in_none_is_started(tmp_path: Path) -> None
         )
         assert error.endswith("`luxx doctor` says what to do")
     assert found["left"] == []
+
+
+def test_a_backend_that_is_in_force_reaches_the_workspaces() -> None:
+    if os.geteuid() != 0:
+        return
+    # Where the server may mount nothing, bubblewrap goes by the permissions of the paths.
+    private = Path(tempfile.mkdtemp(prefix="luxx-private-"))
+    try:
+        without = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+        for backend, before in (("landlock", ()), ("bubblewrap", without)):
+            found = alone(private, sandbox=backend, before=before)
+            if found["in_force"] == backend:
+                assert found["outputs"] == ["6\n", "6\n"]
+            else:
+                assert all(f"({backend}: " in error or f"; {backend}: " in error for error in found["errors"])
+        assert found["in_force"] == "none"
+    finally:
+        shutil.rmtree(private)
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
+def test_capabilities_that_the_server_was_given_end_at_the_jail(name: str) -> None:
+    if os.geteuid() != 0:
+        return
+    given = ("--inh-caps", "+net_bind_service,+kill", "--ambient-caps", "+net_bind_service,+kill")
+    before = ("setpriv", "--reuid", str(ORDINARY), "--regid", str(ORDINARY), "--clear-groups", *given)
+    with tempfile.TemporaryDirectory(prefix="luxx-able-") as home:
+        os.chmod(home, 0o777)
+        program = python_of_everybody()
+        if program is None:
+            return
+        found = alone(Path(home), sandbox=name, before=before, program=program)
+    assert found["in_force"] in (name, "none")
+    if found["in_force"] == name:
+        assert found["capabilities"] == "0\n"
 
 
 def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
@@ -121,6 +160,71 @@ def test_every_backend_is_reported(with_desk: WithDesk, backend: str) -> None:
         assert all(one.reason for one in reports.values() if one.standing != Standing.IN_FORCE)
 
     with_desk(work, backend)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "keeper"])
+def test_a_jail_ends_where_one_that_watches_it_is_killed(
+    with_desk: WithDesk, backend: str, victim: str
+) -> None:
+    async def work(desk: Desk) -> None:
+        token = f"luxx-{uuid.uuid4().hex}"
+        code = (
+            "import ctypes, os, sys, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
+            "if os.fork() == 0: os.setsid()\nprint(os.environ['TMPDIR'], flush=True)\ntime.sleep(600)"
+        )
+        heard: list[bytes] = []
+        python = desk.sandbox.interpreter
+        assert python is not None
+        running = asyncio.create_task(
+            desk.sandbox.run_sandboxed(
+                [python.program, "-I", "-S", "-c", code, token],
+                desk.workspace(),
+                Limits(),
+                on_output=lambda _, piece: heard.append(piece),
+            )
+        )
+        await until(lambda: b"".join(heard).count(b"\n") == 2)
+        keeper = await asyncio.to_thread(keeper_of, token)
+        (supervisor,) = children(keeper)
+        os.kill(keeper if victim == "keeper" else supervisor, signal.SIGKILL)
+        await until(lambda: programs(token) == [], 5)
+        await running
+        if backend == "landlock":
+            path = heard[0].decode().split()[0]
+            await until(lambda: not os.path.exists(path), 5)
+
+    with_desk(work, backend)
+
+
+def keeper_of(token: str) -> int:
+    """The process below this one that a program with the token comes from."""
+    pid = programs(token)[0]
+    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != os.getpid():
+        pid = parent
+    return pid
+
+
+def test_what_killed_jails_left_is_deleted_at_the_start(with_desk: WithDesk) -> None:
+    left = Path(tempfile.mkdtemp(prefix="luxx-jail-0-"))
+    held = Path(tempfile.mkdtemp(prefix="luxx-jail-1-"))
+    deep = left
+    for _ in range(100):
+        deep = deep / "d"
+        deep.mkdir()
+    there: list[str] = []
+    holder = os.open(held, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    try:
+
+        async def work(_: Desk) -> None:
+            there.extend(os.listdir(left.parent))
+
+        with_desk(work)
+        assert left.name not in there
+        assert held.name in there
+    finally:
+        os.close(holder)
+        held.rmdir()
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])

@@ -120,7 +120,13 @@ class Bubblewrap:
     def _masks(self, prefixes: list[str]) -> list[str]:
         shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
         hidden = {path for one in shown for path in existing_hidden(self._scenery, one)}
-        return [word for path in sorted(hidden) for word in ("--size", "4096", "--tmpfs", path)]
+        return [word for path in sorted(hidden) for word in _mask(path)]
+
+
+def _mask(path: str) -> tuple[str, ...]:
+    if os.path.isdir(path):
+        return ("--size", "4096", "--tmpfs", path)
+    return ("--ro-bind", "/dev/null", path)
 
 
 def _system() -> tuple[list[str], list[tuple[str, str, str]]]:

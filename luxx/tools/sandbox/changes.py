@@ -8,8 +8,8 @@ import msgspec
 from luxx.tools.confine import Workspace
 from luxx.tools.walk import walk
 
-MOST_FILES = 10_000
-"""Looked at; where there are more, nothing is said of changes."""
+MOST_ENTRIES = 10_000
+"""Looked at, files and all else; where there are more, nothing is said of changes."""
 MOST_NAMES = 100
 
 Look = dict[str, tuple[int, int, int]]
@@ -26,14 +26,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(workspace: Path) -> Look | None:
-    """The files that are there; None where there are too many."""
+    """The files that are there; None where there is too much."""
     found: Look = {}
     with Workspace(workspace).open_directory(".") as fd:
-        for one in walk(fd):
+        for count, one in enumerate(walk(fd)):
+            if count >= MOST_ENTRIES:
+                return None
             if one.kind != "file":
                 continue
-            if len(found) >= MOST_FILES:
-                return None
             try:
                 status = os.stat(one.name, dir_fd=one.directory_fd, follow_symlinks=False)
             except OSError:

@@ -1,9 +1,12 @@
-"""Which backend holds programs in on this host: each is tried by running `true` in it, and says why not."""
+"""Which backend holds programs in on this host: each is tried with a program in it, and says why not."""
 
 import asyncio
 import os
 import shutil
 import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -11,17 +14,21 @@ import msgspec
 
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.sandbox.bubblewrap import Bubblewrap, find_programs
+from luxx.removal import remove_tree
+from luxx.tools.sandbox.bubblewrap import SYSTEM, Bubblewrap, find_programs
 from luxx.tools.sandbox.interpreter import environments_of, find_interpreters
 from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.landlock import Landlock, Unprotected, landlock_abi
+from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order, Scenery
 
 JAIL_UID = 65533
 """Whom jails of a root server run as: nobody else's number, and one that containers map too."""
 
+_TRIES_WORKSPACE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
 _PROBE = Limits(seconds=10, cpu_seconds=10)
+OWN_FILES = ("config.yaml", ".env")
+"""In the directory that the server is started in."""
 _NOT_NEEDED = "not needed: bubblewrap is in force"
 _NOT_ASKED = "tools.sandbox asks for another"
 
@@ -62,17 +69,18 @@ def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
         )
 
 
-async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) -> Choice:
-    """Tries what the configuration allows."""
+async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path) -> Choice:
+    """Tries what the configuration allows, where the workspaces are or will be."""
     interpreters = await find_interpreters(config.python)
     scenery = Scenery(
         machine=os.uname().machine,
         uid=JAIL_UID if os.geteuid() == 0 else None,
-        hidden=(*(one.absolute() for one in hidden), *environments_of(interpreters)),
+        hidden=(*_real([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
         packages=packages,
     )
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
-    tried = dict(zip(wanted, await asyncio.gather(*(_try(name, scenery) for name in wanted)), strict=True))
+    tries = await asyncio.gather(*(_try(name, scenery, workspaces) for name in wanted))
+    tried = dict(zip(wanted, tries, strict=True))
     backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
     if config.sandbox == "none":
         backend = Unprotected(scenery)
@@ -81,6 +89,25 @@ async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path) 
         interpreter=await _choose_interpreter(backend, interpreters),
         reports=[_report(name, tried, backend) for name in ("bubblewrap", "landlock")],
     )
+
+
+def _real(paths: list[Path]) -> list[Path]:
+    """As they are named and, where a link leads there, as they are."""
+    return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
+
+
+def _own_files(interpreters: list[Interpreter]) -> list[Path]:
+    """What configures the server, and all that lies with it unless programs need something there."""
+    here = Path.cwd()
+    own = [here / name for name in OWN_FILES]
+    needed = [
+        *SYSTEM,
+        sys.base_prefix,
+        *(path for one in interpreters for path in (one.program, *one.prefixes)),
+    ]
+    if any(one.exists() for one in own) and not any(Path(one).is_relative_to(here) for one in needed):
+        own.append(here)
+    return own
 
 
 def _report(
@@ -97,7 +124,7 @@ def _report(
     return BackendReport(name=name, standing=Standing.USABLE, reason=_NOT_NEEDED)
 
 
-async def _try(name: str, scenery: Scenery) -> tuple[Backend | None, str]:
+async def _try(name: str, scenery: Scenery, workspaces: Path) -> tuple[Backend | None, str]:
     """The backend, or why it cannot be used."""
     if sys.platform != "linux":
         return None, "it needs Linux"
@@ -107,19 +134,40 @@ async def _try(name: str, scenery: Scenery) -> tuple[Backend | None, str]:
         reason = "bwrap is not installed"
     else:
         abi = landlock_abi()
-        candidates += [Landlock(abi, scenery)] if abi else []
+        candidates += [Landlock(abi, scenery)] if abi >= LEAST_ABI else []
         reason = "this kernel has no Landlock, or it is turned off"
+        if abi:
+            reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
     for one in candidates:
-        problem = await _problem(one, ("true",), None)
+        with _probe_workspace(workspaces) as workspace:
+            argv = ("true",) if workspace is None else _TRIES_WORKSPACE
+            problem = await _problem(one, argv, None, workspace)
         if problem is None:
             return one, ""
         reason = problem
     return None, reason
 
 
-async def _problem(backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None) -> str | None:
+@contextmanager
+def _probe_workspace(root: Path) -> Generator[Path | None]:
+    """A workspace where real ones will be; None where none can be made, which others complain of."""
+    place = next((one for one in (root, *root.parents) if one.is_dir()), root)
+    try:
+        made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=place))
+    except OSError:
+        yield None
+        return
+    try:
+        yield made
+    finally:
+        remove_tree(str(made))
+
+
+async def _problem(
+    backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None, workspace: Path | None = None
+) -> str | None:
     program = shutil.which(argv[0], path="/usr/bin:/bin") or argv[0]
-    order = Order(argv=(program, *argv[1:]), workspace=None, limits=_PROBE, interpreter=interpreter)
+    order = Order(argv=(program, *argv[1:]), workspace=workspace, limits=_PROBE, interpreter=interpreter)
     try:
         jail = await Jail.start(backend.spec(order))
         ran = await jail.run(b"", _PROBE)

@@ -25,8 +25,10 @@ SECCOMP_MODE_FILTER = 2
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 STAGE = "/tmp"
 """Where a private mount namespace shows what bubblewrap shall bind, whoever may reach it outside."""
-MOST_FILES, MOST_LOCKED = 512, 64 * 1024
-"""Open at once in each process, and bytes of memory that cannot be swapped."""
+MOST_FILES, MOST_LOCKED, MOST_ADDRESSES = 128, 64 * 1024, 64 << 30
+"""Open at once in each process, bytes of memory that cannot be swapped, and bytes of addresses."""
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+CAPABILITY_VERSION = 0x20080522
 
 from_kernel = ctypes.CDLL(None, use_errno=True)
 
@@ -60,7 +62,10 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     staged: dict[str, str] = {}
     if spec["uid"] is not None:
         staged = _stage(told)
-        _drop(spec["uid"])
+    _drop(spec["uid"])
+    for _, source, _ in told["binds"]:
+        # Said here, because bubblewrap would say it too late.
+        os.stat(staged.get(source) or source)
     _limit(spec["limits"])
     arguments = [
         "bwrap",
@@ -116,14 +121,19 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
 
 
 def _drop(uid: int | None) -> None:
-    """Become an ordinary user without any capability, also in what could be gained later."""
-    if uid is None:
-        return
+    """Be an ordinary user without any capability, also in what could be gained later.
+
+    An ordinary user may have been given some, and they outlast the start of a program.
+    """
     for capability in range(64):
         from_kernel.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    from_kernel.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    who = CAPABILITY_VERSION.to_bytes(4, sys.byteorder) + bytes(4)
+    checked(from_kernel.capset(who, bytes(24)))
 
 
 def _yield_to_others() -> None:
@@ -161,6 +171,7 @@ def most_tasks(limits: dict[str, int]) -> int:
 def _limit(limits: dict[str, int]) -> None:
     wanted = (
         (resource.RLIMIT_DATA, limits["memory"]),
+        (resource.RLIMIT_AS, MOST_ADDRESSES + limits["memory"]),
         (resource.RLIMIT_CPU, limits["cpu"] + 1),
         (resource.RLIMIT_FSIZE, limits["file"]),
         (resource.RLIMIT_NOFILE, MOST_FILES),

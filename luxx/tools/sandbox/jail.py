@@ -28,7 +28,7 @@ _BOOT = (
 )
 _START_SECONDS = 15.0
 _END_SECONDS = 10.0
-"""How long a supervisor may take to end a tree before it is ended itself; the tree then has no other end."""
+"""How long a supervisor may take to end a tree before its keeper is killed, which tells it once more."""
 _DRAIN_SECONDS = 2.0
 _PIECE = 65_536
 FLOOD_FACTOR = 16
@@ -80,7 +80,7 @@ class Jail:
 
     @property
     def pid(self) -> int:
-        """The supervisor's."""
+        """Of the supervisor's keeper, which goes after everything else."""
         return self._process.pid
 
     @property
@@ -171,7 +171,7 @@ class Jail:
         if self._waits and not heard.is_going.is_set():
             raise NeverWent("the jail ended before its program began")
         if told is None:
-            # The supervisor died; so has what it watched over.
+            # The supervisor was killed; its keeper ends what it watched over.
             return {"code": -9, "hit": None, "wall": time.monotonic() - began, "cpu": 0.0, "memory": 0}
         return told
 

@@ -16,7 +16,8 @@ LANDLOCK_VERSION = 1
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 FACTS = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version")
 """What programs like to know of the machine; the rest of /proc tells of other people's processes."""
-NET_ABI, SCOPE_ABI = 4, 6
+LEAST_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
+"""Before the first, what may only be read may still be emptied."""
 
 
 class Access(IntFlag):
@@ -54,8 +55,8 @@ def landlock_abi() -> int:
 
 
 def handled_by(abi: int) -> Access:
-    """All accesses a version of Landlock knows."""
-    known = 13 + (abi >= 2) + (abi >= 3) + (abi >= 5)
+    """All accesses a version of Landlock knows, from the least one that is used."""
+    known = 15 + (abi >= 5)
     return Access((1 << known) - 1)
 
 

@@ -23,7 +23,8 @@ def install(packages: Sequence[str], program: str, folder: Path) -> None:
     fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
     for one in (fresh, old):
         shutil.rmtree(one, ignore_errors=True)
-    fresh.mkdir(parents=True, mode=0o755)
+    fresh.mkdir(parents=True)
+    fresh.chmod(0o755)
     if packages:
         _run_pip(packages, program, fresh)
     (fresh / _LIST).write_text("".join(f"{one}\n" for one in sorted(packages)), "utf-8")
@@ -44,7 +45,9 @@ def installed(folder: Path) -> list[str]:
 def _run_pip(packages: Sequence[str], program: str, target: Path) -> None:
     options = ("--target", str(target), "--only-binary", ":all:", "--no-input", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "--python", program, "install", *options, "--", *packages]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=0o022
+    )
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()][-1:]
         raise Unavailable(f"the packages were not installed: {''.join(said)}")

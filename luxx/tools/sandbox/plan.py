@@ -36,8 +36,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Scenery(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all jails of a server.
 
-    `uid` whom to become, None: who the server is. `hidden` is not to be seen even where it lies beneath
-    something that is. `packages`, where it exists, holds what Python finds beside its standard library.
+    `uid` whom to become, None: who the server is. `hidden`, real paths of directories and files, is not to
+    be seen even where it lies beneath something that is. `packages`, where it exists, holds what Python
+    finds beside its standard library.
     """
 
     machine: str
@@ -109,5 +110,5 @@ def environment(home: str, packages: str | None, interpreter: Interpreter | None
 
 
 def existing_hidden(scenery: Scenery, below: str) -> list[str]:
-    """The hidden directories that lie beneath `below` and exist."""
-    return sorted({str(one) for one in scenery.hidden if one.is_relative_to(below) and one.is_dir()})
+    """What is hidden, lies beneath `below` and exists."""
+    return sorted({str(one) for one in scenery.hidden if one.is_relative_to(below) and one.exists()})

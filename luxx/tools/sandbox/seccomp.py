@@ -16,12 +16,17 @@ EPERM, ENODEV, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 19, 38, 95, 97
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 SOCK_STREAM, SOCK_TYPES = 1, 0xF
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
+F_SETOWN, F_SETSIG, F_SETOWN_EX = 8, 10, 15
+PR_SET_DUMPABLE = 4
 NEW_NAMESPACES = 0x7E020000
 """The CLONE_NEW… flags of clone(2)."""
+CLONE_PARENT = 0x8000
 
 SIGNAL_SCOPE_ABI = 6
 """From here on Landlock itself keeps signals inside."""
-TRUNCATE_ABI = 3
+NEWEST_NUMBER = 467
+"""What a later kernel adds is not known here, so it is as if it were not there."""
 
 _LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
@@ -106,8 +111,10 @@ _MACHINERY = (
     "reboot",
     "syslog",
     "fanotify_init",
+    "listmount",
     "lookup_dcookie",
     "nfsservctl",
+    "statmount",
     "vhangup",
     "uselib",
     "ustat",
@@ -162,6 +169,18 @@ _ATTRIBUTES = (
     "fremovexattr",
     "removexattrat",
 )
+_SHARED_BY_NUMBER = (
+    "shmat",
+    "shmctl",
+    "msgsnd",
+    "msgrcv",
+    "msgctl",
+    "semop",
+    "semtimedop",
+    "semctl",
+    "mq_unlink",
+)
+"""What others made; its numbers can be guessed."""
 _SIGNALS = (
     "kill",
     "tkill",
@@ -174,8 +193,10 @@ _SIGNALS = (
 _CONDITIONAL = (
     # With ENOSYS the C library falls back to clone, whose flags can be seen.
     Denied(name="clone3", error=ENOSYS),
-    Denied(name="clone", but=((Fits(0, 0, NEW_NAMESPACES),),)),
-    Denied(name="ioctl", only=((Fits(1, TIOCSTI),), (Fits(1, TIOCLINUX),), (Fits(1, TIOCSETD),))),
+    # A sibling instead of a child could run ahead of what ends the tree.
+    Denied(name="clone", but=((Fits(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
+    # Who hides its memory hides what it writes, too.
+    Denied(name="prctl", only=((Fits(0, PR_SET_DUMPABLE),),)),
     Denied(name="personality", but=((Fits(0, 0),), (Fits(0, _ALL),))),
     Denied(name="prlimit64", but=((Fits(0, 0),),)),
     # Room on a disk is to be seen by the watch, which counts what is written.
@@ -188,6 +209,7 @@ def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Deni
     denied = [
         *(Denied(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
         *_CONDITIONAL,
+        _ioctls(landlock_abi),
     ]
     families = [AF_INET, AF_INET6] if network else []
     if landlock_abi is None:
@@ -209,6 +231,7 @@ def assemble(denied: list[Denied], machine: str) -> bytes:
     ]
     if machine == "x86_64":
         code += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
+    code += [_step(_AT_LEAST, NEWEST_NUMBER + 1, 0, 1), _step(_RETURN, _ERROR | ENOSYS)]
     for one in denied:
         number = number_of(one.name, machine)
         if number is not None:
@@ -221,6 +244,14 @@ def _sockets(families: list[int]) -> Denied:
     return Denied(name="socket", error=EAFNOSUPPORT, but=tuple((Fits(0, one),) for one in families))
 
 
+def _ioctls(landlock_abi: int | None) -> Denied:
+    """Typing into terminals; and having signals sent, where nothing else keeps them inside."""
+    requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
+    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
+        requests += [FIOSETOWN, SIOCSPGRP]
+    return Denied(name="ioctl", only=tuple((Fits(1, one),) for one in requests))
+
+
 def _without_namespaces(abi: int) -> list[Denied]:
     """What Landlock leaves open: other processes of the same user, and files' owners, modes and times."""
     denied = [
@@ -230,22 +261,25 @@ def _without_namespaces(abi: int) -> list[Denied]:
         *(
             Denied(name=name, but=((Fits(argument, 0),),))
             for name, argument in (
-                ("setpriority", 1),
-                ("ioprio_set", 1),
                 ("sched_setaffinity", 0),
                 ("sched_setattr", 0),
                 ("sched_setparam", 0),
                 ("sched_setscheduler", 0),
             )
         ),
+        # Itself, as a process: 0 may also mean its whole user.
+        Denied(name="setpriority", but=((Fits(0, 0), Fits(1, 0)),)),
+        Denied(name="ioprio_set", but=((Fits(0, 1), Fits(1, 0)),)),
+        *(Denied(name=name) for name in _SHARED_BY_NUMBER),
         # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
         *(Denied(name=name, error=0) for name in _SEEM_DONE),
         *(Denied(name=name, error=EOPNOTSUPP) for name in _ATTRIBUTES),
     ]
-    if abi < TRUNCATE_ABI:
-        denied.append(Denied(name="truncate"))
     if abi < SIGNAL_SCOPE_ABI:
         denied += [Denied(name=name) for name in _SIGNALS]
+        # A descriptor can be told to send signals, too.
+        told = (F_SETOWN, F_SETSIG, F_SETOWN_EX)
+        denied.append(Denied(name="fcntl", only=tuple((Fits(1, one),) for one in told)))
     return denied
 
 

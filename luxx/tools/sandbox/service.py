@@ -3,6 +3,7 @@
 Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
 """
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.choosing import BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.handover import sweep
 from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
 from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.packages import FOLDER
@@ -33,14 +35,17 @@ logger = structlog.get_logger()
 class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
-    No program sees the data directory or the root of the workspaces, wherever these lie.
+    No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
     Raises ConfigError where programs would run as root and unprotected.
     """
 
-    def __init__(self, config: ToolsConfig, data_dir: Path, workspace_root: Path) -> None:
+    def __init__(
+        self, config: ToolsConfig, data_dir: Path, workspace_root: Path, hidden: Sequence[Path] = ()
+    ) -> None:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
-        self._hidden = (data_dir.absolute(), workspace_root.absolute())
+        self._hidden = (data_dir, workspace_root, *hidden)
+        self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
@@ -67,8 +72,9 @@ class Sandbox:
         return None if self._choice is None else self._choice.interpreter
 
     async def open(self) -> None:
-        """Tries the backends."""
-        self._choice = await choose(self._config, self._hidden, self.packages)
+        """Tries the backends, and deletes what jails of a killed server left."""
+        await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
+        self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)
 
@@ -117,8 +123,9 @@ class Sandbox:
         text = code.encode("utf-8", "replace")
         self._backend()
         async with self._turns.turn(place.workspace):
+            # Where none can be started, none is made for the next time either.
+            ready = self._prewarmed.take(place) or await self.start_waiting(place)
             try:
-                ready = self._prewarmed.take(place) or await self.start_waiting(place)
                 try:
                     return await ready.run(text, wanted)
                 except NeverWent:

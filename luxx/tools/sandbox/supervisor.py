@@ -7,16 +7,18 @@ library, and of it what loads fast. What is started and how it is held in is the
 
 from __future__ import annotations
 
-import ctypes
 import marshal
 import os
 import resource
 import select
 import time
 
+from luxx.tools.sandbox.account import Account
+from luxx.tools.sandbox.ending import end_tree, inherit_orphans, keep, let_go_of_streams
 from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_tasks, most_tasks
-from luxx.tools.sandbox.handover import hand_over, make_scratch, remove
-from luxx.tools.sandbox.processes import SIGKILL, SIGSTOP, measure, reap, signal_to, tree
+from luxx.tools.sandbox.handover import hand_over, make_scratch, new_scratch, remove
+from luxx.tools.sandbox.holdings import Holdings
+from luxx.tools.sandbox.processes import SIGKILL, reap, signal_to, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
@@ -27,47 +29,61 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
 TICK_MS = 25
 SETUP_MS = 10_000
 """How long bubblewrap may take to build a jail."""
-KILL_SECONDS = 5.0
-PR_SET_CHILD_SUBREAPER = 36
+SHARED_WORKSPACE = 2
+"""So many times the limit a workspace may grow while a program runs: others of its user write there, too."""
+TMPFS = ("tmp", "dev/shm")
 
 
 def main(control: int) -> NoReturn:
-    """Does all of it and ends the process, without the time that a tidy end takes."""
+    """Does all of it and ends the process, without the time that a tidy end takes.
+
+    Two processes: each sees to the end of the jail where the other is killed.
+    """
+    inherit_orphans()
+    scratch, keeper = new_scratch(), os.getpid()
+    supervisor = os.fork()
+    if supervisor:
+        keep(supervisor, scratch)
+    code = 1
     try:
-        _supervise(control)
+        _supervise(control, keeper, scratch)
+        code = 0
     except Exception as error:
-        # Nobody would see a traceback; what runs dies with us.
+        # Nobody would see a traceback; the keeper ends what runs.
         _tell(control, {"failed": f"its supervisor failed: {error!r}"})
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
-def _supervise(control: int) -> None:
+def _supervise(control: int, keeper: int, place: str) -> None:
     os.set_inheritable(control, False)
+    inherit_orphans()
+    keeper_fd = os.pidfd_open(keeper)
+    if os.getppid() != keeper:
+        return
     spec = _told(control)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     scratch = None
     try:
-        hand_over(spec)
-        scratch = make_scratch(spec)
+        hand_over(spec, control)
+        scratch = make_scratch(spec, place)
         jail = Jail(spec, scratch)
     except OSError as error:
         _tell(control, {"failed": f"the jail could not be made: {error.strerror or error}"})
         remove(scratch)
         return
-    _let_go_of_streams()
+    let_go_of_streams()
     if jail.problem is None:
         _tell(control, {"started": True})
         try:
-            ended = Watch(spec, jail, control).until_the_end()
+            ended = Watch(spec, jail, scratch).until_the_end(control, keeper_fd)
         except BaseException:
             jail.kill()
             raise
     else:
         jail.kill()
         ended = {"failed": jail.problem}
-    remove(scratch)
     _tell(control, ended)
+    remove(scratch)
 
 
 class Jail:
@@ -84,27 +100,26 @@ class Jail:
         self.pidfd = os.pidfd_open(self.pid)
 
     def kill(self) -> None:
-        """End all of it; what forks meanwhile is stopped first, so that nothing gets away."""
+        """End all of it."""
         if self.init is not None:
             # The death of a namespace's first process is the death of all in it.
             signal_to(self.init, SIGKILL)
-        deadline = time.monotonic() + KILL_SECONDS
-        stopped: set[int] = set()
-        while time.monotonic() < deadline:
-            pids = tree(os.getpid())
-            fresh = [pid for pid in pids if pid not in stopped]
-            for pid in fresh:
-                signal_to(pid, SIGSTOP)
-            stopped.update(fresh)
-            if fresh:
+        end_tree(self.pid)
+
+    def temporary(self, most: float) -> int:
+        """Bytes that files in memory take, as far as they can be seen; they have bounds of their own, too."""
+        if self.init is None:
+            return 0
+        taken = 0
+        for one in TMPFS:
+            try:
+                found = os.statvfs(f"/proc/{self.init}/root/{one}")
+            except OSError:
                 continue
-            for pid in pids:
-                signal_to(pid, SIGKILL)
-            reap(self.pid)
-            if not [pid for pid in tree(os.getpid()) if pid != self.pid]:
-                break
-            time.sleep(0.002)
-        signal_to(self.pid, SIGKILL)
+            # What is larger is not ours: the jail does not stand yet.
+            if found.f_blocks * found.f_frsize <= most:
+                taken += (found.f_blocks - found.f_bfree) * found.f_frsize
+        return taken
 
     def is_set_up(self) -> bool:
         """Whether the program itself was run, as far as its starter told."""
@@ -155,27 +170,28 @@ class Jail:
 class Watch:
     """Looks at a jail until it has ended, and ends it when it must."""
 
-    def __init__(self, spec: Spec, jail: Jail, control: int) -> None:
+    def __init__(self, spec: Spec, jail: Jail, scratch: str | None) -> None:
         self.spec = spec
         self.limits: dict[str, float] = spec["limits"]
         self.jail = jail
-        self.control = control
-        self.began = None if spec["waits"] else time.monotonic()
+        self.account = Account({jail.pid, jail.init or jail.pid}, spec["uid"])
+        self.holdings = Holdings([one for one in (spec["workspace"], scratch) if one is not None])
+        self.began: float | None = None
         self.peak = 0
-        self.written_before = 0
-        self.cpu_before = 0.0
         self.hit: str | None = None
         self.is_cancelled = False
+        if not spec["waits"]:
+            self._begin()
 
-    def until_the_end(self) -> dict[str, Any]:
+    def until_the_end(self, control: int, keeper_fd: int) -> dict[str, Any]:
         poller = select.poll()
-        poller.register(self.control, select.POLLIN)
-        poller.register(self.jail.pidfd, select.POLLIN)
+        for fd in (control, keeper_fd, self.jail.pidfd):
+            poller.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poller.poll(None if self.began is None else TICK_MS)}
             if self.jail.pidfd in ready:
                 break
-            if self.control in ready and not self._listen():
+            if keeper_fd in ready or (control in ready and not self._listen(control)):
                 self.is_cancelled = True
                 break
             if self.began is not None and self._is_over():
@@ -184,40 +200,51 @@ class Watch:
         self.jail.kill()
         _, status = os.waitpid(self.jail.pid, 0)
         reap(None)
-        ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "hit": self.hit, **self._used()}
-        if is_whole and not self.jail.is_set_up():
+        code = os.waitstatus_to_exitcode(status)
+        ended: dict[str, Any] = {"code": code, "hit": self.hit, **self._used()}
+        # Who is killed has no last word.
+        if is_whole and code >= 0 and not self.jail.is_set_up():
             ended["failed"] = "bubblewrap could not set the jail up"
         return ended
 
-    def _listen(self) -> bool:
+    def _listen(self, control: int) -> bool:
         """Hear the word to begin, which is how long it may take; whether anybody is still there."""
         try:
-            heard = os.read(self.control, 32)
+            heard = os.read(control, 32)
         except ConnectionResetError:
             # Gone with something of ours unread.
             return False
         if heard and self.began is None:
             self.limits = {**self.limits, "wall": float(heard)}
-            hand_over(self.spec)
-            self.began = time.monotonic()
-            _, self.cpu_before, _, self.written_before = measure(self._pids())
-            _tell(self.control, {"going": True})
+            hand_over(self.spec, control)
+            self._begin()
+            _tell(control, {"going": True})
         return bool(heard)
 
-    def _pids(self) -> list[int]:
-        return tree(os.getpid())
+    def _begin(self) -> None:
+        self.account.look(tree(os.getpid()))
+        self.account.begin()
+        self.holdings.look()
+        self.began = time.monotonic()
 
     def _is_over(self) -> bool:
-        memory, cpu, tasks, written = measure(self._pids())
+        account, limits = self.account, self.limits
+        account.look(tree(os.getpid()))
+        # The dead have been seen; unless we wait for them, they count as tasks of their user.
+        reap(self.jail.pid)
+        self.holdings.look()
+        memory = account.memory + self.jail.temporary(limits["memory"])
         self.peak = max(self.peak, memory)
-        limits = self.limits
         if memory > limits["memory"]:
             self.hit = "memory"
-        elif tasks > limits["processes"]:
+        elif account.tasks > limits["processes"]:
             self.hit = "processes"
-        elif cpu - self.cpu_before > limits["cpu"]:
+        elif account.cpu > limits["cpu"]:
             self.hit = "cpu"
-        elif written - self.written_before > limits["disk"]:
+        elif account.written > limits["disk"] or self.holdings.grown > SHARED_WORKSPACE * limits["disk"]:
+            self.hit = "disk"
+        elif account.is_hiding:
+            # What it writes cannot be told, so it is taken for too much.
             self.hit = "disk"
         elif time.monotonic() - (self.began or 0) > limits["wall"]:
             self.hit = "time"
@@ -227,7 +254,7 @@ class Watch:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         wall = 0.0 if self.began is None else time.monotonic() - self.began
         memory = max(self.peak, used.ru_maxrss * 1024)
-        return {"wall": wall, "cpu": used.ru_utime + used.ru_stime, "memory": memory}
+        return {"wall": wall, "cpu": max(used.ru_utime + used.ru_stime, self.account.cpu), "memory": memory}
 
 
 def _first_process(status: int) -> int | None:
@@ -265,10 +292,3 @@ def _tell(control: int, words: dict[str, Any]) -> None:
         os.write(control, len(text).to_bytes(4, "big") + text)
     except OSError:
         return
-
-
-def _let_go_of_streams() -> None:
-    """The program's streams are its own: only when it lets go of them do they end."""
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(nowhere, fd)

@@ -16,6 +16,7 @@ from litestar.response import Stream
 from litestar.testing import TestClient
 
 from luxx.accounts.limits import Peer
+from luxx.api.afterwards import AFTERWARDS
 from luxx.api.envelope import Failure
 from luxx.api.protection import protection
 from luxx.api.service_info import ProbeController, ServiceInfoController, ServiceState
@@ -81,6 +82,7 @@ def call(
         "type": kind,
         "method": method,
         "path": path,
+        "query_string": b"",
         "headers": [*headers],
         "server": server,
         "extensions": extensions,
@@ -594,3 +596,24 @@ def test_metrics_are_for_this_machine_unless_made_public() -> None:
         assert "observability.metrics_public" in json.loads(refused.text)["error"]
     with client_for(is_local=False, is_metrics_public=True) as client:
         assert client.get("/metrics").status_code == 200
+
+
+def test_what_goes_on_afterwards_knows_the_request_and_nothing_of_the_framework() -> None:
+    known: set[str] = set()
+
+    async def go_on(scope: Any, send: Any) -> None:
+        known.update(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"later", "more_body": False})
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {"kept": "by the framework"}
+        scope["route_handler"] = app
+        scope[AFTERWARDS] = go_on
+
+    sent = call(config(), app=app)
+    assert sent[-1]["body"] == b"later"
+    assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
+    assert not known & {"state", "route_handler", AFTERWARDS}
+    # A server writes them to its access log when the answer begins.
+    assert {"method", "path", "query_string", "headers", "server"} <= known

@@ -117,13 +117,14 @@ def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[F
     return failure(500, "the server made a mistake; its log says more", "internal_error")
 
 
+UNANSWERED = (OperationalError, InterfaceError, PoolTimeoutError)
+"""The database is away."""
+
 HANDLERS: dict[int | type[Exception], Any] = {
     LuxxError: _ours,
     ValidationException: _invalid,
     HTTPException: _http,
     IntegrityError: _clash,
-    OperationalError: _database,
-    InterfaceError: _database,
-    PoolTimeoutError: _database,
+    **dict.fromkeys(UNANSWERED, _database),
     Exception: _unforeseen,
 }

@@ -18,6 +18,7 @@ import structlog
 from litestar.types import ASGIApp
 from litestar.utils import normalize_path
 
+from luxx.api.afterwards import AFTERWARDS, go_on
 from luxx.api.envelope import Failure
 from luxx.api.guards import REQUEST_ID
 from luxx.clock import new_id
@@ -54,13 +55,6 @@ FIXED_HEADERS = (
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
 STRAIGHT = "luxx.send"
 """Where a request's scope keeps the server's own `send`: what a stream may use once its answer has begun."""
-
-AFTERWARDS = "luxx.afterwards"
-"""Where a request's scope keeps what is to go on with the answer when the framework is through with it. It is
-given the scope, with what the framework had put there taken out again, and `send`."""
-
-ASKED = frozenset(("type", "asgi", "http_version", "scheme", "method", "path", "root_path", "path_template"))
-"""What is still known of such a request, beside what is ours."""
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
@@ -159,7 +153,7 @@ class _Protection:
             else:
                 await self._app(scope, receive, answer.send)
             if AFTERWARDS in scope:
-                await _go_on(scope, answer.send)
+                await go_on(scope, answer.send)
         except asyncio.CancelledError:
             # Only a server that stops cancels a request.
             if answer.began:
@@ -191,12 +185,6 @@ class _Protection:
         if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
             return None
         return None if _is_same_host(asked.origin, asked.host) else FOREIGN_ORIGIN
-
-
-async def _go_on(scope: Scope, send: Send) -> None:
-    for name in [name for name in scope if name not in ASKED and not name.startswith("luxx.")]:
-        del scope[name]
-    await scope.pop(AFTERWARDS)(scope, send)
 
 
 class _Answer:

@@ -12,22 +12,19 @@ import structlog
 from litestar import Request
 from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.accounts.caller import Caller
+from luxx.api.afterwards import AFTERWARDS
+from luxx.api.errors import UNANSWERED
 from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
 from luxx.api.leaving import LEAVING, Leaving
-from luxx.api.protection import AFTERWARDS, STRAIGHT
+from luxx.api.protection import STRAIGHT
 from luxx.api.pushing import PIPE, Connection
 from luxx.api.sending import CUT
 from luxx.runs.watch import Watch
 
 COME_AGAIN = b"retry: 1000\n\n"
 """To clients of a server that stops or cannot read its log: attach again in a second, in milliseconds."""
-
-UNANSWERED = (OperationalError, InterfaceError, PoolTimeoutError)
-"""The database is away."""
 
 logger = structlog.get_logger()
 
@@ -65,8 +62,7 @@ class OpenStream(ASGIResponse):
         self._cutting: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Leaves it to `protection.py` to go on once the framework is through, whose frames and whose view
-        of the request would be kept for as long as the stream is open; else goes on itself."""
+        """Goes on once the framework is through (`afterwards.py`); where nobody waits for that, now."""
         del receive
         given = cast("dict[str, Any]", scope)
         if STRAIGHT in given:

@@ -28,8 +28,8 @@ from luxx.wire.event import Done, DoneStatus, ProcessStep
 from luxx.wire.step import Step, StepType, step_id
 from luxx.wire.usage import Usage
 from tests.bench.figures import Figures
-from tests.bench.load import Answer, Broken, Client, luxx_target
-from tests.bench.processes import ROOT, Api, luxx_server
+from tests.bench.load import Answer, Broken, Client, luxx_target, openai_target
+from tests.bench.processes import ROOT, Api, free_port, luxx_server, started
 from tests.bench.upstream import Upstream
 
 STREAMS = 1000
@@ -43,6 +43,11 @@ Begun in even steps they would all speak in the same few milliseconds of each te
 
 STEADY_SECONDS = 15.0
 """Of the time when all are on: what a token costs then."""
+
+PUMP_RAMP_SECONDS = 10.0
+PUMP_STEADY_SECONDS = 5.0
+PUMP_TOKENS = 200
+"""Of the floor: all its streams are on for the same 5 s at least."""
 
 WARM_STREAMS = 50
 WAITING_RUNS = 200
@@ -92,8 +97,32 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             late = {edge: count - lag[edge] for edge, count in (await _lag(luxx.port)).items()}
             await asyncio.sleep(IDLE_SECONDS)
             _tell_streams(figures, answers, (peak - idle) / STREAMS, late)
+            await _pumped(upstream, figures)
             figures.add("streams", "memory afterwards / idle", luxx.memory() / idle, "×", at_most=1.1)
             yield
+
+
+async def _pumped(upstream: Upstream, figures: Figures) -> None:
+    """What the floor, a bare pump, takes for the same streams on this machine at this time."""
+    port = free_port()
+    argv = [sys.executable, "-m", "tests.bench.pump", str(port), str(upstream.port)]
+    with started(argv, port) as pump:
+        target = openai_target("pump", port)
+        clients = [await Client.connect(target) for _ in range(STREAMS)]
+        moments = random.Random(STREAMS)
+        streams = [
+            asyncio.create_task(_one(client, "", moments.uniform(0, PUMP_RAMP_SECONDS), PUMP_TOKENS))
+            for client in clients
+        ]
+        await asyncio.sleep(PUMP_RAMP_SECONDS + 1)
+        cpu = pump.cpu()
+        await asyncio.sleep(PUMP_STEADY_SECONDS)
+        each = (pump.cpu() - cpu) / (STREAMS * PUMP_STEADY_SECONDS * 1e3 / DELAY_MS)
+        answers = await asyncio.gather(*streams)
+    latencies = [latency / 1e3 for answer in answers for latency in answer.latencies]
+    figures.add("streams", "bare pump: CPU per token", each * 1e6, "µs")
+    figures.add("streams", "bare pump: latency p50", statistics.median(latencies), "ms")
+    figures.add("streams", "bare pump: latency p99", _percentile(latencies, 99), "ms")
 
 
 async def _one(client: Client, conversation: str, after: float, tokens: int) -> Answer:

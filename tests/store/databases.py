@@ -40,7 +40,7 @@ def postgresql_server(folder: Path) -> Iterator[str]:
 
 
 def _waste_no_time_on_disk(server_url: str) -> None:
-    """No test takes the power away: what was written need not wait for the disk, a database per test least."""
+    """No test takes the power away: what was written need not wait for the disk."""
     admin = create_engine(
         make_url(server_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
     )

@@ -142,7 +142,7 @@ class House:
         )
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
         self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
+        load_modules(self.registry, config.tools.modules, installed_entry_points(), self.store)
         witness = Witness(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,

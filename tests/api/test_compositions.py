@@ -10,7 +10,7 @@ from api.belongings import NO_UUID
 from api.person import PASSWORD, Person
 from api.schema import Document
 from api.server import Server
-from luxx.tools.compositions.service import MOST_COMPOSITIONS
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS
 
 PATH = "/tools/compositions"
 FIELDS = {

@@ -36,9 +36,15 @@ _ORDERED = (Comparison.LESS, Comparison.GREATER)
 
 
 def check(
-    composition: Composition, registry: ToolRegistry, level: CommandPermission, own: Collection[str]
+    composition: Composition,
+    registry: ToolRegistry | None = None,
+    level: CommandPermission = CommandPermission.READ_ONLY,
+    own: Collection[str] = (),
 ) -> None:
-    """`own`: names of the owner's compositions. Raises InvalidInput that names every wrong place."""
+    """Raises InvalidInput that names every wrong place.
+
+    `own`: names of the owner's compositions. Without a `registry`, which tools there are is not looked at.
+    """
     if len(msgspec.json.encode(composition)) > MOST_BYTES:
         raise refusal({"$": f"a composition has at most {MOST_BYTES:,} bytes"})
     problems = dict[str, str]()
@@ -71,7 +77,7 @@ class _Check:
     def __init__(
         self,
         composition: Composition,
-        registry: ToolRegistry,
+        registry: ToolRegistry | None,
         level: CommandPermission,
         own: Collection[str],
     ) -> None:
@@ -92,7 +98,7 @@ class _Check:
             yield from self._member(place, member, f"$.members[{place}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
-        if self._registry.get(name) is not None:
+        if self._registry is not None and self._registry.get(name) is not None:
             yield "$.name", "a tool of the server has this name"
         elif name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
@@ -112,6 +118,8 @@ class _Check:
 
     def _call(self, place: int, call: Member | Fallback, at: str) -> Iterator[Problem]:
         yield from problems_in(call.arguments, f"{at}.arguments", partial(self._reference, place))
+        if self._registry is None:
+            return
         tool = self._registry.get(call.tool)
         if call.tool == self._all.name or (tool is None and call.tool in self._own):
             yield f"{at}.tool", "a composition cannot contain a composition"

@@ -6,8 +6,12 @@ import msgspec
 from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
+from luxx.clock import new_id
 from luxx.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
+
+MOST_COMPOSITIONS = 50
+"""Of one user."""
 
 
 class CompositionRow(Base):
@@ -47,9 +51,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     document: str
     timeout_seconds: int
 
-    def read(self) -> Composition:
-        return composition_of(self)
-
 
 _compositions = table_of(CompositionRow)
 _fields = tuple(_compositions.c[name] for name in Stored.__struct_fields__)
@@ -77,6 +78,25 @@ def document_of(composition: Composition) -> str:
     """What the column `document` holds of it."""
     parts = Parts(parameters=composition.parameters, members=composition.members)
     return msgspec.json.encode(parts).decode()
+
+
+def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetime) -> CompositionRow:
+    """A row that nothing has been counted of."""
+    row = CompositionRow(
+        id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
+    )
+    fill(row, composition, now)
+    return row
+
+
+def fill(row: CompositionRow, composition: Composition, now: datetime) -> None:
+    """The row is then this composition's; what has been counted stays."""
+    row.name = composition.name
+    row.description = composition.description
+    row.kind = composition.kind.value
+    row.document = document_of(composition)
+    row.timeout_seconds = composition.timeout_seconds
+    row.updated_at = now
 
 
 def read_own(connection: Connection, user_id: int) -> list[Stored]:

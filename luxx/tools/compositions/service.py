@@ -11,24 +11,23 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
+from luxx.clock import utc_now
 from luxx.errors import Conflict, NotFound
 from luxx.store.engine import Store
 from luxx.tools.compositions.checking import check
 from luxx.tools.compositions.definition import Compositions, shape_of
 from luxx.tools.compositions.rows import (
+    MOST_COMPOSITIONS,
     CompositionRow,
     composition_of,
     count_call,
-    document_of,
+    fill,
+    new_row,
     read_own,
 )
 from luxx.tools.core import CommandPermission, OwnTools, Risk
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
-
-MOST_COMPOSITIONS = 50
-"""Of one user."""
 
 LOCKS = 7_402_134
 """The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
@@ -101,12 +100,7 @@ class CompositionService:
                     kind="compositions_full",
                 )
             self._check(caller, wanted, names)
-            now = utc_now()
-            row = CompositionRow(
-                id=new_id(), tenant_id=caller.tenant_id, user_id=caller.user_id,
-                success_count=0, failure_count=0, created_at=now,
-            )  # fmt: skip
-            _set(row, wanted, now)
+            row = new_row(caller.tenant_id, caller.user_id, wanted, utc_now())
             session.add(row)
             session.flush()
             return self._view(row)
@@ -120,7 +114,7 @@ class CompositionService:
             _take_turn(session, caller)
             row = _own(session, caller, composition_id)
             self._check(caller, wanted, _names(session, caller, CompositionRow.id != row.id))
-            _set(row, wanted, utc_now())
+            fill(row, wanted, utc_now())
             session.flush()
             return self._view(row)
 
@@ -186,15 +180,6 @@ def _take_turn(session: Session, caller: Caller) -> None:
 def _names(session: Session, caller: Caller, *others: ColumnElement[bool]) -> set[str]:
     mine = select(CompositionRow.name).where(CompositionRow.user_id == caller.user_id, *others)
     return set(session.scalars(mine))
-
-
-def _set(row: CompositionRow, wanted: Composition, now: datetime) -> None:
-    row.name = wanted.name
-    row.description = wanted.description
-    row.kind = wanted.kind.value
-    row.document = document_of(wanted)
-    row.timeout_seconds = wanted.timeout_seconds
-    row.updated_at = now
 
 
 def _own(session: Session, caller: Caller, composition_id: str) -> CompositionRow:

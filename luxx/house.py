@@ -153,7 +153,13 @@ class House:
             is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
         self.compositions = CompositionService(self.store, self.executor)
-        self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
+        self.rules = RuleService(
+            self.store,
+            self.executor,
+            check_project=own_project,
+            check_agent=no_agents,
+            own_tools_in=self.compositions.own_tools_in,
+        )
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""

@@ -283,9 +283,8 @@ class _Importing:
                 names.add(composition.name)
                 session.add(new_row(tenant_id, user_id, composition, utc_now()))
             else:
-                self._notes.append(
-                    f"the composition {composition.name} was left out: the name is taken, or there are too many"
-                )
+                because = "the name is taken, or there are too many"
+                self._notes.append(f"the composition {composition.name} was left out: {because}")
 
     def _fill_settings(self, session: Session, user_id: int) -> None:
         row = session.scalar(select(UserSettings).where(UserSettings.user_id == user_id))

@@ -184,6 +184,16 @@ def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
         assert person.good("GET", f"{PATH}/{made['id']}")["required_permission"] == 2
 
 
+def test_the_explanation_knows_compositions_of_ones_own(carla: Person, bob: Person) -> None:
+    carla.good("POST", PATH, json=lists())
+    explained = carla.good("GET", "/permissions/explain?tool=lists&tainted=true")
+    assert (explained["action"], explained["decided_by"]) == ("allow", "members")
+    bob.bad("GET", "/permissions/explain?tool=lists", 404)
+    carla.good("PUT", "/permissions/rules", json=[{"tool": "lists", "action": "deny"}])
+    assert carla.good("GET", "/permissions/explain?tool=lists")["decided_by"] == "rule"
+    carla.bad("POST", "/tools/lists/execute", 403, json={})
+
+
 def test_a_member_that_is_refused_is_in_the_audit_log_by_whichever_door(carla: Person, admin: Person) -> None:
     carla.good("POST", PATH, json=lists())
     carla.good("PUT", "/permissions/rules", json=[{"tool": "file_list", "action": "deny"}])

@@ -326,7 +326,8 @@ class ToolExecutor:
             return ToolResult.fail(error.message)
 
     def _read_on(self, call: ToolCall, context: ToolContext) -> str:
-        reader = self.registry.get(READ_RESULT_TOOL)
+        # Of a member nothing is kept but what its composition says.
+        reader = None if context.chaining.is_member else self.registry.get(READ_RESULT_TOOL)
         if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
             ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
             words = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'

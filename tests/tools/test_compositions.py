@@ -9,6 +9,7 @@ import pytest
 
 from luxx.config import ToolsConfig
 from luxx.errors import InvalidInput, ToolFailed
+from luxx.tools.builtin.result import reading_tools
 from luxx.tools.compositions.branching import chosen
 from luxx.tools.compositions.checking import check
 from luxx.tools.compositions.definition import Compositions, shape_of
@@ -412,6 +413,37 @@ def test_a_permission_for_the_whole_is_none_for_its_members(bench: Bench, contex
 def test_a_tool_that_asks_by_itself_cannot_as_a_member(bench: Bench, context_of: Maker) -> None:
     done = ran(bench, context_of(), {"members": [member("a", "asks")]})
     assert "cannot ask a person while it is a member" in (done.result.error or "")
+
+
+def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(bench: Bench, context_of: Maker) -> None:
+    def handler(arguments: Json, context: ToolContext) -> None:
+        bench.called.append(("delegate", None))
+
+    delegate = ToolDefinition(
+        name="delegate", description="d", parameters={"type": "object"}, handler=handler
+    )
+    bench.registry.register(delegate)
+    done = ran(bench, context_of(), {"members": [member("a", "delegate")]})
+    assert "delegate cannot be a member: it is for the model alone" in (done.result.error or "")
+    assert bench.called == []
+
+
+def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
+    bench: Bench, context_of: Maker
+) -> None:
+    @tool(name="endless")
+    def endless() -> str:
+        """Endless."""
+        return "line\n" * 100_000
+
+    bench.registry.register(endless)
+    bench.registry.register(reading_tools()[0])
+    one = {"members": [member("a", "endless"), member("b", "say", {"what": taken("previous")})]}
+    ran(bench, context_of(run_id="r"), one)
+    ((_, handed_on),) = bench.called
+    assert len(handed_on) < 52_000
+    assert "output cut: 600,0" in handed_on
+    assert "result_read" not in handed_on
 
 
 def test_a_member_that_is_a_composition_by_now_is_not_found(bench: Bench, context_of: Maker) -> None:

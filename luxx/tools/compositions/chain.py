@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
 from luxx.tools.compositions.branching import END, chosen
+from luxx.tools.compositions.checking import why_no_member
 from luxx.tools.compositions.templates import INPUT, PREVIOUS, filled
 from luxx.tools.core import Chaining, NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
@@ -117,7 +118,10 @@ class Chain:
         return ended
 
     async def _called(self, member_id: str, call: Member | Fallback) -> MemberEnded:
+        tool = self._executor.registry.get(call.tool)
         try:
+            if tool is not None and (reason := why_no_member(tool)) is not None:
+                raise ToolFailed(reason)
             arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
         except ToolFailed as error:
             result = ToolResult.fail(f"{call.tool} was not run: {error.message}")

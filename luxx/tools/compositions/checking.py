@@ -83,7 +83,8 @@ class _Check:
     ) -> None:
         self._all = composition
         self._registry = registry
-        self._level = level
+        available = [] if registry is None else registry.available_to(level)
+        self._tools = {tool.name: tool for tool in available}
         self._own = own
         self._is_conditional = composition.kind == CompositionKind.CONDITIONAL
         self._parameters = {parameter.name for parameter in composition.parameters}
@@ -120,10 +121,10 @@ class _Check:
         yield from problems_in(call.arguments, f"{at}.arguments", partial(self._reference, place))
         if self._registry is None:
             return
-        tool = self._registry.get(call.tool)
+        tool = self._tools.get(call.tool)
         if call.tool == self._all.name or (tool is None and call.tool in self._own):
             yield f"{at}.tool", "a composition cannot contain a composition"
-        elif tool is None or tool.required_permission > self._level:
+        elif tool is None:
             yield f"{at}.tool", f"there is no tool named {call.tool} at your permission level"
         elif (reason := why_no_member(tool)) is not None:
             yield f"{at}.tool", reason

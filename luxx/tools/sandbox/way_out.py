@@ -1,0 +1,81 @@
+"""Whether programs of this server have a way out, and serving it for one jail at a time.
+
+Which hosts it leads to is the configuration's to say, what goes through it the proxy's to judge.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from luxx.config import ToolsConfig
+from luxx.errors import ConfigError, InvalidInput
+from luxx.network.allowlist import AllowList
+from luxx.network.guard import Resolve, WebGuard
+from luxx.network.outing import Outing, Traveller
+from luxx.network.proxy import PolicyProxy, ProxyBounds
+from luxx.tools.sandbox.jail import Jail
+from luxx.tools.sandbox.plan import Backend
+from luxx.tools.web.lookups import Lookups
+
+KEY = "tools.network_allow"
+
+
+class WayOut:
+    """One per server; `backend` gives the one in force. Raises ConfigError for an entry that is no host.
+
+    `resolve_for` stands in for the lookups of each user, and `bounds` for the usual ones.
+    """
+
+    def __init__(
+        self,
+        config: ToolsConfig,
+        backend: Callable[[], Backend | None],
+        *,
+        resolve_for: Callable[[int], Resolve] | None = None,
+        bounds: ProxyBounds | None = None,
+    ) -> None:
+        self.hosts = tuple(config.network_allow)
+        self._backend = backend
+        self._proxy: PolicyProxy | None = None
+        if self.hosts:
+            try:
+                allow = AllowList(self.hosts)
+            except InvalidInput as error:
+                raise ConfigError(f"{KEY}: {error.message}") from error
+            self._proxy = PolicyProxy(allow, WebGuard(config.web_allow_private), bounds)
+            self._resolve_for = resolve_for or Lookups().of
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether hosts are listed."""
+        return bool(self.hosts)
+
+    @property
+    def is_open(self) -> bool:
+        backend = self._backend()
+        return self.is_wanted and backend is not None and backend.has_doors
+
+    @property
+    def problem(self) -> str:
+        """Why programs have no way out though hosts are listed; empty where they have."""
+        backend = self._backend()
+        if not self.is_wanted or self.is_open or backend is None:
+            return ""
+        if backend.name == "none":
+            return f"without a sandbox programs reach whatever Luxx can, and {KEY} bounds nothing"
+        return f"there is no network: {KEY} needs bubblewrap, and {backend.name} is in force"
+
+    def outing(self, traveller: Traveller) -> Outing | None:
+        """For one program; None where hosts are not listed."""
+        return Outing(traveller, self._resolve_for(traveller.user_id)) if self.is_wanted else None
+
+    @asynccontextmanager
+    async def served(self, jail: Jail, outing: Outing | None) -> AsyncGenerator[None]:
+        """The jail's way out leads as far as the outing may go, until this is left."""
+        door = jail.door()
+        if door is None or outing is None or self._proxy is None:
+            if door is not None:
+                door.close()
+            yield
+            return
+        async with self._proxy.serving(door, outing):
+            yield

@@ -43,6 +43,8 @@ class Traveller(msgspec.Struct, frozen=True, kw_only=True):
     """For whom a program goes out, in which call of which tool."""
 
     user_id: int
+    username: str = ""
+    tenant_id: int | None = None
     call_id: str = ""
     tool: str = ""
     run_id: str | None = None

@@ -32,7 +32,7 @@ from luxx.network.urls import WebUrl, parse_url
 CONNECT_SECONDS = 5.0
 MOST_ADDRESSES = 4
 AT_ONCE = 256
-"""Connections of all jails of a server process together."""
+"""Connections of all jails of a server process together; more wait."""
 
 logger = structlog.get_logger()
 
@@ -40,7 +40,7 @@ logger = structlog.get_logger()
 class ProxyBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Of one program: connections at once and in all, bytes both ways; seconds of a head, and of silence."""
 
-    at_once: int = 32
+    at_once: int = 16
     connections: int = 1000
     size: int = 256 * 1024 * 1024
     head_seconds: float = 10.0
@@ -54,39 +54,49 @@ class PolicyProxy:
         self.bounds = bounds or ProxyBounds()
         self._allow = allow
         self._guard = guard
-        self._open = 0
+        self._places = asyncio.Semaphore(AT_ONCE)
 
     @asynccontextmanager
     async def serving(self, listener: socket.socket, outing: Outing) -> AsyncGenerator[None]:
         """Whoever connects to `listener` goes out as `outing`, until this is left; then all is broken off."""
         talks: set[asyncio.Task[None]] = set()
-
-        def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            outing.connections += 1
-            if outing.connections > self.bounds.connections:
-                server.close()
-            is_too_many = len(talks) >= self.bounds.at_once or self._open >= AT_ONCE
-            if is_too_many or outing.connections > self.bounds.connections:
-                outing.was_refused("", "too_many_connections", "the program opened too many connections")
-                writer.transport.abort()
-                return
-            self._open += 1
-            task = asyncio.create_task(_Talk(self, outing, reader, writer).run())
-            talks.add(task)
-            task.add_done_callback(ended)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            talks.discard(task)
-            self._open -= 1
-
-        server = await asyncio.start_server(came, sock=listener, limit=PIECE)
+        accepting = asyncio.create_task(self._accept(listener, outing, talks))
         try:
             yield
         finally:
-            server.close()
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            listener.close()
             for task in list(talks):
                 task.cancel()
             await asyncio.gather(*talks, return_exceptions=True)
+            # What is broken off is closed at the loop's next turn, which may be its last.
+            await asyncio.sleep(0)
+
+    async def _accept(self, listener: socket.socket, outing: Outing, talks: set[asyncio.Task[None]]) -> None:
+        """One after the other; what is more than may be at once waits outside, in the kernel's own queue."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        places = asyncio.Semaphore(self.bounds.at_once)
+        while outing.connections < self.bounds.connections:
+            await places.acquire()
+            connection, _ = await loop.sock_accept(listener)
+            outing.connections += 1
+            task = asyncio.create_task(self._talk(connection, outing, places))
+            talks.add(task)
+            task.add_done_callback(talks.discard)
+        listener.close()
+        outing.was_refused("", "too_many_connections", "the program opened too many connections")
+
+    async def _talk(self, connection: socket.socket, outing: Outing, places: asyncio.Semaphore) -> None:
+        try:
+            async with self._places:
+                talk = _Talk(self, outing, *await _opened(connection))
+                await talk.run()
+        except OSError:
+            return
+        finally:
+            places.release()
 
     async def addresses_of(self, host: str, port: int, outing: Outing) -> list[str]:
         """Where to connect for a canonical host. Raises NotAllowed, Unavailable, InvalidInput."""
@@ -205,6 +215,15 @@ class _Talk:
         await self._jail.say(h11.Response(status_code=status, headers=headers, reason=_line(words)))
         await self._jail.say(h11.Data(data=words))
         await self._jail.say(h11.EndOfMessage())
+
+
+async def _opened(connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """From here on the socket is the streams' to close."""
+    try:
+        return await asyncio.open_connection(sock=connection, limit=PIECE)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _plain(target: str) -> WebUrl:

@@ -14,6 +14,7 @@ import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
+from luxx.tools.marks import CallMarks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
@@ -121,7 +122,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time.
+    tool has overrun its time. In `marks`, which are new for each call, it tells what its result does not.
     """
 
     user_id: int
@@ -138,6 +139,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[PlacedRule, ...] = ()
     tainted_by: str | None = None
     answered: Callable[[dict[str, Any]], Approved] | None = None
+    marks: CallMarks = msgspec.field(default_factory=CallMarks)
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):

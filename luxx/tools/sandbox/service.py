@@ -5,7 +5,7 @@ Not here: which backend it is (choosing), what programs may use (limits), the to
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
+from luxx.network.guard import Resolve
 from luxx.network.outing import Outing
 from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
 from luxx.tools.sandbox.handover import sweep
@@ -38,11 +39,18 @@ class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
     No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
+    `resolve_for` stands in for the lookups of each user's programs.
     Raises ConfigError where programs would run as root and unprotected.
     """
 
     def __init__(
-        self, config: ToolsConfig, data_dir: Path, workspace_root: Path, hidden: Sequence[Path] = ()
+        self,
+        config: ToolsConfig,
+        data_dir: Path,
+        workspace_root: Path,
+        hidden: Sequence[Path] = (),
+        *,
+        resolve_for: Callable[[int], Resolve] | None = None,
     ) -> None:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
@@ -51,13 +59,13 @@ class Sandbox:
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
-        self.way_out = WayOut(config, lambda: None if self._choice is None else self._choice.backend)
+        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for)
         self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     @property
     def in_force(self) -> str:
         """The backend's name; `none` where there is none."""
-        backend = None if self._choice is None else self._choice.backend
+        backend = self._in_force()
         return "none" if backend is None else backend.name
 
     @property
@@ -84,6 +92,7 @@ class Sandbox:
     async def close(self) -> None:
         """Ends the jails that wait."""
         await self._prewarmed.close()
+        await self.way_out.close()
 
     def limits_for(self, tool: str, level: CommandPermission) -> Limits:
         """What a program may use that `tool` starts for a caller of `level`."""
@@ -145,6 +154,9 @@ class Sandbox:
                         return await again.run(text, wanted)
             finally:
                 self._prewarmed.refill(place)
+
+    def _in_force(self) -> Backend | None:
+        return None if self._choice is None else self._choice.backend
 
     def _backend(self) -> Backend:
         choice = self._choice

@@ -3,8 +3,10 @@
 Which hosts it leads to is the configuration's to say, what goes through it the proxy's to judge.
 """
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError, InvalidInput
@@ -17,6 +19,10 @@ from luxx.tools.sandbox.plan import Backend
 from luxx.tools.web.lookups import Lookups
 
 KEY = "tools.network_allow"
+
+
+async def tell_nobody(outing: Outing) -> None:
+    """The `on_ended` of a server that keeps no record of outings."""
 
 
 class WayOut:
@@ -34,6 +40,9 @@ class WayOut:
         bounds: ProxyBounds | None = None,
     ) -> None:
         self.hosts = tuple(config.network_allow)
+        self.on_ended: Callable[[Outing], Coroutine[Any, Any, None]] = tell_nobody
+        """Told of each outing that ended."""
+        self._tellings: set[asyncio.Task[None]] = set()
         self._backend = backend
         self._proxy: PolicyProxy | None = None
         if self.hosts:
@@ -77,5 +86,15 @@ class WayOut:
                 door.close()
             yield
             return
-        async with self._proxy.serving(door, outing):
-            yield
+        try:
+            async with self._proxy.serving(door, outing):
+                yield
+        finally:
+            # Told also of a call that was cancelled, which must not wait for it.
+            telling = asyncio.create_task(self.on_ended(outing))
+            self._tellings.add(telling)
+            telling.add_done_callback(self._tellings.discard)
+
+    async def close(self) -> None:
+        """Returns when all outings that ended have been told of."""
+        await asyncio.gather(*self._tellings, return_exceptions=True)

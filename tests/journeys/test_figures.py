@@ -71,7 +71,7 @@ def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
 
 async def only_the_owner_sees(ann: Person, url: str, images: list[Json]) -> None:
     body = {"username": "bob-of-figures", "password": BOB, "permission_level": 4}
-    await ann.post("/users", body)
+    await ann.post("/auth/users", body)
     signed_in = await ann.post("/auth/login", {"username": "bob-of-figures", "password": BOB})
     async with Person(url, signed_in["access_token"]) as bob:
         for one in images:

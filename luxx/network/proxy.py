@@ -33,6 +33,8 @@ CONNECT_SECONDS = 5.0
 MOST_ADDRESSES = 4
 AT_ONCE = 256
 """Connections of all jails of a server process together; more wait."""
+NOT_LISTED = "host_not_listed"
+"""What programs and logs are told; no answer of the API has it."""
 
 logger = structlog.get_logger()
 
@@ -102,9 +104,7 @@ class PolicyProxy:
         """Where to connect for a canonical host. Raises NotAllowed, Unavailable, InvalidInput."""
         if not self._allow.allows(host, port):
             where = join_host_port(host, port)
-            raise NotAllowed(
-                f"{where} is not one of the hosts that programs may reach", kind="host_not_listed"
-            )
+            raise NotAllowed(f"{where} is not one of the hosts that programs may reach", kind=NOT_LISTED)
         return await self._guard.addresses_of(host, port, outing.resolve)
 
 

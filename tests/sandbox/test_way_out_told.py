@@ -1,4 +1,4 @@
-"""The list of hosts for programs, as configuration: where a wrong entry stands, and what doctor says of it."""
+"""The list of hosts for programs in the configuration: where a wrong entry stands, what doctor says of it."""
 
 import asyncio
 from pathlib import Path

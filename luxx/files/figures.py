@@ -118,7 +118,7 @@ def _drawn(shelf: Shelf, path: str) -> _Drawn:
 def _kept(session: Session, user_id: int, one: _Drawn) -> StepImage:
     path = shown(one.entry.path)
     return StepImage(
-        file_id=rows.record_upload(session.connection(), user_id, one.entry, one.sha256),
+        file_id=_file_id(session, user_id, one),
         name=path.rpartition("/")[2],
         path=path,
         media_type="image/png",
@@ -127,3 +127,12 @@ def _kept(session: Session, user_id: int, one: _Drawn) -> StepImage:
         height=one.size.height,
         sha256=one.sha256,
     )
+
+
+def _file_id(session: Session, user_id: int, one: _Drawn) -> str:
+    """The id that the file has already: two programs that run side by side see each other's figures."""
+    entry, connection = one.entry, session.connection()
+    row = rows.known(connection, user_id, [entry.path]).get(entry.path)
+    if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):
+        return str(row.id)
+    return rows.record_upload(connection, user_id, entry, one.sha256)

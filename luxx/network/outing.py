@@ -13,6 +13,7 @@ from luxx.network.guard import Resolve
 MOST_PLACES = 50
 """Of one outing that are kept by name; the others are counted with the last."""
 OTHERS = "others"
+MOST_WORDS = 300
 
 logger = structlog.get_logger()
 
@@ -81,11 +82,11 @@ class Outing:
 
     def was_refused(self, host_port: str, kind: str, reason: str) -> None:
         """Something was asked for and not done."""
-        host = host_port[:300]
+        host = host_port[:MOST_WORDS]
         if (host, kind) not in self._refused and len(self._refused) >= MOST_PLACES:
             host, kind = OTHERS, OTHERS
         if (host, kind) not in self._refused:
-            self._refused[(host, kind)] = Refused(host=host, kind=kind, reason=reason)
+            self._refused[(host, kind)] = Refused(host=host, kind=kind, reason=reason[:MOST_WORDS])
             self._tell("egress_refused", host=host, kind=kind)
         self._refused[(host, kind)].times += 1
 

@@ -1,5 +1,6 @@
 """Figures that a program drew are images of its step: seen by their owner, live, stored and replayed."""
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -127,3 +128,22 @@ def test_figures_past_the_quota_are_told_of_and_the_program_does_not_fail(
 
     with LuxxServer(tmp_path / "data", {"LUXX_FILES__QUOTA_MB": "1"}) as server:
         travel(journey(server.url))
+
+
+def test_programs_side_by_side_see_each_others_figures_under_the_same_ids(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        async with Person(server.url) as ann:
+            wait = "import time, os\nwhile not os.path.exists('figures/figure-side2.png'): time.sleep(0.01)"
+            first, second = await asyncio.gather(
+                executed(ann, drawing(side1=png()) + wait), executed(ann, drawing(side2=png()))
+            )
+            if not is_started(first):
+                pytest.skip("no sandbox works here")
+            for one in (first, second):
+                for shown in one["data"]["images"]:
+                    assert (await ann.ask("GET", f"/files/{shown['file_id']}")).content == png()
+            assert len(first["data"]["images"]) == 2
+
+    travel(journey())

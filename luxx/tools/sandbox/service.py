@@ -86,6 +86,7 @@ class Sandbox:
         """Tries the backends, and deletes what jails of a killed server left."""
         await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
+        await self.way_out.open()
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)
 

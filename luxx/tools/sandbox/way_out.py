@@ -4,21 +4,28 @@ Which hosts it leads to is the configuration's to say, what goes through it the 
 """
 
 import asyncio
+import shutil
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import structlog
+
 from luxx.config import ToolsConfig
-from luxx.errors import ConfigError, InvalidInput
+from luxx.errors import ConfigError, InvalidInput, ToolFailed
 from luxx.network.allowlist import AllowList
 from luxx.network.guard import Resolve, WebGuard
 from luxx.network.outing import Outing, Traveller
 from luxx.network.proxy import PolicyProxy, ProxyBounds
 from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.plan import Backend
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Backend, Order
 from luxx.tools.web.lookups import Lookups
 
 KEY = "tools.network_allow"
+_PROBE = Limits(seconds=10, cpu_seconds=10)
+
+logger = structlog.get_logger()
 
 
 async def tell_nobody(outing: Outing) -> None:
@@ -42,6 +49,8 @@ class WayOut:
         self.hosts = tuple(config.network_allow)
         self.on_ended: Callable[[Outing], Coroutine[Any, Any, None]] = tell_nobody
         """Told of each outing that ended."""
+        self._has_doors = False
+        self._failure = ""
         self._tellings: set[asyncio.Task[None]] = set()
         self._backend = backend
         self._proxy: PolicyProxy | None = None
@@ -58,10 +67,25 @@ class WayOut:
         """Whether hosts are listed."""
         return bool(self.hosts)
 
+    async def open(self) -> None:
+        """Finds out whether jails can be given a door here, where hosts are listed."""
+        backend = self._backend()
+        if not self.is_wanted or backend is None or not backend.has_doors:
+            return
+        program = shutil.which("true", path="/usr/bin:/bin") or "true"
+        order = Order(argv=(program,), workspace=None, limits=_PROBE, has_door=True)
+        try:
+            jail = await Jail.start(backend.spec(order))
+            await jail.run(b"", _PROBE)
+        except (ToolFailed, OSError) as error:
+            logger.warning("no_way_out", error=str(error))
+            self._failure = f"there is no network: no jail can be given a way out here ({error})"
+        else:
+            self._has_doors = True
+
     @property
     def is_open(self) -> bool:
-        backend = self._backend()
-        return self.is_wanted and backend is not None and backend.has_doors
+        return self._has_doors
 
     @property
     def problem(self) -> str:
@@ -71,7 +95,7 @@ class WayOut:
             return ""
         if backend.name == "none":
             return f"without a sandbox programs reach whatever Luxx can, and {KEY} bounds nothing"
-        return f"there is no network: {KEY} needs bubblewrap, and {backend.name} is in force"
+        return self._failure or f"there is no network: {KEY} needs bubblewrap, and {backend.name} is in force"
 
     def outing(self, traveller: Traveller) -> Outing | None:
         """For one program; None where hosts are not listed."""

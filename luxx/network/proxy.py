@@ -92,12 +92,17 @@ class PolicyProxy:
 
     async def _talk(self, connection: socket.socket, outing: Outing, places: asyncio.Semaphore) -> None:
         try:
-            async with self._places:
-                talk = _Talk(self, outing, *await _opened(connection))
-                await talk.run()
+            await self._places.acquire()
+        except BaseException:
+            connection.close()
+            raise
+        try:
+            talk = _Talk(self, outing, *await _opened(connection))
+            await talk.run()
         except OSError:
             return
         finally:
+            self._places.release()
             places.release()
 
     async def addresses_of(self, host: str, port: int, outing: Outing) -> list[str]:

@@ -1,6 +1,11 @@
-"""The list of hosts for programs in the configuration: where a wrong entry stands, what doctor says of it."""
+"""The list of hosts for programs: where a wrong entry stands, what doctor says of it, and whom it serves."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,9 @@ from luxx.config_file import load_config
 from luxx.doctor_sandbox import NETWORK, examine_sandbox
 from luxx.errors import ConfigError
 from luxx.tools.sandbox.service import Sandbox
+from sandbox.test_escapes import ORDINARY, environ, python_of_everybody, unavailable
+
+LONE = Path(__file__).with_name("lone_way_out.py")
 
 
 def test_a_wrong_entry_stops_the_start_with_its_file_and_line(tmp_path: Path) -> None:
@@ -70,3 +78,30 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
         (finding,) = without["told"]
         assert finding.is_bad
         assert finding.text.startswith("there is no network: tools.network_allow needs bubblewrap")
+
+
+@pytest.mark.parametrize("who", ["root", "ordinary"])
+def test_root_and_an_ordinary_user_give_their_jails_a_way_out(who: str) -> None:
+    if reason := unavailable(who):
+        pytest.skip(reason)
+    program, more = sys.executable, {}
+    with tempfile.TemporaryDirectory(prefix="luxx-way-out-") as home:
+        if who == "ordinary" and os.geteuid() == 0:
+            program = python_of_everybody() or ""
+            more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
+            os.chown(home, ORDINARY, ORDINARY)
+        done = subprocess.run(
+            [program, str(LONE), home],
+            env=environ(),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **more,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["in_force"] == "none":
+        pytest.skip("bubblewrap does not work here")
+    assert (found["problem"], found["said"], found["errors"]) == ("", ["204", "403"], "")

@@ -1,4 +1,4 @@
-"""A way out in a process of its own: `python lone_way_out.py HOME` prints whether there is one, and for whom."""
+"""A way out in a process of its own: `python lone_way_out.py HOME` prints whether there is one."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def main(home: Path) -> dict[str, Any]:
         if sandbox.in_force == "none":
             return {"in_force": "none"}
         outing = sandbox.way_out.outing(Traveller(user_id=1))
-        urls = [f"http://{entry}/", "http://127.0.0.1:1/"]
+        urls = [f"http://{entry}/", "http://other.example/"]
         ran = await sandbox.run_python(f"URLS = {urls!r}\n{ASKS}", workspace, Limits(), 20, outing)
         await sandbox.close()
     return {

@@ -87,6 +87,7 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []
+    network_allow: list[str] = []
     when_asked: Literal["wait", "deny"] = "wait"
 
 

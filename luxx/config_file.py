@@ -18,7 +18,8 @@ import yaml
 from msgspec import UNSET
 
 from luxx.config import Config, ModelConfig
-from luxx.errors import ConfigError
+from luxx.errors import ConfigError, InvalidInput
+from luxx.network.allowlist import allowed_host
 
 DEFAULT_FILE = Path("config.yaml")
 PREFIX = "LUXX_"
@@ -58,6 +59,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
     _agree_on_database(merged, places)
     _agree_on_prices(merged.get("models", []), places)
+    _require_hosts(merged.get("tools", {}).get("network_allow", []), places)
     sections = _fields(Config)
     return Config(
         **{
@@ -296,6 +298,15 @@ def _agree_on_prices(models: list[ModelConfig], places: Mapping[str, str]) -> No
             raise _failure(
                 places[key], key, "max_output is larger than context_window, which it is a part of"
             )
+
+
+def _require_hosts(entries: list[str], places: Mapping[str, str]) -> None:
+    for index, entry in enumerate(entries):
+        key = f"tools.network_allow[{index}]"
+        try:
+            allowed_host(entry)
+        except InvalidInput as error:
+            raise _failure(places[key], key, error.message) from error
 
 
 def _failure(place: str, key: str, problem: str) -> ConfigError:

@@ -10,6 +10,7 @@ from luxx.tools.sandbox.packages import installed
 from luxx.tools.sandbox.service import Sandbox
 
 PART = "sandbox"
+NETWORK = "network"
 _MEND = (
     "let unprivileged users make namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
@@ -23,7 +24,7 @@ async def examine_sandbox(config: Config) -> list[Finding]:
         return [Finding(part=PART, is_bad=True, text=error.message, mend="set tools.sandbox to auto")]
     await sandbox.open()
     others = "; ".join(_told(one) for one in sandbox.reports if one.standing != Standing.IN_FORCE)
-    return [_in_force(sandbox, others), *_python(sandbox, config)]
+    return [_in_force(sandbox, others), *_network(sandbox), *_python(sandbox, config)]
 
 
 def _in_force(sandbox: Sandbox, others: str) -> Finding:
@@ -38,6 +39,16 @@ def _in_force(sandbox: Sandbox, others: str) -> Finding:
             mend=_MEND,
         )
     return Finding(part=PART, text=f"{sandbox.in_force} is in force ({others})")
+
+
+def _network(sandbox: Sandbox) -> list[Finding]:
+    way_out = sandbox.way_out
+    if not way_out.is_wanted or (sandbox.in_force == "none" and not sandbox.is_unprotected):
+        return []
+    if way_out.problem:
+        mend = "use bubblewrap, or empty tools.network_allow"
+        return [Finding(part=NETWORK, is_bad=True, text=way_out.problem, mend=mend)]
+    return [Finding(part=NETWORK, text=f"programs reach {', '.join(way_out.hosts)}, and nothing else")]
 
 
 def _told(report: BackendReport) -> str:

@@ -39,6 +39,7 @@ from luxx.conversations.projects import ProjectService, own_project
 from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
+from luxx.files.figures import FigureKeeper
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
 from luxx.files.upload import Uploads
@@ -70,6 +71,7 @@ from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
+from luxx.tools.egress_record import EgressRecord
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.tools.rules_service import RuleService
@@ -142,7 +144,11 @@ class House:
             [] if database is None else [Path(f"{database}{end}") for end in ("", "-wal", "-shm", "-journal")]
         )
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
-        self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
+        self.sandbox.way_out.on_ended = EgressRecord(self.store, self.refusals).ended
+        figures = FigureKeeper(self.store, self.workspaces, config.files)
+        self.registry = ToolRegistry(
+            [*builtin_tools(config.tools), *program_tools(self.sandbox, figures.keep)]
+        )
         load_modules(self.registry, config.tools.modules, installed_entry_points(), self.store)
         witness = Witness(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(

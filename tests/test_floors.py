@@ -97,6 +97,7 @@ ONLY_IN = {
         "luxx.chat_client",
         "luxx.network.fetch",
     },
+    "h11": {"luxx.network.proxy", "luxx.network.proxy_speech"},
     "httpcore": {"luxx.network.transport", "luxx.network.wire"},
     "lxml": {"luxx.documents.tree"},
     "pypdf": {"luxx.documents.pdf_text"},

@@ -20,7 +20,10 @@ MOST_NAMES = 50
 
 
 class Action(StrEnum):
-    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise."""
+    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise.
+
+    `egress`: a host that a program of a tool reached, or was not let to.
+    """
 
     SIGN_IN = "sign_in"
     SIGN_OUT = "sign_out"
@@ -40,6 +43,7 @@ class Action(StrEnum):
     ALLOWED_HOSTS_CHANGE = "allowed_hosts_change"
     RULES_CHANGE = "rules_change"
     TOOL_CALL = "tool_call"
+    EGRESS = "egress"
     REQUEST = "request"
 
 
@@ -61,7 +65,8 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is worth knowing besides; what does not apply is left out.
 
-    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands.
+    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands, or
+    how often it was done. `call_id` and `run_id` tell which call did it.
     """
 
     name: str | UnsetType = UNSET
@@ -76,6 +81,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str | UnsetType = UNSET
     route: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
+    call_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
         outcome=outcome,
         note=UNSET if executed.note is None else executed.note,
         is_untrusted=True if executed.is_untrusted else UNSET,
+        images=list(executed.images) or UNSET,
     )
     return ProcessStep(step=step)
 

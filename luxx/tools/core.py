@@ -14,6 +14,7 @@ import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
+from luxx.tools.marks import CallMarks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Question
@@ -153,7 +154,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time. `own_tools` are the user's beside those of the registry.
+    tool has overrun its time. `own_tools` are the user's beside those of the registry. In `marks`, which are
+    new for each call, a tool tells what its result does not.
     """
 
     user_id: int
@@ -172,6 +174,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     answered: Callable[[dict[str, Any]], Approved] | None = None
     own_tools: OwnTools | None = None
     chaining: Chaining = Chaining()
+    marks: CallMarks = msgspec.field(default_factory=CallMarks)
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with the check of its arguments."""

@@ -19,6 +19,7 @@ from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall
+from luxx.tools.marks import CallMarks
 from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_output, fit
@@ -109,6 +110,7 @@ class ToolExecutor:
         """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
         started_at, start = self._now(), self._clock()
         ended, has_ended = _CANCELLED, True
+        context = msgspec.structs.replace(context, marks=CallMarks(call.call_id))
         try:
             ended = await self._carry_out(call, context)
         except _Stopped as stop:
@@ -139,7 +141,8 @@ class ToolExecutor:
             problems=ended.problems,
             note=ended.note,
             is_corrected=ended.is_corrected,
-            is_untrusted=ended.is_untrusted,
+            is_untrusted=ended.is_untrusted or context.marks.is_untrusted,
+            images=tuple(context.marks.images),
         )
 
     def _record(self, record: CallRecord) -> None:

@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from luxx.tools.core import ToolContext
+from luxx.wire.image import StepImage
 from luxx.wire.tool import ToolCall, ToolResult
 
 _MAX_RECORDS = 1000
@@ -30,7 +31,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     `problems`: of an invalid call, what is wrong by JSON path. `note`: what the model is told of a person's
     part in it. `is_corrected`: it was made as that person changed it. `is_untrusted`: strangers wrote what
-    it says.
+    it says. `images` are shown with it.
     """
 
     call_id: str
@@ -43,6 +44,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     is_corrected: bool = False
     is_untrusted: bool = False
+    images: tuple[StepImage, ...] = ()
 
     @property
     def cached(self) -> bool:

@@ -183,6 +183,8 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
                 content=content,
                 note=note,
                 is_untrusted=is_untrusted,
+                # Files stay behind, and their ids are nobody's here.
+                images=UNSET,
             )
         )
     return kept

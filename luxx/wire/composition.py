@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.wire.image import StepImage
 from luxx.wire.tool import ToolResult
 
 MOST_MEMBERS = 5
@@ -124,4 +125,5 @@ class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
     result: ToolResult
     duration_ms: int
     is_untrusted: bool = False
+    images: tuple[StepImage, ...] = ()
     note: str | UnsetType = UNSET

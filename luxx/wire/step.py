@@ -5,6 +5,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.image import StepImage
+
 
 class StepType(StrEnum):
     THINKING = "thinking"
@@ -35,7 +37,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps. Of a tool_result,
     `outcome` says what people or rules made of the call, `note` is what the model is told of that, and
-    `is_untrusted` that strangers wrote what the result says.
+    `is_untrusted` that strangers wrote what the result says, and `images` are to be shown with it.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CallOutcome | UnsetType = UNSET
     note: str | UnsetType = UNSET
     is_untrusted: bool | UnsetType = UNSET
+    images: list[StepImage] | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:

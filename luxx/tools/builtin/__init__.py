@@ -12,6 +12,7 @@ from luxx.tools.builtin.result import reading_tools
 from luxx.tools.builtin.shell import shell_tool
 from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
+from luxx.tools.marks import KeepFigures, keep_no_figures
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.web.access import web_access
 
@@ -34,6 +35,6 @@ def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
     return [*(tool.definition for tool in tools), *web, *reading_tools(), *asking_tools()]
 
 
-def program_tools(sandbox: Sandbox) -> list[ToolDefinition]:
+def program_tools(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> list[ToolDefinition]:
     """The tools that start programs."""
-    return [python_tool(sandbox), shell_tool(sandbox)]
+    return [python_tool(sandbox, keep_figures), shell_tool(sandbox, keep_figures)]

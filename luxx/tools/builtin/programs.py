@@ -6,8 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from luxx.errors import ToolFailed
+from luxx.network.outing import Outing, Reached, Refused, Traveller
 from luxx.tools.core import ToolContext, ToolResult
+from luxx.tools.marks import KeepFigures
 from luxx.tools.sandbox.changes import Changes, changes_between, look
 from luxx.tools.sandbox.inside import FIGURES
 from luxx.tools.sandbox.jail import Hit, Ran
@@ -25,6 +29,8 @@ TIMEOUT: dict[str, Any] = {
 QUEUE_SECONDS = 60
 """How long a call may wait for its turn on top of what its program may take."""
 _MOST_ERROR = 300
+_MOST_SHOWN = 20
+"""Hosts that a description names."""
 
 
 def longest(sandbox: Sandbox, tool: str) -> float:
@@ -43,11 +49,65 @@ def workspace_for(context: ToolContext) -> Path:
     return context.workspace
 
 
-async def run_and_tell(workspace: Path, limits: Limits, run: Callable[[], Awaitable[Ran]]) -> ToolResult:
+def network_words(sandbox: Sandbox) -> str:
+    """What a model is told of the network of its programs, after the words "in a sandbox"."""
+    hosts = sandbox.way_out.hosts
+    if not hosts:
+        return " without network"
+    shown = ", ".join(hosts[:_MOST_SHOWN]) + (", …" if len(hosts) > _MOST_SHOWN else "")
+    return f" (network: only HTTP and HTTPS to {shown}, by the proxy in HTTP_PROXY; if that is not set, none)"
+
+
+class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a program was, and where it was not let; `problem`: why it could be nowhere."""
+
+    reached: list[Reached]
+    refused: list[Refused]
+    problem: str | None
+
+
+class Going(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run_and_tell` has to know of a call besides its program."""
+
+    context: ToolContext
+    limits: Limits
+    keep_figures: KeepFigures
+    outing: Outing | None
+    network_problem: str
+
+
+def going_of(
+    sandbox: Sandbox, tool: str, context: ToolContext, limits: Limits, keep_figures: KeepFigures
+) -> Going:
+    """With what the program may do outside, where it has a way out."""
+    who = Traveller(
+        user_id=context.user_id,
+        username=context.username,
+        tenant_id=context.tenant_id,
+        call_id=context.marks.call_id,
+        tool=tool,
+        run_id=context.run_id,
+    )
+    way_out = sandbox.way_out
+    return Going(
+        context=context,
+        limits=limits,
+        keep_figures=keep_figures,
+        outing=way_out.outing(who),
+        network_problem=way_out.problem,
+    )
+
+
+async def run_and_tell(going: Going, run: Callable[[], Awaitable[Ran]]) -> ToolResult:
     """The answer of a program: how it ended, what it printed, which files are different now."""
+    workspace, marks = workspace_for(going.context), going.context.marks
     before = await asyncio.to_thread(look, workspace)
-    ran = await run()
+    try:
+        ran = await run()
+    finally:
+        marks.is_untrusted = going.outing is not None and bool(going.outing.reached)
     changes = changes_between(before, await asyncio.to_thread(look, workspace))
+    figures = _figures(changes)
     data: dict[str, Any] = {
         "exit_code": ran.exit_code,
         "stdout": ran.stdout.decode("utf-8", "replace"),
@@ -56,11 +116,25 @@ async def run_and_tell(workspace: Path, limits: Limits, run: Callable[[], Awaita
         "limit": ran.hit,
         "duration_ms": round(ran.seconds * 1000),
         "files": changes,
-        "figures": _figures(changes),
+        "figures": figures,
+        **await _images(going, workspace, figures),
     }
+    if going.outing is not None:
+        data["network"] = NetworkUse(
+            reached=going.outing.reached, refused=going.outing.refused, problem=going.network_problem or None
+        )
     if ran.exit_code == 0 and ran.hit is None:
         return ToolResult.ok(data)
-    return ToolResult(success=False, data=data, error=_why(ran, limits))
+    return ToolResult(success=False, data=data, error=_why(ran, going.limits))
+
+
+async def _images(going: Going, workspace: Path, figures: list[str]) -> dict[str, Any]:
+    """The figures as images of the step; of those that cannot be shown, why."""
+    if not figures:
+        return {}
+    kept = await going.keep_figures(going.context.user_id, workspace, figures)
+    going.context.marks.images.extend(kept.images)
+    return {"images": kept.images, **({"not_shown": kept.problems} if kept.problems else {})}
 
 
 def _figures(changes: Changes) -> list[str]:

@@ -5,9 +5,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from luxx.tools.builtin.programs import TIMEOUT, longest, risk_of, run_and_tell, workspace_for
+from luxx.tools.builtin.programs import (
+    TIMEOUT,
+    going_of,
+    longest,
+    network_words,
+    risk_of,
+    run_and_tell,
+    workspace_for,
+)
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
+from luxx.tools.marks import KeepFigures, keep_no_figures
 from luxx.tools.sandbox.service import Sandbox
 
 MAX_COMMAND_LENGTH = 30_000
@@ -16,16 +25,16 @@ MAX_COMMAND_LENGTH = 30_000
 NAME = "shell_execute"
 
 
-def shell_tool(sandbox: Sandbox) -> ToolDefinition:
+def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
     """The tool on one server's sandbox."""
     shell = shutil.which("bash", path="/usr/bin:/bin") or "/bin/sh"
 
     @tool(
         name=NAME,
         description=(
-            "Run a shell command in the workspace, in a sandbox without network: the workspace can be "
-            "written, the system only read, nothing else is there. Gives exit code, stdout, stderr and the "
-            "files that changed. Nothing goes on running afterwards; files stay."
+            f"Run a shell command in the workspace, in a sandbox{network_words(sandbox)}: the workspace can "
+            "be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and "
+            "the files that changed. Nothing goes on running afterwards; files stay."
         ),
         parameters={
             "command": {
@@ -40,6 +49,7 @@ def shell_tool(sandbox: Sandbox) -> ToolDefinition:
         category="code",
         required_permission=CommandPermission.EXECUTE,
         starts_programs=True,
+        is_egress=sandbox.way_out.is_wanted,
         risk=risk_of(sandbox, Risk.HIGH),
         timeout=longest(sandbox, NAME),
     )
@@ -48,6 +58,9 @@ def shell_tool(sandbox: Sandbox) -> ToolDefinition:
         given = sandbox.limits_for(NAME, context.user_permission_level)
         limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
         argv = (shell, "-c", arguments["command"])
-        return await run_and_tell(workspace, limits, lambda: sandbox.run_sandboxed(argv, workspace, limits))
+        going = going_of(sandbox, NAME, context, limits, keep_figures)
+        return await run_and_tell(
+            going, lambda: sandbox.run_sandboxed(argv, workspace, limits, outing=going.outing)
+        )
 
     return shell_execute.definition

@@ -133,7 +133,9 @@ class Chain:
             known = self._context.chaining.recalled.get(key)
             ended = known or await self._made(key, member_id, call.tool, arguments)
         self._calls.append(ended)
+        self._context.marks.images.extend(ended.images)
         if ended.is_untrusted:
+            self._context.marks.is_untrusted = True
             self._tainted_by = self._tainted_by or ended.tool
         return ended
 
@@ -196,6 +198,7 @@ def _ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
         result=executed.result,
         duration_ms=executed.duration_ms,
         is_untrusted=executed.is_untrusted,
+        images=executed.images,
         note=UNSET if executed.note is None else executed.note,
     )
 

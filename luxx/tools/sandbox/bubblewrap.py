@@ -72,6 +72,7 @@ class Bubblewrap:
     """Jails made by one bubblewrap program."""
 
     name = "bubblewrap"
+    has_doors = True
 
     def __init__(self, program: BubblewrapProgram, scenery: Scenery) -> None:
         self._program = program
@@ -85,7 +86,8 @@ class Bubblewrap:
         scenery = self._scenery
         own = assemble(denied_calls(network=order.network), scenery.machine)
         return shared_spec(order, scenery.uid) | {
-            "env": environment(HOME, self.packages, order.interpreter),
+            "env": environment(HOME, self.packages, order.interpreter, has_door=order.has_door),
+            "has_door": order.has_door,
             "filter": own if order.filter is None else order.filter,
             "bubblewrap": self._told(order),
         }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
 
     Spec = dict[str, Any]
 
-CLONE_NEWNS = 0x20000
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
@@ -40,7 +40,7 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
     os.chdir(spec["cwd"])
     counted = tasks_of(os.geteuid() if spec["uid"] is None else spec["uid"])
     _yield_to_others()
-    _drop(spec["uid"])
+    drop_rights(spec["uid"])
     from_kernel.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     _limit(spec["limits"])
     _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + counted)
@@ -62,7 +62,7 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     staged: dict[str, str] = {}
     if spec["uid"] is not None:
         staged = _stage(told)
-    _drop(spec["uid"])
+    drop_rights(spec["uid"])
     for _, source, _ in told["binds"]:
         # Said here, because bubblewrap would say it too late.
         os.stat(staged.get(source) or source)
@@ -120,7 +120,7 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int) -> Non
     checked(from_kernel.mount(*told, ctypes.c_ulong(flags), None))
 
 
-def _drop(uid: int | None) -> None:
+def drop_rights(uid: int | None) -> None:
     """Be an ordinary user without any capability, also in what could be gained later.
 
     An ordinary user may have been given some, and they outlast the start of a program.
@@ -154,7 +154,7 @@ def limit_tasks(pid: int, tasks: int, uid: int | None) -> None:
     child = os.fork()
     if child == 0:
         try:
-            _drop(uid)
+            drop_rights(uid)
             resource.prlimit(pid, resource.RLIMIT_NPROC, (tasks, tasks))
             os._exit(0)
         finally:

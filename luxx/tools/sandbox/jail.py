@@ -73,7 +73,11 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 class Jail:
     """A started program. `run` hears it out; `close` ends it at any time. Both may be awaited once done."""
 
-    def __init__(self, spec: Spec, process: Process, control: socket.socket) -> None:
+    def __init__(
+        self, spec: Spec, process: Process, control: socket.socket, letterbox: socket.socket | None
+    ) -> None:
+        self._door: socket.socket | None = None
+        self._letterbox = letterbox
         self._waits = bool(spec["waits"])
         self._process = process
         self._control = control
@@ -92,28 +96,23 @@ class Jail:
         """Raises ToolFailed where the program could not be started."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        inlet, outlet = socket.socketpair() if spec["has_door"] else (None, None)
+        passed = [one for one in (theirs, outlet) if one is not None]
+        told = spec | {"letterbox": None if outlet is None else outlet.fileno()}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", _BOOT, str(theirs.fileno()), _ROOT),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                pass_fds=(theirs.fileno(),),
-                env={},
-                cwd="/",
-                start_new_session=True,
-            )
+            process = await _new_supervisor([one.fileno() for one in passed])
         except BaseException:
-            ours.close()
+            _close(ours, inlet)
             raise
         finally:
-            theirs.close()
-        jail = Jail(spec, process, ours)
+            _close(*passed)
+        jail = Jail(spec, process, ours, inlet)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                text = marshal.dumps(spec)
+                text = marshal.dumps(told)
                 await asyncio.get_running_loop().sock_sendall(ours, len(text).to_bytes(4, "big") + text)
                 await jail._expect("started")
+            jail._find_door()
         except BaseException as error:
             await jail.close()
             if isinstance(error, TimeoutError):
@@ -154,7 +153,20 @@ class Jail:
                 self._process.kill()
             await self._process.wait()
         finally:
-            self._control.close()
+            _close(self._control, self._letterbox, self._door)
+
+    def door(self) -> socket.socket | None:
+        """The socket that listens in a jail with a way out; it is the caller's now, to serve and to close."""
+        door, self._door = self._door, None
+        return door
+
+    def _find_door(self) -> None:
+        """It lies in the letterbox when the jail has started."""
+        if self._letterbox is not None:
+            self._letterbox.setblocking(False)
+            _, found, _, _ = socket.recv_fds(self._letterbox, 1, 1)
+            self._door = socket.socket(fileno=found[0])
+            self._door.setblocking(False)
 
     def _hang_up(self) -> None:
         """The supervisor takes silence as the word to end everything."""
@@ -221,6 +233,26 @@ class Jail:
                 return None
             heard += piece
         return heard
+
+
+async def _new_supervisor(passed: list[int]) -> Process:
+    """The first descriptor is the one it is told on."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", _BOOT, str(passed[0]), _ROOT),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        pass_fds=passed,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _close(*sockets: socket.socket | None) -> None:
+    for one in sockets:
+        if one is not None:
+            one.close()
 
 
 class _Heard:

@@ -64,6 +64,8 @@ class Landlock:
     """Jails without namespaces. `abi` as `landlock_abi` found it."""
 
     name = "landlock"
+    # Its rules know ports and no addresses: a way to the proxy's would be one to that port everywhere.
+    has_doors = False
 
     def __init__(self, abi: int, scenery: Scenery) -> None:
         self._abi = abi
@@ -138,6 +140,7 @@ class Unprotected:
     """No backend: programs do as the server's user may, within limits and never longer than their jail."""
 
     name = "none"
+    has_doors = False
 
     def __init__(self, scenery: Scenery) -> None:
         self._scenery = scenery

@@ -5,10 +5,19 @@ from typing import Any, Protocol
 
 import msgspec
 
+from luxx.tools.sandbox.doorway import PORT
 from luxx.tools.sandbox.limits import MIB, Limits
 
 Spec = dict[str, Any]
 """What the supervisor is told, in values that `marshal` can carry."""
+
+
+_PROXY = f"http://127.0.0.1:{PORT}"
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""The variables by which programs find the way out."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +30,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A program to be started. `waits`: its limits count only from when it is told to go.
 
+    `has_door`: it has a way out, by the proxy, where the backend can give it one.
     `filter` replaces the backend's own; None leaves that.
     """
 
@@ -28,6 +38,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path | None
     limits: Limits
     network: bool = False
+    has_door: bool = False
     waits: bool = False
     interpreter: Interpreter | None = None
     filter: bytes | None = None
@@ -54,6 +65,11 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     @property
+    def has_doors(self) -> bool:
+        """Whether its jails have a network of their own, so that the proxy is the only way out."""
+        ...
+
+    @property
     def packages(self) -> str | None:
         """Where a program inside finds the packages for Python."""
         ...
@@ -71,6 +87,8 @@ def shared_spec(order: Order, uid: int | None) -> Spec:
         "uid": uid,
         "workspace": None if order.workspace is None else str(order.workspace),
         "waits": order.waits,
+        "has_door": False,
+        "letterbox": None,
         "bubblewrap": None,
         "landlock": None,
         "scratch": False,
@@ -86,7 +104,9 @@ def shared_spec(order: Order, uid: int | None) -> Spec:
     }
 
 
-def environment(home: str, packages: str | None, interpreter: Interpreter | None) -> dict[str, str]:
+def environment(
+    home: str, packages: str | None, interpreter: Interpreter | None, *, has_door: bool = False
+) -> dict[str, str]:
     """All variables a program in a jail has."""
     path = ["/usr/local/bin", "/usr/bin", "/bin"]
     if interpreter is not None:
@@ -106,7 +126,7 @@ def environment(home: str, packages: str | None, interpreter: Interpreter | None
         "TMPDIR": "/tmp",
         "USER": "jail",
     }
-    return found | ({"PYTHONPATH": packages} if packages else {})
+    return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXIED if has_door else {})
 
 
 def existing_hidden(scenery: Scenery, below: str) -> list[str]:

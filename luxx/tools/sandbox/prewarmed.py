@@ -26,6 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     workspace: Path
     limits: Limits
+    has_door: bool = False
 
 
 class Prewarmed:

@@ -5,7 +5,7 @@ Not here: which backend it is (choosing), what programs may use (limits), the to
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
+from luxx.network.guard import Resolve
+from luxx.network.outing import Outing
 from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
 from luxx.tools.sandbox.handover import sweep
 from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
@@ -21,6 +23,7 @@ from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
 from luxx.tools.sandbox.turns import Turns
+from luxx.tools.sandbox.way_out import WayOut
 from luxx.wire.tool import CommandPermission
 
 _USERS_AT_ONCE = 16
@@ -36,11 +39,18 @@ class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
     No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
+    `resolve_for` stands in for the lookups of each user's programs.
     Raises ConfigError where programs would run as root and unprotected.
     """
 
     def __init__(
-        self, config: ToolsConfig, data_dir: Path, workspace_root: Path, hidden: Sequence[Path] = ()
+        self,
+        config: ToolsConfig,
+        data_dir: Path,
+        workspace_root: Path,
+        hidden: Sequence[Path] = (),
+        *,
+        resolve_for: Callable[[int], Resolve] | None = None,
     ) -> None:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
@@ -49,12 +59,13 @@ class Sandbox:
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
+        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for)
         self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     @property
     def in_force(self) -> str:
         """The backend's name; `none` where there is none."""
-        backend = None if self._choice is None else self._choice.backend
+        backend = self._in_force()
         return "none" if backend is None else backend.name
 
     @property
@@ -75,12 +86,14 @@ class Sandbox:
         """Tries the backends, and deletes what jails of a killed server left."""
         await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
+        await self.way_out.open()
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
         logger.info("sandbox", backend=self.in_force, python=python)
 
     async def close(self) -> None:
         """Ends the jails that wait."""
         await self._prewarmed.close()
+        await self.way_out.close()
 
     def limits_for(self, tool: str, level: CommandPermission) -> Limits:
         """What a program may use that `tool` starts for a caller of `level`."""
@@ -95,12 +108,14 @@ class Sandbox:
         *,
         stdin: bytes = b"",
         on_output: OnOutput | None = None,
+        outing: Outing | None = None,
         filter: bytes | None = None,
     ) -> Ran:
         """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
 
-        `argv[0]` is an absolute path; `on_output` is told what is printed as it comes. `filter` replaces the
-        backend's filter of system calls, which only tests of that filter do.
+        `argv[0]` is an absolute path; `on_output` is told what is printed as it comes. With an `outing` it
+        reaches the listed hosts, where `way_out` has a way. `filter` replaces the backend's filter of system
+        calls, which only tests of that filter do.
         Raises ToolFailed where no program may be started, or this one could not be.
         """
         order = Order(
@@ -108,17 +123,22 @@ class Sandbox:
             workspace=None if workspace is None else _absolute(workspace),
             limits=limits,
             network=network,
+            has_door=self.way_out.is_open and outing is not None,
             interpreter=self.interpreter,
             filter=filter,
         )
         backend = self._backend()
         async with self._turns.turn(order.workspace):
             jail = await Jail.start(backend.spec(order))
-            return await jail.run(stdin, limits, on_output)
+            async with self.way_out.served(jail, outing):
+                return await jail.run(stdin, limits, on_output)
 
-    async def run_python(self, code: str, workspace: Path, limits: Limits, seconds: float) -> Ran:
+    async def run_python(
+        self, code: str, workspace: Path, limits: Limits, seconds: float, outing: Outing | None = None
+    ) -> Ran:
         """Run Python for at most `seconds`, in a jail that waits for it where there is one."""
-        place = Place(workspace=_absolute(workspace), limits=limits)
+        has_door = self.way_out.is_open and outing is not None
+        place = Place(workspace=_absolute(workspace), limits=limits, has_door=has_door)
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
@@ -127,11 +147,17 @@ class Sandbox:
             ready = self._prewarmed.take(place) or await self.start_waiting(place)
             try:
                 try:
-                    return await ready.run(text, wanted)
+                    async with self.way_out.served(ready, outing):
+                        return await ready.run(text, wanted)
                 except NeverWent:
-                    return await (await self.start_waiting(place)).run(text, wanted)
+                    again = await self.start_waiting(place)
+                    async with self.way_out.served(again, outing):
+                        return await again.run(text, wanted)
             finally:
                 self._prewarmed.refill(place)
+
+    def _in_force(self) -> Backend | None:
+        return None if self._choice is None else self._choice.backend
 
     def _backend(self) -> Backend:
         choice = self._choice
@@ -155,6 +181,7 @@ class Sandbox:
             argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
             workspace=place.workspace,
             limits=place.limits,
+            has_door=place.has_door,
             interpreter=interpreter,
             waits=True,
         )

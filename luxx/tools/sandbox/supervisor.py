@@ -14,6 +14,7 @@ import select
 import time
 
 from luxx.tools.sandbox.account import Account
+from luxx.tools.sandbox.doorway import make_door
 from luxx.tools.sandbox.ending import end_tree, inherit_orphans, keep, let_go_of_streams
 from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_tasks, most_tasks
 from luxx.tools.sandbox.handover import hand_over, make_scratch, new_scratch, remove
@@ -62,6 +63,8 @@ def _supervise(control: int, keeper: int, place: str) -> None:
     if os.getppid() != keeper:
         return
     spec = _told(control)
+    if spec["letterbox"] is not None:
+        os.set_inheritable(spec["letterbox"], False)
     scratch = None
     try:
         hand_over(spec, control)
@@ -163,6 +166,8 @@ class Jail:
             self.problem = "bubblewrap made no jail"
             return
         limit_tasks(self.init, most_tasks(spec["limits"]), spec["uid"])
+        if spec["letterbox"] is not None:
+            make_door(self.init, spec["uid"], spec["letterbox"])
         os.write(unblock, b"1")
         os.close(unblock)
 

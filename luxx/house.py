@@ -23,7 +23,7 @@ from luxx.accounts.passwords import Passwords
 from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
-from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tenants import TenantService, ids_by_name, no_agents
 from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
@@ -42,6 +42,7 @@ from luxx.files.attachments import AttachmentReader
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
 from luxx.files.upload import Uploads
+from luxx.mcp.service import McpServers
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
@@ -151,6 +152,7 @@ class House:
             on_refused=witness.refused,
             is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
+        self.mcp = McpServers(config, self.sandbox, self.registry, self._tenant_ids)
         self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
 
     def _make_people(self, secret: str) -> None:
@@ -211,6 +213,7 @@ class House:
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
+        self.mcp.open()
         gc.collect()
         gc.freeze()
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
@@ -242,6 +245,7 @@ class House:
         await self.refusals.flush()
         await self.drain()
         await self.durable.close()
+        await self.mcp.close()
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
@@ -334,6 +338,9 @@ class House:
             departure=self.departure,
             stop_runs=RunStopper(self.store, self.durable).stop_all_of,
         )
+
+    async def _tenant_ids(self) -> dict[str, int]:
+        return await self.store.read(ids_by_name)
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)

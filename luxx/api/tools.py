@@ -72,7 +72,9 @@ class ToolController(Controller):
         """In the order they were registered."""
         tools = [
             tool
-            for tool in tool_executor.registry.available_to(caller.permission_level)
+            for tool in tool_executor.registry.available_to(
+                caller.permission_level, tenant_id=caller.tenant_id
+            )
             if category is None or tool.category == category
         ]
         first = (page - 1) * page_size
@@ -85,7 +87,8 @@ class ToolController(Controller):
     ) -> Success[ToolView]:
         """404 for a tool above the caller's level too."""
         tool = tool_executor.registry.get(name)
-        if tool is None or tool.required_permission > caller.permission_level:
+        is_there = tool is not None and tool.is_for(caller.tenant_id)
+        if tool is None or not is_there or tool.required_permission > caller.permission_level:
             raise _not_found(name)
         return success(_view(tool))
 

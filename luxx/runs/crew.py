@@ -65,7 +65,9 @@ class CrewFinder:
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(level, _offered(brief.request.tools))
+        tools = self._executor.registry.available_to(
+            level, _offered(brief.request.tools), tenant_id=seen.caller.tenant_id
+        )
 
         def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
             return replace(

@@ -311,7 +311,8 @@ class RunService:
         )
 
     def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
-        known = [tool.name for tool in self._registry.available_to(caller.permission_level)]
+        level, tenant_id = caller.permission_level, caller.tenant_id
+        known = [tool.name for tool in self._registry.available_to(level, tenant_id=tenant_id)]
         if isinstance(asked, list):
             unknown = sorted(set(asked) - set(known))
             if unknown:

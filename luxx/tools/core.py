@@ -147,7 +147,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
     is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
     something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
-    repeatable tool may be given again.
+    repeatable tool may be given again. `tenant_id`: whose it is alone; None: everybody's.
     """
 
     name: str
@@ -166,6 +166,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_egress: bool = False
     starts_programs: bool = False
     keeps: Callable[[ToolResult], bool] = keep_always
+    tenant_id: int | None = None
+
+    def is_for(self, tenant_id: int | None) -> bool:
+        """Whether the tool exists for this tenant; to others it is unknown."""
+        return self.tenant_id is None or self.tenant_id == tenant_id
 
     @property
     def is_async(self) -> bool:
@@ -228,15 +233,22 @@ class ToolRegistry:
         return [tool for tool in self.list_all() if tool.category == category]
 
     def available_to(
-        self, level: CommandPermission, names: Iterable[str] | None = None
+        self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
-        """The tools at or below `level`; of these only `names` where given, unknown names left out."""
+        """A tenant's tools at or below `level`; of these only `names` where given, unknown ones left out."""
         wanted = None if names is None else set(names)
         return [
             tool
             for tool in self.list_all()
-            if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+            if tool.required_permission <= level
+            and tool.is_for(tenant_id)
+            and (wanted is None or tool.name in wanted)
         ]
+
+    def take_over(self, prepared: "ToolRegistry", prefix: str) -> None:
+        """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
+        kept = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
+        self._tools = kept | prepared._tools
 
     def remove(self, name: str) -> bool:
         """Whether there was such a tool."""

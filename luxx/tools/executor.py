@@ -150,8 +150,8 @@ class ToolExecutor:
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a person before it does anything."""
         tool = self.registry.get(call.name)
-        if tool is None or tool.only_asks:
-            return tool is not None
+        if tool is None or tool.only_asks or not tool.is_for(context.tenant_id):
+            return tool is not None and tool.only_asks
         try:
             arguments = _read_arguments(call.arguments)
         except _Stopped:
@@ -256,7 +256,7 @@ class ToolExecutor:
 
     def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
         found = self.registry.lookup(call.name)
-        if found is None:
+        if found is None or not found[0].is_for(context.tenant_id):
             raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
         tool, check = found
         refused = self.judge.refusal_of_level(tool, context.user_permission_level)
@@ -302,7 +302,8 @@ class ToolExecutor:
         return verdict
 
     def _unknown(self, name: str, context: ToolContext) -> str:
-        names = [tool.name for tool in self.registry.available_to(context.user_permission_level)]
+        level, tenant_id = context.user_permission_level, context.tenant_id
+        names = [tool.name for tool in self.registry.available_to(level, tenant_id=tenant_id)]
         near = difflib.get_close_matches(name[:64], names, n=3)
         hint = (
             f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"

@@ -93,7 +93,7 @@ class RuleService:
     async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
         """What would become of this call in a run of the caller's, and why. Raises NotFound."""
         tool = self._executor.registry.get(supposed.tool)
-        if tool is None:
+        if tool is None or not tool.is_for(caller.tenant_id):
             raise NotFound(f"there is no tool named {supposed.tool[:64]!r}", kind="tool_not_found")
 
         def work(session: Session) -> tuple[PlacedRule, ...]:

@@ -60,14 +60,15 @@ async def run_and_tell(workspace: Path, limits: Limits, run: Callable[[], Awaita
     }
     if ran.exit_code == 0 and ran.hit is None:
         return ToolResult.ok(data)
-    return ToolResult(success=False, data=data, error=_why(ran, limits))
+    return ToolResult(success=False, data=data, error=why_ended(ran, limits))
 
 
 def _figures(changes: Changes) -> list[str]:
     return [name for name in changes.created if name.startswith(f"{FIGURES}/figure-")]
 
 
-def _why(ran: Ran, limits: Limits) -> str:
+def why_ended(ran: Ran, limits: Limits) -> str:
+    """A sentence on a program that did not end well."""
     match ran.hit:
         case Hit.TIME:
             return f"the program was ended: it took longer than {limits.seconds:g} seconds"

@@ -20,6 +20,7 @@ from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.resident import Resident, ResidentOrder, resident_spec
 from luxx.tools.sandbox.turns import Turns
 from luxx.wire.tool import CommandPermission
 
@@ -132,6 +133,13 @@ class Sandbox:
                     return await (await self.start_waiting(place)).run(text, wanted)
             finally:
                 self._prewarmed.refill(place)
+
+    async def start_resident(self, order: ResidentOrder) -> Resident:
+        """Start a program that stays until it is closed or ends by itself; it takes no turn of anybody.
+
+        Raises ToolFailed where no program may be started, or this one could not be.
+        """
+        return await Resident.start(resident_spec(order, self._backend(), self.interpreter))
 
     def _backend(self) -> Backend:
         choice = self._choice

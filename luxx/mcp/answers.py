@@ -25,19 +25,26 @@ def result_of_answer(answer: "CallToolResult") -> ToolResult:
         return ToolResult(success=False, data=structured, error=text or _NO_WORDS)
     if structured is None:
         return ToolResult.ok(text)
-    if not text or _says_the_same(text, structured):
-        return ToolResult.ok(structured)
+    inner = _unwrapped(structured)
+    for data in (structured, inner):
+        if not text or _says(text, data):
+            return ToolResult.ok(inner)
     return ToolResult.ok({"text": text, "structured": structured})
 
 
-def _says_the_same(text: str, structured: Any) -> bool:
-    plain: list[Any] = [text]
+def _unwrapped(structured: Any) -> Any:
+    """Servers made with the official SDK wrap what is no object."""
+    if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
+        return cast("dict[str, Any]", structured)["result"]
+    return cast(Any, structured)
+
+
+def _says(text: str, data: Any) -> bool:
+    if text == data:
+        return True
     with suppress(msgspec.DecodeError, RecursionError):
-        plain.append(msgspec.json.decode(text.encode("utf-8", "replace")))
-    # Servers made with the official SDK wrap what is no object.
-    is_wrapped = isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]
-    inner = cast("dict[str, Any]", structured)["result"] if is_wrapped else None
-    return any(one == structured or (is_wrapped and one == inner) for one in plain)
+        return bool(msgspec.json.decode(text.encode("utf-8", "replace")) == data)
+    return False
 
 
 def _told(block: Any) -> str:

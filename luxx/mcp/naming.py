@@ -1,4 +1,4 @@
-"""What tools of MCP servers are called here: `mcp__{tenant}_{server}__{tool}`, as every model vendor takes it.
+"""What tools of MCP servers are called here: `mcp__{tenant}_{server}__{tool}`, as all model vendors take it.
 
 A part that is kept as it is can be read back; one that had to be changed ends in a digest of what it was.
 """

@@ -89,9 +89,9 @@ class _Copy:
         return {**copied, "allOf": [target, *copied.get("allOf", [])]}
 
     def _plain(self, told: Schema) -> Schema:
-        kept: Schema = {word: told[word] for word in _AS_THEY_ARE & told.keys()}
-        kept |= {word: told[word] for word in _NUMBERS & told.keys() if type(told[word]) in (int, float)}
-        kept |= {word: told[word] for word in _COUNTS & told.keys() if type(told[word]) is int}
+        kept: Schema = {word: told[word] for word in told if word in _AS_THEY_ARE}
+        kept |= {word: told[word] for word in told if word in _NUMBERS and type(told[word]) in (int, float)}
+        kept |= {word: told[word] for word in told if word in _COUNTS and type(told[word]) is int}
         for word in ("title", "description"):
             if isinstance(told.get(word), str):
                 kept[word] = shortened(told[word], MOST_WORDS)
@@ -115,13 +115,15 @@ class _Copy:
 def _nested(told: Schema, inner: Callable[[Any], Any]) -> Schema:
     """The schemas in a schema, word by word."""
     copied: Schema = {}
-    for word in _ONE & told.keys():
+    for word in told:
+        if word not in _ONE:
+            continue
         if word == "items" and isinstance(told[word], list):
             copied["prefixItems"] = [inner(one) for one in told[word]]
         else:
             copied[word] = inner(told[word])
-    for word in _SEVERAL & told.keys():
-        if isinstance(told[word], list) and told[word]:
+    for word in told:
+        if word in _SEVERAL and isinstance(told[word], list) and told[word]:
             copied[word] = [inner(one) for one in told[word]]
     properties = told.get("properties")
     if isinstance(properties, dict):

@@ -57,6 +57,7 @@ class McpServer:
         self.config = config
         self.reason = ""
         self._workspace = Path(os.path.abspath(workspace))
+        self._reads = tuple(Path(os.path.abspath(one)) for one in config.reads)
         self._limits = limits
         self._sandbox = sandbox
         self._on_tools = on_tools
@@ -161,7 +162,7 @@ class McpServer:
             argv=tuple(self.config.command),
             workspace=self._workspace,
             limits=self._limits,
-            reads=tuple(Path(os.path.abspath(one)) for one in self.config.reads),
+            reads=self._reads,
             variables=dict(_variable(one) for one in self.config.env),
         )
         try:

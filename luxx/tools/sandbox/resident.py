@@ -21,6 +21,7 @@ NO_END = math.inf
 TICK_MS = 100
 """How often a watch looks at what may stay for days; the usual pace takes a fiftieth of a processor."""
 _PIECE = 65_536
+_DRAIN_SECONDS = 1.0
 _KEPT_ERRORS = 4_096
 """Bytes of what it last said on stderr; the rest is let go."""
 
@@ -51,7 +52,7 @@ def resident_spec(order: ResidentOrder, backend: Backend, interpreter: Interpret
         limits=replace(order.limits, seconds=NO_END),
         interpreter=shown,
     )
-    spec = backend.spec(plain) | {"tick_ms": TICK_MS}
+    spec: Spec = {**backend.spec(plain), "tick_ms": TICK_MS}
     if spec["bubblewrap"] is None:
         own_variables: dict[str, str] = spec["env"]
         return spec | {"env": own_variables | dict(order.variables)}
@@ -107,9 +108,14 @@ class Resident:
         return await asyncio.shield(self._end)
 
     async def close(self) -> None:
-        """End it with everything it started."""
+        """End it with everything it started. Nobody may be in `read` any more."""
         self._writer.close()
         await self._jail.close()
+        with suppress(OSError, TimeoutError):
+            # What is left in a pipe keeps it open.
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while await self._reader.read(_PIECE):
+                    pass
         for task in (self._listening, self._end):
             task.cancel()
         await asyncio.gather(self._listening, self._end, return_exceptions=True)

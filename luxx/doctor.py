@@ -22,6 +22,7 @@ from luxx.accounts.models import User
 from luxx.bus.choosing import choose_wire
 from luxx.checkup import Finding, examine_work
 from luxx.config import Config
+from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -175,6 +176,7 @@ async def _database_and_what_is_in_it(
                     store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
                 ),
                 *await _providers(store, config, data_dir, environ),
+                *await examine_mcp(config, store),
             ]
         finally:
             store.close()

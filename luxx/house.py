@@ -377,6 +377,7 @@ class House:
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=self.sandbox.in_force,
             sandbox_backends=self.sandbox.reports,
+            mcp_servers=lambda: [one.state for one in self.mcp.statuses],
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

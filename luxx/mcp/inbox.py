@@ -71,6 +71,8 @@ class Inbox:
             self._asked.discard(head.id)
             return Message(text=text, answers=head.id)
         self._count(len(line))
+        if head is None and b'"jsonrpc"' in text:
+            raise Misbehaved("sent a message that cannot be read")
         if head is None or not isinstance(head.method, str):
             return None
         is_request = head.id is not None

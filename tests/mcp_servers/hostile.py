@@ -69,7 +69,7 @@ ENDLESS_PAGES = SPEAKS.replace(
     '"result": {"tools": tools}', '"result": {"tools": tools, "nextCursor": "on"}'
 ) + ("serve(lambda message: text(message, 'well'))")
 TELLS_OF_CHANGES = acts(
-    "for n in range(150): say({'method': 'notifications/tools/list_changed'})\ntext(message, 'well')"
+    "for n in range(80): say({'method': 'notifications/tools/list_changed'})\ntext(message, 'well')"
 )
 EVIL_PATTERN = SPEAKS + (
     "serve(lambda message: text(message, 'well'), [{**TOOLS[0], 'inputSchema': {'type': 'object', "

@@ -22,11 +22,11 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "floods": (hostile.FLOODS_WHEN_CALLED, {}, "printed more than 200 lines in a second"),
     "never ends a line": (hostile.ONE_ENDLESS_LINE, {}, "sent a message of more than 4 MiB"),
     "sends 100 MB": (hostile.HUNDRED_MEGABYTES, {}, "sent a message of more than 4 MiB"),
-    "forks": (hostile.FORKS, {}, "more than 64 processes and threads"),
+    "forks": (hostile.FORKS, {}, "has ended: "),
     "eats memory": (hostile.EATS_MEMORY, {}, ""),
-    "closes its output": (hostile.CLOSES_ITS_OUTPUT, {}, "it closed its output"),
+    "closes its output": (hostile.CLOSES_ITS_OUTPUT, {"call_seconds": 2}, ""),
     "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "something that is not of the protocol"),
-    "nests deeply": (hostile.NESTS_DEEPLY, {}, "its answer cannot be read"),
+    "nests deeply": (hostile.NESTS_DEEPLY, {}, "sent a message that cannot be read"),
 }
 
 

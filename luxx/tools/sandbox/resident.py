@@ -110,20 +110,24 @@ class Resident:
     async def close(self) -> None:
         """End it with everything it started. Nobody may be in `read` any more."""
         self._writer.close()
+        # What is left in a pipe keeps it open, and an open pipe passes for a living process.
+        draining = asyncio.create_task(self._drain())
         await self._jail.close()
-        with suppress(OSError, TimeoutError):
-            # What is left in a pipe keeps it open.
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self._reader.read(_PIECE):
-                    pass
-        for task in (self._listening, self._end):
+        await asyncio.wait({draining}, timeout=_DRAIN_SECONDS)
+        tasks = (self._listening, self._end, draining)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(self._listening, self._end, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _listen(self) -> None:
         with suppress(OSError):
             while piece := await self._errors.read(_PIECE):
                 self._said = (self._said + piece)[-_KEPT_ERRORS:]
+
+    async def _drain(self) -> None:
+        with suppress(OSError):
+            while await self._reader.read(_PIECE):
+                pass
 
     async def _hear_end(self) -> Ran:
         told = await self._jail.hear_end()

@@ -82,7 +82,7 @@ async def wait(name: str) -> str:
 
 
 def leave(name: str) -> None:
-    Path(name).touch()
+    Path(name).write_text("here")
 
 
 @server.tool(annotations=READ_ONLY)

@@ -1,7 +1,8 @@
 """All MCP servers of the configuration: started beside the server's own work, ended with it, told of."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,7 @@ class _Entry:
         self.tenant_id = 0
         self.tools = 0
         self.left_out: list[str] = []
+        self.was_tried = asyncio.Event()
 
 
 class McpServers:
@@ -70,6 +72,8 @@ class McpServers:
         self._limits = limits_of_servers(config.tools.limits)
         self._entries = [_Entry(one) for one in config.mcp.servers]
         self._tasks: list[asyncio.Task[None]] = []
+        if self._entries:
+            registry.arrival = self._wait_for
 
     def open(self) -> None:
         """Starts what is configured, in the background."""
@@ -99,7 +103,12 @@ class McpServers:
         await asyncio.gather(*(self._bring_up(one) for one in self._entries))
 
     async def _make_servers(self) -> None:
-        known = await self._tenant_ids()
+        try:
+            known = await self._tenant_ids()
+        except Exception as error:
+            # Whatever is wrong with the database, it is told of there, and these wait for the next start.
+            logger.error("mcp_tenants_unknown", error=repr(error))
+            known = {}
         for entry in self._entries:
             config = entry.config
             if config.tenant not in known:
@@ -116,10 +125,18 @@ class McpServers:
     async def _bring_up(self, entry: _Entry) -> None:
         """Until its tools are known; from then on it is started again when one of them is called."""
         server = entry.server
-        if server is None:
-            return
-        while not await self._try(entry):  # noqa: ASYNC110 - there is nothing to wait for but time
+        while not await self._try(entry) and server is not None:
+            entry.was_tried.set()
             await asyncio.sleep(max(server.seconds_to_wait, 1.0))
+        entry.was_tried.set()
+
+    async def _wait_for(self, names: Iterable[str]) -> None:
+        """A run that goes on after a restart finds the tools that it was given."""
+        wanted = [one for one in self._entries if any(name.startswith(one.prefix) for name in names)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max((one.config.start_seconds for one in wanted), default=0)):
+                for entry in wanted:
+                    await entry.was_tried.wait()
 
     async def _try(self, entry: _Entry) -> bool:
         if entry.server is None:
@@ -129,7 +146,7 @@ class McpServers:
         except ToolFailed:
             return False
         except Exception:
-            # Told of where it was met; a server that breaks in a new way is tried again like others.
+            # The server has told of it; one that breaks in a way of its own is tried again like others.
             return False
         return True
 

@@ -98,6 +98,10 @@ async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
 
 
+async def nothing_comes(names: Iterable[str]) -> None:
+    """The `arrival` of a registry whose tools are all there from the start."""
+
+
 async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
     return Approved(arguments=arguments)
@@ -198,11 +202,15 @@ class ToolSource(Protocol):
 
 
 class ToolRegistry:
-    """The tools of one server, by name, in the order they were registered."""
+    """The tools of one server, by name, in the order they were registered.
+
+    `arrival(names)` waits for those of these tools that are still on their way, within bounds.
+    """
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
         self.hooks = Hooks()
+        self.arrival: Callable[[Iterable[str]], Awaitable[None]] = nothing_comes
         for tool in tools:
             self.register(tool)
 
@@ -244,6 +252,12 @@ class ToolRegistry:
             and tool.is_for(tenant_id)
             and (wanted is None or tool.name in wanted)
         ]
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Returns once those of these tools are there that come later than the server."""
+        missing = [name for name in names if name not in self._tools]
+        if missing:
+            await self.arrival(missing)
 
     def take_over(self, prepared: "ToolRegistry", prefix: str) -> None:
         """Have the tools of `prepared` in place of those whose names begin with `prefix`."""

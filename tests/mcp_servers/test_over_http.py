@@ -21,6 +21,8 @@ SERVERS = [
     script("theirs", hostile.WELL, tenant="others"),
 ]
 STOP_SECONDS = 1.0
+LATE = f"import time\ntime.sleep(4)\n{hostile.WELL}"
+"""Ready only when a client has long come back."""
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,34 @@ def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
             assert result["data"] == "kept milk beside ['milk']"
 
     asyncio.run(journey())
+
+
+def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    settings = {"LUXX_MCP__SERVERS": json.dumps([script("late", LATE)])}
+    acts = Call(name="mcp__default_late__act", arguments={}, id="call-act")
+
+    async def journey(server: LuxxServer) -> None:
+        async with Person(server.url) as ann, ScriptedProvider(asks(acts)) as model:
+            await ready(ann)
+            await set_rules(ann, "ask mcp__default_late__*(*)")
+            conversation = await ann.conversation(model.url)
+            run = await ann.begin(conversation)
+            async with ann.follow(run["id"]) as stream:
+                await stream.until("question_asked")
+            server.kill()
+            server.start()
+            await ann.moved(server.url)
+            (question,) = await open_questions(ann, run["id"])
+            await answer(ann, question, "once")
+            assert (await ann.get("/health"))["mcp_servers"]["running"] == 0
+            await ann.see(run["id"])
+            (result,) = results((await ann.messages(conversation))[-1])
+            assert result["data"] == "well"
+
+    with LuxxServer(data_dir, settings) as server:
+        asyncio.run(journey(server))
 
 
 def test_a_rule_keeps_a_server_from_models(server: LuxxServer) -> None:

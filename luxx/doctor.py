@@ -1,6 +1,7 @@
 """`luxx doctor`: looks at every part that a server needs and says how to mend what is bad.
 
 Only looks: it makes no file, changes no row and holds no lock for longer than a glance. No secret is told.
+What MCP servers do in their own directories while they are tried is theirs.
 """
 
 import asyncio

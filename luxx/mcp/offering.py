@@ -14,8 +14,8 @@ from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
 
 CATEGORY = "mcp"
-MOST_TOOLS = 128
-"""Of one server; models are told of each with every question."""
+MOST_TOOLS = 64
+"""Of one server; models are told of each with every question, and some vendors take 128 in all."""
 
 MOST_WORDS = 2_000
 """Characters of a tool's description."""

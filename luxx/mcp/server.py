@@ -32,6 +32,9 @@ SETTLED_SECONDS = 60.0
 REFRESH_SECONDS = 1.0
 """Between two looks at a list that changes and changes."""
 
+SHORTEST_SECRET = 6
+"""Characters of a value that is taken out of what is told; a shorter one may be any word."""
+
 logger = structlog.get_logger()
 
 
@@ -84,7 +87,7 @@ class McpServer:
         """Why it has failed, in words that follow its name; empty where it has not."""
         if self.state != ServerState.FAILED:
             return ""
-        return self.reason or (self._connection.why if self._connection is not None else "")
+        return self.reason or (self._hidden(self._connection.why) if self._connection is not None else "")
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
         """Call one of its tools, starting it if need be. Raises ToolFailed."""
@@ -92,7 +95,7 @@ class McpServer:
             connection = await self.connected()
             return result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
         except ToolFailed as error:
-            raise ToolFailed(f"the MCP server {self.config.name} {error.message}") from error
+            raise ToolFailed(self._hidden(f"the MCP server {self.config.name} {error.message}")) from error
 
     async def connected(self) -> Connection:
         """The running process, or a new one. Raises ToolFailed with words that follow the server's name."""
@@ -133,8 +136,15 @@ class McpServer:
     def _failed(self, why: str, *, has_settled: bool = False) -> None:
         self._pause = FIRST_PAUSE if has_settled or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
         self._not_before = self._clock() + self._pause
-        self.reason = why
-        logger.warning("mcp_server_failed", server=self.config.name, tenant=self.config.tenant, reason=why)
+        self.reason = self._hidden(why)
+        name, tenant = self.config.name, self.config.tenant
+        logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
+
+    def _hidden(self, text: str) -> str:
+        """Without the secrets that the server was given, which it may have said last."""
+        for value in sorted((_variable(one)[1] for one in self.config.env), key=len, reverse=True):
+            text = text.replace(value, "…") if len(value) >= SHORTEST_SECRET else text
+        return text
 
     def _started(self, task: "asyncio.Task[Connection]") -> None:
         self._starting = None

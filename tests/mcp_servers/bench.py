@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -162,3 +162,16 @@ def readable(file: str) -> Path:
     shutil.copy(BROUGHT / file, copied)
     copied.chmod(0o644)
     return copied
+
+
+def processes_in(workspace: Path) -> list[int]:
+    """Those whose working directory it is, wherever they see it."""
+    wanted = workspace.stat()
+    found: list[int] = []
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with suppress(OSError):
+                there = os.stat(one / "cwd")
+                if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+                    found.append(int(one.name))
+    return found

@@ -40,6 +40,7 @@ def acts(body: str) -> str:
 
 WELL = acts('text(message, "well")')
 DIES = "raise SystemExit('no licence')"
+TELLS_SECRETS = "import os\nraise SystemExit('bad token ' + os.environ['TOKEN'])"
 DIES_WHEN_CALLED = acts("os._exit(3)")
 NEVER_ANSWERS = "import time\ntime.sleep(3600)"
 ANSWERS_NO_CALL = acts("pass")

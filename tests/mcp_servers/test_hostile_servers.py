@@ -1,10 +1,7 @@
 """A server that dies, hangs, floods or lies costs its own calls a sentence and nothing else."""
 
 import asyncio
-import os
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from luxx.mcp.server import ServerState
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.bench import Bench, script, until
+from mcp_servers.bench import Bench, processes_in, script, until
 from mcp_servers.conftest import TryServers
 
 WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -67,6 +64,14 @@ def test_a_server_that_does_not_start_is_told_of_with_its_reason(try_servers: Tr
         assert (await place.call("act", "bad")).status == CallStatus.UNKNOWN
 
     try_servers([script("bad", text, start_seconds=2)], work)
+
+
+def test_what_a_server_is_given_is_not_told_with_its_last_words(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        status = await place.until(ServerState.FAILED)
+        assert status.reason == "has ended: the program ended with exit code 1: bad token …"
+
+    try_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])], work)
 
 
 def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses(
@@ -132,10 +137,10 @@ def test_lines_that_are_no_messages_are_let_pass(try_servers: TryServers) -> Non
 def test_of_ten_thousand_tools_the_first_are_taken_under_names_of_their_own(try_servers: TryServers) -> None:
     async def work(place: Bench) -> None:
         status = await place.until(ServerState.RUNNING)
-        assert status.tools == 128
-        assert status.left_out == ["9872 more: 128 are taken"]
+        assert status.tools == 64
+        assert status.left_out == ["9936 more: 64 are taken"]
         names = [tool.name for tool in place.registry.list_all()]
-        assert len(set(names)) == 128
+        assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)
 
     try_servers([script("many", hostile.TEN_THOUSAND_TOOLS)], work)
@@ -188,16 +193,3 @@ def test_all_that_a_server_started_ends_with_luxx(try_servers: TryServers, backe
         assert processes_in(place.workspace("parent")) == []
 
     try_servers([script("parent", hostile.LEAVES_A_CHILD)], work, backend)
-
-
-def processes_in(workspace: Path) -> list[int]:
-    """Those whose working directory it is, wherever they see it."""
-    wanted = workspace.stat()
-    found: list[int] = []
-    for one in Path("/proc").iterdir():
-        if one.name.isdigit():
-            with suppress(OSError):
-                there = os.stat(one / "cwd")
-                if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
-                    found.append(int(one.name))
-    return found

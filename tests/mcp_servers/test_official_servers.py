@@ -1,6 +1,8 @@
 """A server made with the official SDK: its tools in its tenant's hands, through the one executor."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +59,12 @@ def arguments_of_all_processes() -> str:
             with suppress(OSError):
                 from_proc.append((one / "cmdline").read_text("utf-8", "replace"))
     return "\n".join(from_proc)
+
+
+def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
+    look = "import sys, luxx.app; print(sorted({'mcp', 'mcp_types', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_hints_of_a_server_decide_the_risk_and_all_it_says_is_of_strangers(try_servers: TryServers) -> None:

@@ -13,7 +13,7 @@ from journeys.server import LuxxServer
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from mcp_servers import hostile
-from mcp_servers.bench import PATIENCE, brought, script, sdk_packages, until
+from mcp_servers.bench import PATIENCE, brought, processes_in, script, sdk_packages, until
 
 SERVERS = [
     brought("notes", "notes.py"),
@@ -154,6 +154,7 @@ def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) ->
             async with ann.follow(run["id"]) as stream:
                 await stream.until("question_asked")
             server.kill()
+            await until(lambda: processes_in(data_dir / "workspaces/mcp/default_late"), lambda left: not left)
             server.start()
             await ann.moved(server.url)
             (question,) = await open_questions(ann, run["id"])

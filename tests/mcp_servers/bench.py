@@ -1,6 +1,7 @@
 """A place to try MCP servers: a sandbox, an executor, and what a user of a tenant gets from them."""
 
 import asyncio
+import atexit
 import importlib.util
 import os
 import shutil
@@ -40,6 +41,7 @@ OF_THE_SDK = frozenset(
 def sdk_packages() -> Path:
     """What a server made with the official SDK needs, as `luxx packages` puts it there."""
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     for name in sorted(OF_THE_SDK):
         found = importlib.util.find_spec(name)
@@ -157,6 +159,7 @@ def brought(name: str, file: str, **more: Any) -> dict[str, Any]:
 def readable(file: str) -> Path:
     """A copy that everybody may read, wherever these tests lie."""
     folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-brought-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     copied = folder / file
     shutil.copy(BROUGHT / file, copied)

@@ -11,6 +11,7 @@ from luxx.api.auth import AuthController
 from luxx.api.before import before_handling
 from luxx.api.bodies import JsonRequest
 from luxx.api.branches import ConversationBranchController, MessageBranchController
+from luxx.api.compositions import CompositionController
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
@@ -42,6 +43,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     AttachmentController,
     AuditController,
     AuthController,
+    CompositionController,
     ConversationBranchController,
     ConversationController,
     DocsController,
@@ -121,9 +123,11 @@ def _parts(house: House) -> dict[str, Provide]:
         "providers": _given(lambda: house.providers),
         "attachments": _given(lambda: house.attachments),
         "branches": _given(lambda: house.branches),
+        "compositions": _given(lambda: house.compositions),
         "conversations": _given_after_caller(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
+        "own_tools_of": _given(lambda: house.compositions.own_tools),
         "processes": _given(lambda: house.processes),
         "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),

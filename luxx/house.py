@@ -69,6 +69,7 @@ from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
 from luxx.tools.builtin import builtin_tools, program_tools
+from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import installed_entry_points, load_modules
@@ -143,7 +144,7 @@ class House:
         )
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
         self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
+        load_modules(self.registry, config.tools.modules, installed_entry_points(), self.store)
         witness = Witness(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,
@@ -153,7 +154,14 @@ class House:
             is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
         self.mcp = McpServers(config, self.sandbox, self.registry, self._tenant_ids)
-        self.rules = RuleService(self.store, self.executor, check_project=own_project, check_agent=no_agents)
+        self.compositions = CompositionService(self.store, self.executor)
+        self.rules = RuleService(
+            self.store,
+            self.executor,
+            check_project=own_project,
+            check_agent=no_agents,
+            own_tools_in=self.compositions.own_tools_in,
+        )
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
@@ -277,13 +285,13 @@ class House:
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
     def _wire_runs(self) -> None:
-        config = self.config
+        config, own_tools_in = self.config, self.compositions.own_tools_in
         self.loop = ChatLoop(
             store=self.store,
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay),
+            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay, own_tools_in),
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
@@ -311,6 +319,7 @@ class House:
             config.limits,
             self.attachments,
             self.notices.told,
+            own_tools_in,
             WhenAsked(config.tools.when_asked),
         )
         self.processes = ProcessService(self.store)

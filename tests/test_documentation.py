@@ -21,6 +21,8 @@ from luxx.cli import main
 from luxx.config import Config, ModelConfig, ToolsConfig
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
 from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -142,13 +144,19 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
 
 
 def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, hooks = blocks(ROOT / "docs/tools.md", "python")
-    (tmp_path / "my_documented_tools.py").write_text(f"{module}\n{hooks}", "utf-8")
+    (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/tools.md", "python")))
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry = ToolRegistry()
-    assert load_modules(registry, ["my_documented_tools"]) == ["count_words", "leave_note"]
+    engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
+    Base.metadata.create_all(engine)
+    store, registry = Store(engine), ToolRegistry()
+    known = ["count_words", "leave_note", "latest_conversations"]
+    assert load_modules(registry, ["my_documented_tools"], store=store) == known
     context = ToolContext(
-        user_id=1, username="carol", user_permission_level=CommandPermission.WRITE, workspace=tmp_path
+        user_id=1,
+        username="carol",
+        user_permission_level=CommandPermission.WRITE,
+        workspace=tmp_path,
+        tenant_id=1,
     )
 
     async def run(name: str, arguments: str) -> object:
@@ -162,6 +170,8 @@ def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest
     assert asyncio.run(run("count_words", '{"text": "a bee sees", "minimum": 2}')) == {"words": 2}
     assert asyncio.run(run("leave_note", '{"note": "milk"}')) == "written for carol"
     assert (tmp_path / "note.txt").read_text("utf-8") == "milk"
+    assert asyncio.run(run("latest_conversations", "{}")) == []
+    store.close()
 
 
 # --- links ------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "doctor",
                 "doctor_mcp",
                 "doctor_sandbox",
+                "entry",
             }
         ),
     ),

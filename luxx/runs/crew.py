@@ -19,7 +19,8 @@ from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.iteration import Crew
 from luxx.runs.replay import ReplayService
-from luxx.tools.core import KeptOutput, ToolContext
+from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.core import KeptOutput, OwnTools, ToolContext, own_available_to
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.wire.rule import PlacedRule
 
@@ -30,6 +31,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     caller: Caller
     picked: Picked
     rules: tuple[PlacedRule, ...]
+    own_tools: OwnTools | None
 
 
 class CrewFinder:
@@ -41,7 +43,9 @@ class CrewFinder:
         executor: ToolExecutor,
         workspaces: Workspaces,
         replay: ReplayService,
+        own_tools_in: OwnToolsIn,
     ) -> None:
+        self._own_tools_in = own_tools_in
         self._providers = providers
         self._executor = executor
         self._workspaces = workspaces
@@ -57,7 +61,14 @@ class CrewFinder:
             picked=self._providers.pick(session, caller, asked.provider_id, asked.model),
             # Where no tools are offered none is expected; before one runs, the rules are read in any case.
             rules=rules_for(session.connection(), caller, brief.conversation_id) if asked.tools else (),
+            own_tools=self._own_tools(session.connection(), brief),
         )
+
+    def _own_tools(self, connection: Connection, brief: ChatBrief) -> OwnTools | None:
+        """The user's, where the run was offered any that are not the server's."""
+        known = self._executor.registry
+        is_any = any(known.get(name) is None for name in brief.request.tools)
+        return self._own_tools_in(connection, brief.user_id) if is_any else None
 
     async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:
         """Raises Unavailable where the embedded model cannot be started."""
@@ -69,11 +80,16 @@ class CrewFinder:
         tools = self._executor.registry.available_to(
             level, _offered(brief.request.tools), tenant_id=seen.caller.tenant_id
         )
+        if seen.own_tools is not None:
+            tools += own_available_to(seen.own_tools, level, brief.request.tools)
 
-        def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
+        def context_of(
+            caller: Caller, rules: tuple[PlacedRule, ...], own_tools: OwnTools | None
+        ) -> ToolContext:
             return replace(
                 _context(caller, rules, brief, signal, workspace),
                 read_result=partial(self._read_result, caller, brief.run_id),
+                own_tools=own_tools,
             )
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:
@@ -81,13 +97,14 @@ class CrewFinder:
                 caller = user_as_caller(connection, brief.user_id)
             except LuxxError as error:
                 return error
-            return context_of(caller, rules_for(connection, caller, brief.conversation_id))
+            rules = rules_for(connection, caller, brief.conversation_id)
+            return context_of(caller, rules, self._own_tools(connection, brief))
 
         return Crew(
             target=resolved.target,
             card=resolved.choice.card,
             tools=[tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)],
-            context=context_of(seen.caller, seen.rules),
+            context=context_of(seen.caller, seen.rules, seen.own_tools),
             context_in=context_in,
         )
 

@@ -36,13 +36,12 @@ from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
 from luxx.runs.taint import brought, inherited, tainted_by
 from luxx.runs.tool_calls import keep_output
-from luxx.tools.core import ToolContext
+from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
 from luxx.usage.ledger import UsageEntry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
-from luxx.wire.question import Question
 from luxx.wire.run import RunPhase
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import ToolSpec
@@ -348,7 +347,7 @@ class Iteration:
         if late:
             await self._log.append([marked(call, StepStatus.RUNNING) for call in late])
 
-    async def _gather(self, tasks: Tasks) -> list[tuple[Step, Question]]:
+    async def _gather(self, tasks: Tasks) -> list[tuple[Step, NeedsAnswer]]:
         """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
@@ -358,7 +357,7 @@ class Iteration:
             ended = [(tasks[task], task.result()) for task in tasks if task in done and not wanted_by(task)]
             if ended:
                 await self._log_results(ended)
-        return [(call, question) for task, call in tasks.items() if (question := wanted_by(task)) is not None]
+        return [(call, signal) for task, call in tasks.items() if (signal := wanted_by(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))

@@ -22,9 +22,9 @@ from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH, RunRow
 from luxx.runs.questions_rows import insert_questions
 from luxx.store.clock import database_now
-from luxx.tools.core import Approved, NeedsAnswer, ToolContext, ToolDefinition, WhyAsked
+from luxx.tools.core import Approved, Chaining, NeedsAnswer, ToolContext, ToolDefinition, WhyAsked
 from luxx.tools.history import Executed
-from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
+from luxx.wire.event import MembersEnded, ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.question import AnsweredBy, Question, QuestionKind, QuestionStatus, WhenAsked
 from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.step import Step, StepStatus
@@ -81,20 +81,36 @@ class Asker:
             raise NeedsAnswer(_permission(tool, call, why))
 
         answered = None if permission is None else partial(carried_over, permission)
-        return replace(context, ask=ask, approve=approve, answered=answered)
+        chaining = self._chaining(call)
+        return replace(context, ask=ask, approve=approve, answered=answered, chaining=chaining)
+
+    def _chaining(self, call: Step) -> Chaining:
+        """What a composition's call is told: each of its members is asked about as a call of its own."""
+
+        def told(context: ToolContext, tool: str, arguments: str) -> ToolContext:
+            return self.told(replace(call, name=tool, arguments=arguments), context)
+
+        before = [one for one in self._log.state.members_ended if one.call_id == call.id_ref]
+        recalled = {member.key: member for one in before for member in one.members}
+        return Chaining(call_id=str(call.id_ref), told=told, recalled=recalled)
 
     @property
     def _is_unattended(self) -> bool:
         return self._brief.request.when_asked == WhenAsked.DENY
 
-    async def put(self, wanted: list[tuple[Step, Question]]) -> None:
+    async def put(self, wanted: list[tuple[Step, NeedsAnswer]]) -> None:
         """Logs the questions and makes the run wait, in one transaction; from then on nobody drives it.
+
+        With a composition's question goes what the composition has done before it asked.
 
         Raises RunCancelled where a person has ended the run meanwhile.
         """
         entries: list[Entry] = []
         put: list[QuestionAsked] = []
-        for call, question in wanted:
+        for call, signal in wanted:
+            question = signal.question
+            if signal.ended:
+                entries.append(MembersEnded(call_id=str(call.id_ref), members=list(signal.ended)))
             if call.status != StepStatus.PENDING:
                 entries.append(ProcessStep(step=replace(call, status=StepStatus.PENDING)))
             asked = QuestionAsked(
@@ -190,7 +206,7 @@ def _told(answer: QuestionAnswered) -> dict[str, Any]:
     return told
 
 
-def wanted_by(task: "asyncio.Task[Executed]") -> Question | None:
+def wanted_by(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
     """What the tool of an ended task has to ask before it can go on."""
     raised = task.exception()
-    return raised.question if isinstance(raised, NeedsAnswer) else None
+    return raised if isinstance(raised, NeedsAnswer) else None

@@ -29,7 +29,8 @@ from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
-from luxx.tools.core import ToolRegistry
+from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.core import ToolRegistry, own_available_to
 from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
 from luxx.wire.question import WhenAsked
@@ -102,8 +103,10 @@ class RunService:
         limits: LimitsConfig,
         attachments: AttachmentReader,
         told: Told,
+        own_tools_in: OwnToolsIn,
         when_asked: WhenAsked = WhenAsked.WAIT,
     ) -> None:
+        self._own_tools_in = own_tools_in
         self._told = told
         self._when_asked = when_asked
         self._store = store
@@ -300,7 +303,7 @@ class RunService:
             parent_id="",
             provider_id=choice.provider_id,
             model=choice.model,
-            tools=self._tools(caller, sending.tools, has_tools=choice.card.tools),
+            tools=self._tools(session, caller, sending.tools, has_tools=choice.card.tools),
             takes_images=choice.card.may_take_images,
             thinking_enabled=bool(thinking),
             temperature=_first(conversation.temperature, settings.temperature),
@@ -310,9 +313,15 @@ class RunService:
             when_asked=sending.when_asked or self._when_asked,
         )
 
-    def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
-        level, tenant_id = caller.permission_level, caller.tenant_id
-        known = [tool.name for tool in self._registry.available_to(level, tenant_id=tenant_id)]
+    def _tools(
+        self, session: Session, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool
+    ) -> list[str]:
+        if not (has_tools if asked is None else asked):
+            return []
+        own = self._own_tools_in(session.connection(), caller.user_id)
+        level = caller.permission_level
+        shared = self._registry.available_to(level, tenant_id=caller.tenant_id)
+        known = [tool.name for tool in (*shared, *own_available_to(own, level))]
         if isinstance(asked, list):
             unknown = sorted(set(asked) - set(known))
             if unknown:
@@ -322,7 +331,7 @@ class RunService:
                     detail={"fields": {"$.tools": "unknown tool"}},
                 )
             return [name for name in known if name in asked]
-        return known if (has_tools if asked is None else asked) else []
+        return known
 
 
 def _where(run: Run) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from luxx.wire.event import (
     CostUpdate,
     Done,
     LoggedEvent,
+    MembersEnded,
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
@@ -51,6 +52,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[CompletionNote, ...] = ()
     asked: tuple[Asked, ...] = ()
     tainted_by: str | None = None
+    members_ended: tuple[MembersEnded, ...] = ()
     is_done: bool = False
     seq: int = 0
 
@@ -89,6 +91,8 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
         case Tainted(by=tool):
             return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
+        case MembersEnded():
+            return replace(state, members_ended=(*state.members_ended, event), seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:

@@ -6,7 +6,7 @@ Not here: how a tool is written (factory), how a call is carried out (executor).
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,12 +15,15 @@ import msgspec
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
     "Approved",
+    "Chaining",
+    "OwnTools",
     "WhyAsked",
     "CommandPermission",
     "KeptOutput",
@@ -41,11 +44,13 @@ class NeedsAnswer(BaseException):
     """A signal, not an error: the call cannot go on until its run's person has answered `question`.
 
     It passes through everything that does not mean to catch it; once there is an answer, the tool runs anew.
+    A composition that does finds those members of it `recalled` that had `ended`.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, ended: tuple[MemberEnded, ...] = ()) -> None:
         super().__init__()
         self.question = question
+        self.ended = ended
 
 
 class Rejected(ToolFailed):
@@ -114,6 +119,33 @@ class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
+def told_alike(context: "ToolContext", tool: str, arguments: str) -> "ToolContext":
+    """The `told` of a call in which nobody is asked."""
+    return msgspec.structs.replace(context, answered=None)
+
+
+class Chaining(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is told that makes calls of other tools, which are its members.
+
+    `told(context, tool, arguments)` is the context for one of them, with what a person has said of just that
+    call; `recalled` are those that had ended before this call had to wait, by their keys. `is_member`: the
+    call is one, so it is read by a program and not cut for a model.
+    """
+
+    call_id: str = ""
+    told: Callable[["ToolContext", str, str], "ToolContext"] = told_alike
+    recalled: Mapping[str, MemberEnded] = {}
+    is_member: bool = False
+
+
+class OwnTools(Protocol):
+    """Tools that one user has beside those of the server, such as their compositions."""
+
+    def lookup(self, name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None": ...
+
+    def list_all(self) -> "list[ToolDefinition]": ...
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """For whom a tool runs, and its ways to the outside.
 
@@ -125,7 +157,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time.
+    tool has overrun its time. `own_tools` are the user's beside those of the registry.
     """
 
     user_id: int
@@ -142,6 +174,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[PlacedRule, ...] = ()
     tainted_by: str | None = None
     answered: Callable[[dict[str, Any]], Approved] | None = None
+    own_tools: OwnTools | None = None
+    chaining: Chaining = Chaining()
+
+    def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
+        """The server's tool of this name, or else the user's own, with the check of its arguments."""
+        found = registry.lookup_for(name, self.tenant_id)
+        return found or (None if self.own_tools is None else self.own_tools.lookup(name))
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +190,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
     is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
     something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
-    repeatable tool may be given again. `tenant_id`: whose it is alone; None: everybody's.
+    repeatable tool may be given again. `is_chain`: all it does is to call other tools, and each of these
+    calls is judged by itself. `tenant_id`: whose it is alone; None: everybody's.
     """
 
     name: str
@@ -170,6 +210,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_egress: bool = False
     starts_programs: bool = False
     keeps: Callable[[ToolResult], bool] = keep_always
+    is_chain: bool = False
     tenant_id: int | None = None
 
     def is_for(self, tenant_id: int | None) -> bool:
@@ -234,6 +275,11 @@ class ToolRegistry:
         """The tool with the check of its arguments."""
         return self._tools.get(name)
 
+    def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
+        """The same, if the tool exists for this tenant."""
+        found = self._tools.get(name)
+        return found if found is not None and found[0].is_for(tenant_id) else None
+
     def list_all(self) -> list[ToolDefinition]:
         return [definition for definition, _ in self._tools.values()]
 
@@ -267,3 +313,15 @@ class ToolRegistry:
     def remove(self, name: str) -> bool:
         """Whether there was such a tool."""
         return self._tools.pop(name, None) is not None
+
+
+def own_available_to(
+    own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
+) -> list[ToolDefinition]:
+    """A user's own tools as `available_to` gives those of the server."""
+    wanted = None if names is None else set(names)
+    return [
+        tool
+        for tool in own.list_all()
+        if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+    ]

@@ -149,9 +149,9 @@ class ToolExecutor:
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a person before it does anything."""
-        tool = self.registry.get(call.name)
-        if tool is None or tool.only_asks or not tool.is_for(context.tenant_id):
-            return tool is not None and tool.only_asks
+        found = context.find(self.registry, call.name)
+        if found is None or (tool := found[0]).only_asks:
+            return found is not None
         try:
             arguments = _read_arguments(call.arguments)
         except _Stopped:
@@ -236,11 +236,13 @@ class ToolExecutor:
         self, tool: ToolDefinition, arguments: dict[str, Any], call: ToolCall, context: ToolContext
     ) -> tuple[CallStatus, CutOutput]:
         """What the tool says, or has said before."""
+        read_on, is_whole = self._read_on(call, context), context.chaining.is_member
+        cut = partial(cut_output, read_on=read_on, keeps_lines=tool.keeps_lines, is_whole=is_whole)
         key = None
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
             if (kept := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, cut_output(kept, self._read_on(call, context))
+                return CallStatus.CACHED, cut(kept)
         hooked = HookedCall(
             tool=tool.name,
             arguments=arguments,
@@ -249,14 +251,14 @@ class ToolExecutor:
             run_id=context.run_id,
         )
         result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
-        output = cut_output(result, self._read_on(call, context), keeps_lines=tool.keeps_lines)
+        output = cut(result)
         if key is not None and result.success and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
     def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
-        found = self.registry.lookup(call.name)
-        if found is None or not found[0].is_for(context.tenant_id):
+        found = context.find(self.registry, call.name)
+        if found is None:
             raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
         tool, check = found
         refused = self.judge.refusal_of_level(tool, context.user_permission_level)
@@ -283,7 +285,7 @@ class ToolExecutor:
         except ToolFailed as error:
             raise _Stopped(CallStatus.DENIED, error.message, verdict=verdict) from error
         if approved.is_edited:
-            found = self.registry.lookup(tool.name)
+            found = context.find(self.registry, tool.name)
             _require_fit(tool, found[1].problems(approved.arguments) if found is not None else {})
             try:
                 await self._not_denied(tool, approved.arguments, context)
@@ -325,7 +327,8 @@ class ToolExecutor:
             return ToolResult.fail(error.message)
 
     def _read_on(self, call: ToolCall, context: ToolContext) -> str:
-        reader = self.registry.get(READ_RESULT_TOOL)
+        # Of a member nothing is kept but what its composition says.
+        reader = None if context.chaining.is_member else self.registry.get(READ_RESULT_TOOL)
         if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
             ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
             words = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'

@@ -143,11 +143,11 @@ def _with_signature(function: Callable[..., Any], signature: Signature) -> Calla
     if inspect.iscoroutinefunction(function):
 
         async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
-            return await function(**signature.bind(arguments, context))
+            return await function(**signature.bind(arguments, {ToolContext: context}))
 
         return run_async
 
     def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        return function(**signature.bind(arguments, context))
+        return function(**signature.bind(arguments, {ToolContext: context}))
 
     return run

@@ -15,6 +15,8 @@ MAX_OUTPUT_BYTES = 50 * 1024
 MAX_LINE_LENGTH = 2000
 MAX_ERROR_BYTES = 1000
 MAX_READ_ON_BYTES = 1000
+MAX_WHOLE_BYTES = 128 * 1024
+"""Of a result that a program reads."""
 MAX_REF = 200
 """Characters of a call's id by which its whole output is known; of a longer id the first."""
 
@@ -31,13 +33,18 @@ class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
     full: str | None = None
 
 
-def cut_output(result: ToolResult, read_on: str, *, keeps_lines: bool = False) -> CutOutput:
+def cut_output(
+    result: ToolResult, read_on: str, *, keeps_lines: bool = False, is_whole: bool = False
+) -> CutOutput:
     """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
 
     A text is cut at its end, other data keeps its shape if shorter texts in it are enough, and is
-    otherwise given as the beginning of its JSON text. With `keeps_lines` only what is over 50 KB is cut.
+    otherwise given as the beginning of its JSON text. With `keeps_lines` only what is over 50 KB is cut;
+    `is_whole`, for what a program reads, only what is over 128 KB.
     """
     try:
+        if is_whole and len(msgspec.json.encode(result)) <= MAX_WHOLE_BYTES:
+            return CutOutput(result=result)
         return _cut(result, read_on, keeps_lines)
     except UnicodeEncodeError:
         mended = ToolResult(success=result.success, data=_mend(result.data), error=_mend(result.error))

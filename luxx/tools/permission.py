@@ -25,7 +25,8 @@ _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
 
 
 class DecidedBy(StrEnum):
-    """`risk`, `taint` and `sandbox` decide where no rule does; `question`: the tool does nothing but ask."""
+    """`risk`, `taint` and `sandbox` decide where no rule does; `question`: the tool does nothing but ask.
+    `members`: it does nothing but call other tools, each of which is decided about by itself."""
 
     LEVEL = "level"
     RULE = "rule"
@@ -34,6 +35,7 @@ class DecidedBy(StrEnum):
     SANDBOX = "sandbox"
     RISK = "risk"
     QUESTION = "question"
+    MEMBERS = "members"
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +157,9 @@ class Judge:
     def _default(self, tool: ToolDefinition, context: ToolContext) -> Judged:
         if tool.only_asks:
             return _decided(RuleAction.ALLOW, DecidedBy.QUESTION, "it does nothing but ask")
+        if tool.is_chain:
+            because = "it does nothing but call other tools, each of which is judged by itself"
+            return _decided(RuleAction.ALLOW, DecidedBy.MEMBERS, because)
         if context.tainted_by is not None and _may_be_steered(tool):
             because = f"{context.tainted_by} has brought content into this run that strangers wrote"
             return _decided(RuleAction.ASK, DecidedBy.TAINT, because)

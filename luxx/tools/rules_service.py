@@ -11,7 +11,8 @@ from luxx.audit.entries import Action, Detail, Entry, record
 from luxx.errors import InvalidInput, NotFound
 from luxx.store.engine import Store
 from luxx.tools import wildcards
-from luxx.tools.core import CommandPermission, ToolContext
+from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permission import Verdict
 from luxx.tools.rules import EXACTLY
@@ -47,7 +48,9 @@ class RuleService:
         *,
         check_project: CheckProject,
         check_agent: CheckAgent,
+        own_tools_in: OwnToolsIn,
     ) -> None:
+        self._own_tools_in = own_tools_in
         self._store = store
         self._executor = executor
         self._check_project = check_project
@@ -92,22 +95,26 @@ class RuleService:
 
     async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
         """What would become of this call in a run of the caller's, and why. Raises NotFound."""
-        tool = self._executor.registry.get(supposed.tool)
-        if tool is None or not tool.is_for(caller.tenant_id):
-            raise NotFound(f"there is no tool named {supposed.tool[:64]!r}", kind="tool_not_found")
+        known = self._executor.registry.lookup_for(supposed.tool, caller.tenant_id)
 
-        def work(session: Session) -> tuple[PlacedRule, ...]:
+        def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
+            connection = session.connection()
+            found = known or self._own_tools_in(connection, caller.user_id).lookup(supposed.tool)
+            if found is None:
+                raise NotFound(f"there is no tool named {supposed.tool[:64]!r}", kind="tool_not_found")
             if supposed.project_id is not None:
                 self._check_project(session, caller, supposed.project_id)
-            connection = session.connection()
-            return read_binding(connection, caller.tenant_id, caller.user_id, project_id=supposed.project_id)
+            return found[0], read_binding(
+                connection, caller.tenant_id, caller.user_id, project_id=supposed.project_id
+            )
 
+        tool, rules = await self._store.read(work)
         context = ToolContext(
             user_id=caller.user_id,
             username=caller.username,
             user_permission_level=caller.permission_level,
             tenant_id=caller.tenant_id,
-            rules=await self._store.read(work),
+            rules=rules,
             tainted_by=STRANGERS if supposed.is_tainted else None,
         )
         return await self._executor.judge.considered(tool, supposed.arguments, context)

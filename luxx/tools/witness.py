@@ -25,11 +25,12 @@ class Witness:
         self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _ANSWERED)
 
     async def refused(self, context: ToolContext, tool: str, verdict: Verdict) -> None:
-        """Records a call that a run wanted and was not allowed; a request has its own entry."""
-        if context.run_id is None:
+        """Records a call that a run or a composition was not allowed; a request has its own entry."""
+        if context.run_id is None and not context.chaining.is_member:
             return
         actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)
+        target = None if context.run_id is None else ("run", context.run_id)
         detail = Detail(name=tool[:64], permission_level=int(context.user_permission_level))
         await self._refusals.note(
-            Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=("run", context.run_id)
+            Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=target
         )

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
 from luxx.wire.run import Run
 from luxx.wire.step import Step
@@ -92,6 +93,14 @@ class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
     by: str
 
 
+class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
+    """The composition of the call `call_id` waits for a person; these calls it has made before, and does not
+    make again when it goes on."""
+
+    call_id: str
+    members: list[MemberEnded]
+
+
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """`code` is the error's class, as `detail.kind` of an answer."""
 
@@ -124,6 +133,7 @@ Event = (
     | QuestionAsked
     | QuestionAnswered
     | Tainted
+    | MembersEnded
     | ErrorEvent
     | Done
 )

@@ -179,12 +179,48 @@ def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_r
                 assert wanted[name] == kind, name
 
 
-def test_what_runs_were_refused_is_in_the_audit_log(people: dict[int, Person], admin: Person) -> None:
-    person = people[1]
-    person.good("PUT", "/permissions/rules", json=[{"tool": "file_read", "action": "deny"}])
-    answered_at("message", person)
-    query = f"/admin/audit?action=tool_call&user_id={person.user['id']}&page_size=100"
+def test_what_runs_were_refused_is_in_the_audit_log(
+    server: Server, document: Document, people: dict[int, Person], admin: Person, model: ScriptedProvider
+) -> None:
+    # Somebody new: of those who were refused much in this minute, only a sum is written.
+    with Person(server, document).register("refused") as person:
+        connect(person, model)
+        person.good("PUT", "/permissions/rules", json=[{"tool": "file_read", "action": "deny"}])
+        answered_at("message", person)
+        query = f"/admin/audit?action=tool_call&user_id={person.user['id']}&page_size=100"
     entries = admin.good("GET", query)["items"]
-    assert entries
+    assert "file_read" in {entry["detail"]["name"] for entry in entries}
     assert {entry["outcome"] for entry in entries} == {"refused"}
-    assert {entry["target_type"] for entry in entries} == {"run"}
+    # A minute that is over leaves a count of what was not written, which is of no run.
+    assert {entry["target_type"] for entry in entries if "count" not in entry["detail"]} == {"run"}
+
+
+def composed(person: Person, name: str) -> str:
+    """A composition of this tool alone; its id."""
+    members = [{"id": "only", "tool": name, "arguments": ARGUMENTS[name]}]
+    body = {"name": f"only_{name}", "description": "One tool.", "members": members}
+    made: str = person.good("POST", "/tools/compositions", json=body)["id"]
+    return made
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_a_composition_runs_is_refused_as_it_would_be_by_itself(
+    people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int
+) -> None:
+    """One that was made at the highest level, too: its level is that of its tool."""
+    person = people[level]
+    may_be = {name for name in tools if not name.startswith("ask_")}
+    reached = {name for name in may_be if tools[name]["required_permission"] <= level}
+    made = [composed(person, name) for name in reached]
+    for kind, rules in RULES.items():
+        about_members = [rule for rule in rules if rule["tool"] != "*"]
+        about_members += [rule | {"tool": name} for rule in rules if rule["tool"] == "*" for name in may_be]
+        person.good("PUT", "/permissions/rules", json=about_members)
+        wanted = expected(person, tools)
+        denied: set[str] = set()
+        for name in reached:
+            done = person.good("POST", f"/tools/only_{name}/execute", json={})
+            denied |= {name} if done["data"]["members"][0]["status"] == "denied" else set()
+        assert denied == {name for name in reached if wanted[name] == "deny"}, kind
+    for composition_id in made:
+        person.good("DELETE", f"/tools/compositions/{composition_id}")

@@ -35,6 +35,11 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /conversations/{conversation_id}": {"title": "changed"},
     "PUT /messages/{message_id}": {"content": "changed"},
     "PUT /projects/{project_id}": {"name": "changed"},
+    "PUT /tools/compositions/{composition_id}": {
+        "name": "changed",
+        "description": "changed",
+        "members": [{"id": "list", "tool": "file_list"}],
+    },
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
 LISTS = {
@@ -183,7 +188,7 @@ def test_nothing_of_another_is_in_what_one_sees(
 ) -> None:
     for other in (admin, *(asker.owner for asker in askers.values())):
         seen = json.dumps(other.state())
-        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
+        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id", "composition_id"):
             assert annas.ids[name] not in seen
         found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
         assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in found}

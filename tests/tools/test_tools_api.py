@@ -13,10 +13,10 @@ from litestar.testing import TestClient
 from luxx.accounts.caller import Caller
 from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
-from luxx.api.tools import RulesOf, ToolController, WorkspaceOf
+from luxx.api.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
 from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, ToolRegistry
+from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.wire.rule import PlacedRule
@@ -45,6 +45,12 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
     async def given_workspace() -> WorkspaceOf:
         return workspace_of
 
+    async def own_tools_of(caller: Caller) -> OwnTools:
+        return ToolRegistry()
+
+    async def given_own_tools() -> OwnToolsOf:
+        return own_tools_of
+
     async def given_executor() -> ToolExecutor:
         return executor
 
@@ -68,6 +74,7 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
                     "tool_executor": Provide(given_executor),
                     "workspace_of": Provide(given_workspace),
                     "rules_of": Provide(given_rules),
+                    "own_tools_of": Provide(given_own_tools),
                 },
                 exception_handlers=HANDLERS,
             )

@@ -91,6 +91,30 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     when_asked: Literal["wait", "deny"] = "wait"
 
 
+class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that speaks the Model Context Protocol on its pipes. `env`, as `NAME=value`, may hold secrets
+    and stays out of the repr, as do the words of the command."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")]
+    command: Annotated[list[Text], Meta(min_length=1, max_length=100)]
+    tenant: Text = "default"
+    env: Annotated[
+        list[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]], Meta(max_length=100)
+    ] = []
+    reads: list[Text] = []
+    workspace: str = ""
+    level: Annotated[int, Meta(ge=1, le=4)] = 3
+    start_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
+    call_seconds: Annotated[float, Meta(gt=0, le=3600)] = 60
+
+    def __repr__(self) -> str:
+        return f"McpServerConfig(name={self.name!r}, tenant={self.tenant!r})"
+
+
+class McpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    servers: list[McpServerConfig] = []
+
+
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
@@ -188,6 +212,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workspace: WorkspaceConfig = WorkspaceConfig()
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
+    mcp: McpConfig = McpConfig()
     logging: LoggingConfig = LoggingConfig()
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()

@@ -1,6 +1,7 @@
 """`luxx doctor`: looks at every part that a server needs and says how to mend what is bad.
 
 Only looks: it makes no file, changes no row and holds no lock for longer than a glance. No secret is told.
+What MCP servers do in their own directories while they are tried is theirs.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from luxx.accounts.models import User
 from luxx.bus.choosing import choose_wire
 from luxx.checkup import Finding, examine_work
 from luxx.config import Config
+from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -175,6 +177,7 @@ async def _database_and_what_is_in_it(
                     store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
                 ),
                 *await _providers(store, config, data_dir, environ),
+                *await examine_mcp(config, store),
             ]
         finally:
             store.close()

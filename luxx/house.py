@@ -23,7 +23,7 @@ from luxx.accounts.passwords import Passwords
 from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
-from luxx.accounts.tenants import TenantService, no_agents
+from luxx.accounts.tenants import TenantService, ids_by_name, no_agents
 from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
@@ -43,6 +43,7 @@ from luxx.files.figures import FigureKeeper
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
 from luxx.files.upload import Uploads
+from luxx.mcp.service import McpServers
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
@@ -158,6 +159,7 @@ class House:
             on_refused=witness.refused,
             is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
+        self.mcp = McpServers(config, self.sandbox, self.registry, self._tenant_ids)
         self.compositions = CompositionService(self.store, self.executor)
         self.rules = RuleService(
             self.store,
@@ -225,6 +227,7 @@ class House:
         ]
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
+        self.mcp.open()
         gc.collect()
         gc.freeze()
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
@@ -256,6 +259,7 @@ class House:
         await self.refusals.flush()
         await self.drain()
         await self.durable.close()
+        await self.mcp.close()
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
@@ -350,6 +354,9 @@ class House:
             stop_runs=RunStopper(self.store, self.durable).stop_all_of,
         )
 
+    async def _tenant_ids(self) -> dict[str, int]:
+        return await self.store.read(ids_by_name)
+
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)
 
@@ -385,6 +392,7 @@ class House:
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=self.sandbox.in_force,
             sandbox_backends=self.sandbox.reports,
+            mcp_servers=lambda: [one.state for one in self.mcp.statuses],
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

@@ -29,6 +29,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "chat_questions",
                 "chat_transcript",
                 "doctor",
+                "doctor_mcp",
                 "doctor_sandbox",
                 "entry",
             }

@@ -21,6 +21,7 @@ from luxx.api.envelope import Success, success
 from luxx.api.guards import PUBLIC
 from luxx.bus.core import Bus
 from luxx.errors import NotAllowed, Unavailable
+from luxx.mcp.server import ServerState
 from luxx.observe import Metrics
 from luxx.tools.sandbox.choosing import BackendReport, Standing
 
@@ -49,6 +50,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     is_metrics_public: bool
     checks: dict[str, Callable[[], Awaitable[object]]]
     sandbox_backends: list[BackendReport] = []
+    mcp_servers: Callable[[], list[ServerState]] = list
 
 
 class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,15 @@ class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class McpCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the configured MCP servers stand how; which they are is for `luxx doctor`."""
+
+    not_started: int
+    starting: int
+    running: int
+    failed: int
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The process lives. `sandbox` and `database` are the backends in force.
 
@@ -81,6 +92,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     sandbox: str
     sandbox_backends: list[SandboxBackend]
+    mcp_servers: McpCounts
     database: str
     bus: Literal["none", "up", "away"]
 
@@ -134,6 +146,7 @@ class ProbeController(Controller):
                     SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
                     for one in state.sandbox_backends
                 ],
+                mcp_servers=_counted(state.mcp_servers()),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )
@@ -162,6 +175,10 @@ class ProbeController(Controller):
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
         return Response(service_state.metrics.render(), media_type=PROMETHEUS)
+
+
+def _counted(servers: list[ServerState]) -> McpCounts:
+    return McpCounts(**{state.value: servers.count(state) for state in ServerState})
 
 
 async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:

@@ -86,7 +86,10 @@ class ToolController(Controller):
         own = await own_tools_of(caller)
         tools = [
             tool
-            for tool in (*tool_executor.registry.available_to(level), *own_available_to(own, level))
+            for tool in (
+                *tool_executor.registry.available_to(level, tenant_id=caller.tenant_id),
+                *own_available_to(own, level),
+            )
             if category is None or tool.category == category
         ]
         first = (page - 1) * page_size
@@ -102,7 +105,8 @@ class ToolController(Controller):
         name: TextId,
     ) -> Success[ToolView]:
         """404 for a tool above the caller's level too."""
-        found = tool_executor.registry.lookup(name) or (await own_tools_of(caller)).lookup(name)
+        known = tool_executor.registry.lookup_for(name, caller.tenant_id)
+        found = known or (await own_tools_of(caller)).lookup(name)
         if found is None or found[0].required_permission > caller.permission_level:
             raise _not_found(name)
         return success(_view(found[0]))

@@ -75,8 +75,11 @@ class CrewFinder:
         resolved = await self._providers.reach(seen.picked)
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
+        await self._executor.registry.wait_for(brief.request.tools)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(level, _offered(brief.request.tools))
+        tools = self._executor.registry.available_to(
+            level, _offered(brief.request.tools), tenant_id=seen.caller.tenant_id
+        )
         if seen.own_tools is not None:
             tools += own_available_to(seen.own_tools, level, brief.request.tools)
 

@@ -320,7 +320,8 @@ class RunService:
             return []
         own = self._own_tools_in(session.connection(), caller.user_id)
         level = caller.permission_level
-        known = [tool.name for tool in (*self._registry.available_to(level), *own_available_to(own, level))]
+        shared = self._registry.available_to(level, tenant_id=caller.tenant_id)
+        known = [tool.name for tool in (*shared, *own_available_to(own, level))]
         if isinstance(asked, list):
             unknown = sorted(set(asked) - set(known))
             if unknown:

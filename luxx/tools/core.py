@@ -104,6 +104,10 @@ async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
 
 
+async def nothing_comes(names: Iterable[str]) -> None:
+    """The `arrival` of a registry whose tools are all there from the start."""
+
+
 async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
     return Approved(arguments=arguments)
@@ -178,7 +182,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with the check of its arguments."""
-        return registry.lookup(name) or (None if self.own_tools is None else self.own_tools.lookup(name))
+        found = registry.lookup_for(name, self.tenant_id)
+        return found or (None if self.own_tools is None else self.own_tools.lookup(name))
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +194,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
     something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
     repeatable tool may be given again. `is_chain`: all it does is to call other tools, and each of these
-    calls is judged by itself.
+    calls is judged by itself. `tenant_id`: whose it is alone; None: everybody's.
     """
 
     name: str
@@ -209,6 +214,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     starts_programs: bool = False
     keeps: Callable[[ToolResult], bool] = keep_always
     is_chain: bool = False
+    tenant_id: int | None = None
+
+    def is_for(self, tenant_id: int | None) -> bool:
+        """Whether the tool exists for this tenant; to others it is unknown."""
+        return self.tenant_id is None or self.tenant_id == tenant_id
 
     @property
     def is_async(self) -> bool:
@@ -236,11 +246,15 @@ class ToolSource(Protocol):
 
 
 class ToolRegistry:
-    """The tools of one server, by name, in the order they were registered."""
+    """The tools of one server, by name, in the order they were registered.
+
+    `arrival(names)` waits for those of these tools that are still on their way, within bounds.
+    """
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
         self.hooks = Hooks()
+        self.arrival: Callable[[Iterable[str]], Awaitable[None]] = nothing_comes
         for tool in tools:
             self.register(tool)
 
@@ -264,6 +278,11 @@ class ToolRegistry:
         """The tool with the check of its arguments."""
         return self._tools.get(name)
 
+    def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
+        """The same, if the tool exists for this tenant."""
+        found = self._tools.get(name)
+        return found if found is not None and found[0].is_for(tenant_id) else None
+
     def list_all(self) -> list[ToolDefinition]:
         return [definition for definition, _ in self._tools.values()]
 
@@ -271,15 +290,28 @@ class ToolRegistry:
         return [tool for tool in self.list_all() if tool.category == category]
 
     def available_to(
-        self, level: CommandPermission, names: Iterable[str] | None = None
+        self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
-        """The tools at or below `level`; of these only `names` where given, unknown names left out."""
+        """A tenant's tools at or below `level`; of these only `names` where given, unknown ones left out."""
         wanted = None if names is None else set(names)
         return [
             tool
             for tool in self.list_all()
-            if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+            if tool.required_permission <= level
+            and tool.is_for(tenant_id)
+            and (wanted is None or tool.name in wanted)
         ]
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Returns once those of these tools are there that come later than the server."""
+        missing = [name for name in names if name not in self._tools]
+        if missing:
+            await self.arrival(missing)
+
+    def take_over(self, prepared: "ToolRegistry", prefix: str) -> None:
+        """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
+        kept = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
+        self._tools = kept | prepared._tools
 
     def remove(self, name: str) -> bool:
         """Whether there was such a tool."""

@@ -307,7 +307,8 @@ class ToolExecutor:
         return verdict
 
     def _unknown(self, name: str, context: ToolContext) -> str:
-        names = [tool.name for tool in self.registry.available_to(context.user_permission_level)]
+        level, tenant_id = context.user_permission_level, context.tenant_id
+        names = [tool.name for tool in self.registry.available_to(level, tenant_id=tenant_id)]
         near = difflib.get_close_matches(name[:64], names, n=3)
         hint = (
             f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"

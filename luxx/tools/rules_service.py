@@ -95,7 +95,7 @@ class RuleService:
 
     async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
         """What would become of this call in a run of the caller's, and why. Raises NotFound."""
-        known = self._executor.registry.lookup(supposed.tool)
+        known = self._executor.registry.lookup_for(supposed.tool, caller.tenant_id)
 
         def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
             connection = session.connection()

@@ -125,7 +125,7 @@ async def run_and_tell(going: Going, run: Callable[[], Awaitable[Ran]]) -> ToolR
         )
     if ran.exit_code == 0 and ran.hit is None:
         return ToolResult.ok(data)
-    return ToolResult(success=False, data=data, error=_why(ran, going.limits))
+    return ToolResult(success=False, data=data, error=why_ended(ran, going.limits))
 
 
 async def _images(going: Going, workspace: Path, figures: list[str]) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def _figures(changes: Changes) -> list[str]:
     return [name for name in changes.created if name.startswith(f"{FIGURES}/figure-")]
 
 
-def _why(ran: Ran, limits: Limits) -> str:
+def why_ended(ran: Ran, limits: Limits) -> str:
+    """A sentence on a program that did not end well."""
     match ran.hit:
         case Hit.TIME:
             return f"the program was ended: it took longer than {limits.seconds:g} seconds"

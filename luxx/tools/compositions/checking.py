@@ -99,10 +99,11 @@ class _Check:
             yield from self._member(place, member, f"$.members[{place}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
-        if self._registry is not None and self._registry.get(name) is not None:
-            yield "$.name", "a tool of the server has this name"
-        elif name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
+        # First: which tools of MCP servers there are is their tenant's affair.
+        if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
+        elif self._registry is not None and self._registry.get(name) is not None:
+            yield "$.name", "a tool of the server has this name"
 
     def _member(self, place: int, member: Member, at: str) -> Iterator[Problem]:
         if member.id in _RESERVED_IDS:

@@ -87,6 +87,11 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
         arguments += ["--seccomp", str(inherited[-1])]
     for name, value in spec["env"].items():
         arguments += ["--setenv", name, value]
+    if spec.get("private"):
+        # Everybody on the machine may read the arguments of a process.
+        words = [word for name, value in spec["private"].items() for word in ("--setenv", name, value)]
+        inherited.append(_readable("\0".join([*words, ""]).encode()))
+        arguments += ["--args", str(inherited[-1])]
     for fd in inherited:
         os.set_inheritable(fd, True)
     folder = staged.get(told["folder"], told["folder"])

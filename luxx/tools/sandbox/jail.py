@@ -130,7 +130,7 @@ class Jail:
         listening = [self._feed_when_going(stdin, heard), *self._listen(heard)]
         streams = [asyncio.create_task(one) for one in listening]
         try:
-            ended = await self._hear_end(heard)
+            ended = await self._hear_end(heard.is_going)
             await asyncio.wait(streams, timeout=_DRAIN_SECONDS)
         finally:
             for one in streams:
@@ -140,7 +140,24 @@ class Jail:
         for one in streams:
             if not one.cancelled():
                 one.result()
-        return _ran(ended, heard)
+        return _ran(ended, heard.kept, is_flood=heard.is_flood, is_truncated=heard.is_truncated)
+
+    def streams(self) -> tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]:
+        """Its stdin, stdout and stderr, for one who does not `run` it but talks to it."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        return process.stdin, process.stdout, process.stderr
+
+    async def hear_end(self) -> dict[str, Any]:
+        """What the supervisor says once a program that one talks to has ended."""
+        return await self._hear_end(asyncio.Event())
+
+    @staticmethod
+    def ran(ended: dict[str, Any], *, stderr: bytes) -> Ran:
+        """How a program ended that one talked to. Raises ToolFailed where it never began."""
+        return _ran(ended, {"stdout": [], "stderr": [stderr]})
 
     async def close(self) -> None:
         """End it with everything it started. Nothing of it runs any more afterwards."""
@@ -173,14 +190,14 @@ class Jail:
         with suppress(OSError):
             self._control.shutdown(socket.SHUT_WR)
 
-    async def _hear_end(self, heard: "_Heard") -> dict[str, Any]:
+    async def _hear_end(self, is_going: asyncio.Event) -> dict[str, Any]:
         began = time.monotonic()
         told = await self._hear()
         while told is not None and "code" not in told and "failed" not in told:
             if "going" in told:
-                heard.is_going.set()
+                is_going.set()
             told = await self._hear()
-        if self._waits and not heard.is_going.is_set():
+        if self._waits and not is_going.is_set():
             raise NeverWent("the jail ended before its program began")
         if told is None:
             # The supervisor was killed; its keeper ends what it watched over.
@@ -285,8 +302,14 @@ class _Heard:
                 self._end()
 
 
-def _ran(ended: dict[str, Any], heard: _Heard) -> Ran:
-    stdout, stderr = (b"".join(heard.kept[name]) for name in ("stdout", "stderr"))
+def _ran(
+    ended: dict[str, Any],
+    kept: dict[str, list[bytes]],
+    *,
+    is_flood: bool = False,
+    is_truncated: bool = False,
+) -> Ran:
+    stdout, stderr = (b"".join(kept[name]) for name in ("stdout", "stderr"))
     if "failed" in ended:
         said = stderr.decode("utf-8", "replace").strip().splitlines()
         raise ToolFailed(f"{ended['failed']}: {said[-1][:300]}" if said else ended["failed"])
@@ -295,8 +318,8 @@ def _ran(ended: dict[str, Any], heard: _Heard) -> Ran:
         exit_code=ended["code"],
         stdout=stdout,
         stderr=stderr,
-        is_truncated=heard.is_truncated,
-        hit=Hit.OUTPUT if heard.is_flood else hit,
+        is_truncated=is_truncated,
+        hit=Hit.OUTPUT if is_flood else hit,
         seconds=ended["wall"],
         cpu_seconds=ended["cpu"],
         memory=ended["memory"],

@@ -22,6 +22,7 @@ from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.resident import Resident, ResidentOrder, resident_spec
 from luxx.tools.sandbox.turns import Turns
 from luxx.tools.sandbox.way_out import WayOut
 from luxx.wire.tool import CommandPermission
@@ -158,6 +159,13 @@ class Sandbox:
 
     def _in_force(self) -> Backend | None:
         return None if self._choice is None else self._choice.backend
+
+    async def start_resident(self, order: ResidentOrder) -> Resident:
+        """Start a program that stays until it is closed or ends by itself; it takes no turn of anybody.
+
+        Raises ToolFailed where no program may be started, or this one could not be.
+        """
+        return await Resident.start(resident_spec(order, self._backend(), self.interpreter))
 
     def _backend(self) -> Backend:
         choice = self._choice

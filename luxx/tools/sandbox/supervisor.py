@@ -193,7 +193,9 @@ class Watch:
         for fd in (control, keeper_fd, self.jail.pidfd):
             poller.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poller.poll(None if self.began is None else TICK_MS)}
+            ready = {
+                fd for fd, _ in poller.poll(None if self.began is None else self.spec.get("tick_ms", TICK_MS))
+            }
             if self.jail.pidfd in ready:
                 break
             if keeper_fd in ready or (control in ready and not self._listen(control)):

@@ -29,6 +29,7 @@ from luxx.api.runs import RunController
 from luxx.api.search import SearchController
 from luxx.api.service_info import ProbeController, ServiceInfoController
 from luxx.api.settings import SettingsController
+from luxx.api.skills import SkillController
 from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
@@ -59,6 +60,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SkillController,
     SocketController,
     TenantController,
     TenantsController,
@@ -131,6 +133,7 @@ def _parts(house: House) -> dict[str, Provide]:
         "rules": _given(lambda: house.rules),
         "rules_of": _given(lambda: house.rules.binding),
         "runs": _given(lambda: house.runs),
+        "shelf": _given(lambda: house.shelf),
         "transfer": _given(lambda: house.transfer),
         "sockets": _given(lambda: house.sockets),
         "streams": _given(lambda: house.streams),

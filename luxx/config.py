@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -88,6 +88,12 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []
     when_asked: Literal["wait", "deny"] = "wait"
+
+
+class SkillsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative `directories` are in the data directory."""
+
+    directories: list[str] = field(default_factory=lambda: ["skills"])
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,6 +193,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workspace: WorkspaceConfig = WorkspaceConfig()
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
+    skills: SkillsConfig = SkillsConfig()
     logging: LoggingConfig = LoggingConfig()
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()

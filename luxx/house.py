@@ -64,6 +64,8 @@ from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import BEAT_SECONDS
+from luxx.skills.shelf import read_shelf, tell_of
+from luxx.skills.tools import skill_tools
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
@@ -143,6 +145,9 @@ class House:
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
         self.registry = ToolRegistry([*builtin_tools(config.tools), *program_tools(self.sandbox)])
         load_modules(self.registry, config.tools.modules, installed_entry_points())
+        self.shelf = read_shelf(config.skills.directories, self.data_dir)
+        for tool in skill_tools(self.shelf) if self.shelf.skills else []:
+            self.registry.register(tool)
         witness = Witness(self.registry, self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,
@@ -184,6 +189,7 @@ class House:
     async def open(self) -> None:
         """Migrates, makes the first user, finds providers, takes up what was running."""
         config = self.config
+        tell_of(self.shelf)
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
@@ -279,7 +285,7 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay),
+            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay, self.shelf),
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,

@@ -30,6 +30,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "chat_transcript",
                 "doctor",
                 "doctor_sandbox",
+                "doctor_skills",
             }
         ),
     ),

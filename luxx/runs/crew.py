@@ -17,10 +17,12 @@ from luxx.providers.service import Picked, ProviderService
 from luxx.runs.binding import rules_for
 from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.iteration import Crew
+from luxx.runs.hands import Crew
 from luxx.runs.replay import ReplayService
+from luxx.skills.shelf import Shelf
 from luxx.tools.core import KeptOutput, ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
+from luxx.tools.narrowing import ACTIVATE_TOOL
 from luxx.wire.rule import PlacedRule
 
 
@@ -41,7 +43,9 @@ class CrewFinder:
         executor: ToolExecutor,
         workspaces: Workspaces,
         replay: ReplayService,
+        shelf: Shelf,
     ) -> None:
+        self._shelf = shelf
         self._providers = providers
         self._executor = executor
         self._workspaces = workspaces
@@ -80,10 +84,13 @@ class CrewFinder:
                 return error
             return context_of(caller, rules_for(connection, caller, brief.conversation_id))
 
+        offered = [tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)]
+        may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         return Crew(
             target=resolved.target,
             card=resolved.choice.card,
-            tools=[tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)],
+            tools=offered,
+            skills=self._shelf.prompt if may_activate else "",
             context=context_of(seen.caller, seen.rules),
             context_in=context_in,
         )

@@ -36,8 +36,9 @@ from luxx.runs.ending import (
 from luxx.runs.entries import added, closing, marked
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
+from luxx.runs.hands import Completed, Cut
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Cut, Iteration
+from luxx.runs.iteration import Iteration
 from luxx.runs.notices import Told
 from luxx.runs.questions_asking import Asker
 from luxx.runs.questions_rows import close_questions

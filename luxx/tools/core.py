@@ -17,6 +17,7 @@ from luxx.tools.hooks import Hooks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
+from luxx.wire.skill import Narrowing, SkillHead
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
@@ -88,6 +89,10 @@ def never_cancelled() -> bool:
     return False
 
 
+def activate_nothing(skill: SkillHead) -> None:
+    """The `activate` of a call that belongs to no run."""
+
+
 def keep_always(result: ToolResult) -> bool:
     """The `keeps` of a tool whose every success is good for as long as the cache lives."""
     return True
@@ -121,7 +126,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time.
+    tool has overrun its time. `narrowed`: what skills leave of the tools; `activate` makes a skill active in
+    the run, once the call has succeeded.
     """
 
     user_id: int
@@ -138,6 +144,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[PlacedRule, ...] = ()
     tainted_by: str | None = None
     answered: Callable[[dict[str, Any]], Approved] | None = None
+    narrowed: tuple[Narrowing, ...] = ()
+    activate: Callable[[SkillHead], None] = activate_nothing
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):

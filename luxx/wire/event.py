@@ -92,6 +92,15 @@ class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
     by: str
 
 
+class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
+    """The skill `name` is active for the rest of the run. `allowed_tools`, where it names any, are all that
+    may be used from here on, beside what each other active skill allows."""
+
+    name: str
+    description: str
+    allowed_tools: list[str] | None = None
+
+
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """`code` is the error's class, as `detail.kind` of an answer."""
 
@@ -124,6 +133,7 @@ Event = (
     | QuestionAsked
     | QuestionAnswered
     | Tainted
+    | SkillActivated
     | ErrorEvent
     | Done
 )

@@ -114,7 +114,8 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued."""
+    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued; of
+    `delegation_depth`, that nobody delegates."""
 
     requests_per_minute: Count = 600
     logins_per_minute: Count = 10
@@ -128,6 +129,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cost_per_run: Amount = 0
     seconds_per_run: Amount = 0
     tool_calls_per_run: Count = 0
+    delegation_depth: Annotated[int, Meta(ge=0, le=10)] = 2
     question_timeout_seconds: Count = 300
 
 

@@ -198,6 +198,7 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
     }
     environ["LUXX_TOOLS__RULES"] = '[{tool: shell_execute, action: ask, pattern: "git *"}]'
     environ["LUXX_SERVER__ALLOWED_HOSTS"] = "[a.example.org, 'localhost:8000']"
+    environ["LUXX_SKILLS__DIRECTORIES"] = "[skills]"
     environ["LUXX_LOGGING__LEVEL"] = document["logging"]["level"] = "DEBUG"
     config = msgspec.to_builtins(load_config(write(tmp_path, ""), environ, {}))
     assert config == {**document, "models": models, "data_dir": "./data"}

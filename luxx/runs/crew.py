@@ -15,11 +15,12 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.providers.service import Picked, ProviderService
 from luxx.runs.binding import rules_for
-from luxx.runs.brief import ChatBrief
+from luxx.runs.brief import ChatBrief, ChatRequest
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.hands import Crew
 from luxx.runs.replay import ReplayService
 from luxx.skills.shelf import Shelf
+from luxx.tools.builtin.delegate import DELEGATE_TOOL
 from luxx.tools.core import KeptOutput, ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.narrowing import ACTIVATE_TOOL
@@ -44,7 +45,10 @@ class CrewFinder:
         workspaces: Workspaces,
         replay: ReplayService,
         shelf: Shelf,
+        *,
+        delegation_depth: int,
     ) -> None:
+        self._delegation_depth = delegation_depth
         self._shelf = shelf
         self._providers = providers
         self._executor = executor
@@ -69,7 +73,7 @@ class CrewFinder:
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(level, _offered(brief.request.tools))
+        tools = self._executor.registry.available_to(level, self._offered(brief.request))
 
         def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
             return replace(
@@ -95,6 +99,13 @@ class CrewFinder:
             context_in=context_in,
         )
 
+    def _offered(self, asked: ChatRequest) -> list[str]:
+        """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
+        depth = 0 if asked.delegated is None else asked.delegated.depth
+        may_delegate = depth < self._delegation_depth
+        names = [name for name in asked.tools if may_delegate or name != DELEGATE_TOOL]
+        return [*names, READ_RESULT_TOOL] if names else []
+
     async def _read_result(
         self, caller: Caller, run_id: str, ref: str, offset: int, limit: int
     ) -> KeptOutput:
@@ -109,11 +120,6 @@ class CrewFinder:
                 "cut is known already"
             ) from error
         return KeptOutput(output=found.output, total=found.total)
-
-
-def _offered(names: list[str]) -> list[str]:
-    """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
-    return [*names, READ_RESULT_TOOL] if names else []
 
 
 def _context(

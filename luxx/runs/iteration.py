@@ -16,6 +16,7 @@ from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal, RunCancelled, on_its_own
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.completion import CompletionReader
+from luxx.runs.delegation import Delegator
 from luxx.runs.entries import (
     INTERRUPTED,
     NOT_RUN,
@@ -69,10 +70,12 @@ class Iteration:
         crew: Crew,
         spending: Spending,
         asker: Asker,
+        delegator: Delegator,
         metrics: Metrics,
     ) -> None:
         self._spending = spending
         self._asker = asker
+        self._delegator = delegator
         self._metrics = metrics
         self._deltas = 0
         self._answer: Answer | None = None
@@ -135,7 +138,7 @@ class Iteration:
         known = self._as_it_stands(self._known)
         free = [call for call in calls if not await self._asks_first(call, known)]
         running = [marked(call, StepStatus.RUNNING) for call in free]
-        entries: list[Entry] = [*before, *inherited(state, self._brief.past), *running]
+        entries: list[Entry] = [*before, *inherited(state, self._brief), *running]
         for index, call in enumerate(refused, len(state.steps)):
             entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
         if self._spending.uses_up_calls(state):
@@ -312,9 +315,10 @@ class Iteration:
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         told = msgspec.structs.replace(
-            self._asker.told(call, context), activate=partial(self._wanted.__setitem__, str(call.id_ref))
+            self._delegator.told(call, self._asker.told(call, context)),
+            activate=partial(self._wanted.__setitem__, str(call.id_ref)),
         )
-        return await self._executor.execute(call_of(call), told)
+        return self._delegator.marked(await self._executor.execute(call_of(call), told))
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
         return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
@@ -322,7 +326,7 @@ class Iteration:
     def _as_it_stands(self, context: ToolContext) -> ToolContext:
         """With what the log says that binds a call: taint, and skills."""
         state = self._log.state
-        by = tainted_by(state, self._brief.past)
+        by = tainted_by(state, self._brief)
         return msgspec.structs.replace(context, tainted_by=by, narrowed=state.narrowed)
 
     async def _mark_late(self, context: ToolContext) -> None:
@@ -336,9 +340,12 @@ class Iteration:
         """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
-            done, waiting = await self._signal.wait(
-                asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await self._signal.wait(
+                asyncio.wait({*waiting, self._delegator.bell}, return_when=asyncio.FIRST_COMPLETED)
             )
+            waiting -= done
+            if self._delegator.bell in done:
+                await self._delegator.carry_out()
             ended = [(tasks[task], task.result()) for task in tasks if task in done and not wanted_by(task)]
             if ended:
                 await self._log_results(ended)
@@ -354,6 +361,7 @@ class Iteration:
         ended = [executed for _call, executed in results]
         entries += brought(self._log.state, ended)
         entries += activated(self._log.state, self._wanted, ended)
+        entries += self._delegator.ended(ended)
         whole = [
             whole_result(self._brief.run_id, executed.call_id, executed.full_output)
             for _call, executed in results

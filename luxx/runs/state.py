@@ -19,6 +19,7 @@ from luxx.wire.event import (
     QuestionAnswered,
     QuestionAsked,
     SkillActivated,
+    SubagentAssigned,
     Tainted,
 )
 from luxx.wire.skill import Narrowing, SkillHead
@@ -42,6 +43,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered` says that the last completion asked for
     no tool and did not pause, so there is nothing more to ask the model. `tainted_by` is the tool that first
     brought untrusted content. `skills` are active, `narrowed` is what they leave of the tools.
+    `subagents` is the last that was said of each.
     """
 
     steps: tuple[Step, ...] = ()
@@ -55,6 +57,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     tainted_by: str | None = None
     skills: tuple[SkillHead, ...] = ()
     narrowed: tuple[Narrowing, ...] = ()
+    subagents: tuple[SubagentAssigned, ...] = ()
     is_done: bool = False
     seq: int = 0
 
@@ -95,6 +98,9 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
         case SkillActivated():
             return replace(_with_skill(state, event), seq=logged.seq)
+        case SubagentAssigned():
+            others = tuple(one for one in state.subagents if one.call_id != event.call_id)
+            return replace(state, subagents=(*others, event), seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:

@@ -15,6 +15,7 @@ import msgspec
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
 from luxx.wire.skill import Narrowing, SkillHead
@@ -93,6 +94,11 @@ def activate_nothing(skill: SkillHead) -> None:
     """The `activate` of a call that belongs to no run."""
 
 
+async def nobody_to_delegate_to(assignment: Assignment) -> SubagentEnd:
+    """The `delegate` of a call that belongs to no run."""
+    raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
+
+
 def keep_always(result: ToolResult) -> bool:
     """The `keeps` of a tool whose every success is good for as long as the cache lives."""
     return True
@@ -127,7 +133,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
     tool has overrun its time. `narrowed`: what skills leave of the tools; `activate` makes a skill active in
-    the run, once the call has succeeded.
+    the run, once the call has succeeded. `delegate` has a subagent do something, and gives how that ended;
+    it raises ToolFailed where there is no answer.
     """
 
     user_id: int
@@ -146,6 +153,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     answered: Callable[[dict[str, Any]], Approved] | None = None
     narrowed: tuple[Narrowing, ...] = ()
     activate: Callable[[SkillHead], None] = activate_nothing
+    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):

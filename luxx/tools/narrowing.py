@@ -60,6 +60,8 @@ def why_closed(closed: Narrowing, tool: ToolDefinition) -> str:
     """What the model is told."""
     shown = ", ".join(closed.entries[:_SHOWN]) or "no tool"
     more = " and others" if len(closed.entries) > _SHOWN else ""
+    if not closed.by:
+        return f"this subagent was given {shown}{more}, and not {tool.name}"
     return (
         f"the skill {closed.by} is active in this run, and what it allows ({shown}{more}) "
         f"does not include this use of {tool.name}"

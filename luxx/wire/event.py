@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
-from luxx.wire.run import Run
+from luxx.wire.run import Run, RunStatus
 from luxx.wire.step import Step
 from luxx.wire.usage import Usage
 
@@ -101,6 +101,17 @@ class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"
     allowed_tools: list[str] | None = None
 
 
+class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
+    """The call `call_id` has a run of its own, `subagent_run_id`: it was begun, waits for a person, or has
+    ended. `task` may be cut; `tool_calls`, at its end, is how many it made."""
+
+    subagent_run_id: str
+    call_id: str
+    task: str
+    status: RunStatus
+    tool_calls: int = 0
+
+
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """`code` is the error's class, as `detail.kind` of an answer."""
 
@@ -134,6 +145,7 @@ Event = (
     | QuestionAnswered
     | Tainted
     | SkillActivated
+    | SubagentAssigned
     | ErrorEvent
     | Done
 )

@@ -13,7 +13,8 @@ class SkillHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a run may use at most, since the skill `by` is active in it."""
+    """The tools that a run may use at most, since the skill `by` is active in it; without one, because a
+    subagent was given no others."""
 
     by: str
     entries: tuple[str, ...]

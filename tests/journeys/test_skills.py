@@ -129,7 +129,7 @@ def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
             for refused in ("outside", "hidden", "hidden-and-wrong", "joined"):
                 assert told[refused]["outcome"] == "denied", refused
                 assert "the skill note-keeping is active" in told[refused]["error"]
-    XX
+                assert "secret.md" not in json.dumps(await ann.get("/files"))
             audited = (await ann.get("/admin/audit", action="tool_call"))["items"]
             mine = [entry for entry in audited if entry["target_id"] == run["id"]]
             assert {entry["reason"] for entry in mine} == {"skill"}

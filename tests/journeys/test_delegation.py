@@ -141,7 +141,6 @@ def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer
                 (result,) = (await results(ann, conversation)).values()
                 assert result["is_untrusted"] is True
             rules = [
-                *parent(delegates("Tell them."))[:0],
                 Rule(
                     name="again", when=When(system=PARENT, call=1), reply=[delegates("Tell them.")], times=1
                 ),
@@ -266,7 +265,7 @@ def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
 ) -> None:
     async def journey() -> None:
         rules = [
-            *parent(delegates(tools=[]), delegates("And more.", call_id="call-2", tools=[])),
+            parent(delegates(tools=[]), delegates("And more.", call_id="call-2", tools=[]))[0],
             Rule(
                 name="child",
                 when=When(system=CHILD),
@@ -277,14 +276,14 @@ def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
             conversation = await lead(ann, model)
             run = await ann.begin(conversation, tools=["delegate"])
             await ann.see(run["id"])
+            first, second = (request["max_completion_tokens"] for request in made(model, "child"))
+            assert 2000 < first < 3000 - 15
+            # It waited for what the first had set aside, and got what was left of it.
+            assert 0 < second <= 3000 - 15 - 1440
             spent = [await ann.run(run["id"]), *await subagents(ann, run["id"])]
-            total = sum(one["usage"]["prompt_tokens"] + one["usage"]["completion_tokens"] for one in spent)
             assert len(spent) == 3
-            assert total <= 3000
-            ended = await ann.run(run["id"])
             # Both have spent nearly all, so the parent has no room for its last word.
-            assert ended["stop_reason"] in ("tokens", "finished")
-            assert max(request["max_tokens"] for request in made(model, "child")) < 3000
+            assert spent[0]["stop_reason"] == "tokens"
 
     travel(journey())
 

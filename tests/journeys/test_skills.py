@@ -132,7 +132,7 @@ def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
                 assert "secret.md" not in json.dumps(await ann.get("/files"))
             audited = (await ann.get("/admin/audit", action="tool_call"))["items"]
             mine = [entry for entry in audited if entry["target_id"] == run["id"]]
-            assert {entry["reason"] for entry in mine} == {"skill"}
+            assert {entry["detail"]["kind"] for entry in mine} == {"skill"}
             assert {entry["detail"]["name"] for entry in mine} >= {"file_list", "file_write"}
 
     travel(journey())

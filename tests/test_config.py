@@ -116,6 +116,7 @@ def test_contract_defaults_hold() -> None:
         "cost_per_run": 0,
         "seconds_per_run": 0,
         "tool_calls_per_run": 0,
+        "delegation_depth": 2,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")

@@ -248,11 +248,19 @@ def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer, travel: 
     travel(journey())
 
 
+ONE_PLACE = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRENT_RUNS": "1"}
+
+
+@pytest.fixture
+def crowded_server(tmp_path: Path) -> Iterator[LuxxServer]:
+    with LuxxServer(tmp_path / "crowded", ONE_PLACE) as one:
+        yield one
+
+
 @pytest.fixture
 def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
     limits = {
-        "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1",
-        "LUXX_LIMITS__CONCURRENT_RUNS": "1",
+        **ONE_PLACE,
         "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
@@ -284,6 +292,54 @@ def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
             assert len(spent) == 3
             # Both have spent nearly all, so the parent has no room for its last word.
             assert spent[0]["stop_reason"] == "tokens"
+
+    travel(journey())
+
+
+def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_place(
+    crowded_server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        rules = [
+            *parent(delegates()),
+            child(clarification(required=True), has_tool_result=False),
+            child(Text(text="Red it is."), has_tool_result=True),
+        ]
+        async with ScriptedProvider(Script(rules=rules)) as model, Person(crowded_server.url) as ann:
+            conversation = await lead(ann, model)
+            tools = ["delegate", "ask_clarification"]
+            async with ann.say(conversation, tools=tools) as stream:
+                event = await stream.until("subagent_assigned")
+                while event.data["status"] != "waiting":
+                    event = await stream.until("subagent_assigned")
+                (question,) = await open_questions(ann, event.data["subagent_run_id"])
+                await answer(ann, question, "red")
+                await stream.to_the_end(timeout=15)
+            (result,) = (await results(ann, conversation)).values()
+            assert result["data"]["answer"] == "Red it is."
+            message = (await ann.messages(conversation))[-1]
+            assert (await ann.ask("DELETE", f"/messages/{message['id']}")).is_success
+            assert (await ann.ask("GET", f"/runs/{result['data']['run_id']}")).status_code == 404
+
+    travel(journey())
+
+
+def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_person(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        rules = [parent(delegates())[0], child(clarification(required=True))]
+        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+            conversation = await lead(ann, model)
+            async with ann.say(conversation, tools=True) as stream:
+                event = await stream.until("subagent_assigned")
+                while event.data["status"] != "waiting":
+                    event = await stream.until("subagent_assigned")
+                own = event.data["subagent_run_id"]
+                await ann.cancel(stream.screen.run_id)
+                await stream.to_the_end(timeout=5)
+            assert (await ann.run(own))["status"] == "cancelled"
+            assert await open_questions(ann, own) == []
 
     travel(journey())
 

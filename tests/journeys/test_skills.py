@@ -41,6 +41,7 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxSer
     data_dir = tmp_path_factory.mktemp("skilled")
     put_skill(data_dir, "note-keeping", READS)
     put_skill(data_dir, "listing", "file_list, file_read")
+    put_skill(data_dir, "handing-on", "delegate file_write")
     put_skill(data_dir, "manners", None)
     (data_dir / "skills" / "broken").mkdir()
     (data_dir / "skills" / "broken" / "SKILL.md").write_text("no front matter", "utf-8")
@@ -159,6 +160,36 @@ def test_a_second_skill_never_gives_back_what_the_first_took(
     travel(journey())
 
 
+def test_a_subagent_is_as_narrow_as_the_run_that_delegates(
+    skilled_server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        async with Desk(answers=True) as desk:
+            task = {"task": "Do it.", "system_prompt": "the hand"}
+            rules = [
+                Rule(
+                    when=When(system="the hand", has_tool_result=False),
+                    reply=[*calls("visit_once", desk.port, "a"), write("notes/d.md", "write")],
+                ),
+                Rule(when=When(system="the hand"), reply=[Text(text="I could write.")]),
+                Rule(when=When(has_tool_result=False), reply=[activates("handing-on")]),
+                Rule(reply=[Call(name="delegate", arguments=task, id="call-sub")], times=1),
+                Rule(reply=[Text(text="Done.")]),
+            ]
+            async with ScriptedProvider(Script(rules=rules)) as model, Person(skilled_server.url) as ann:
+                conversation = await ann.conversation(model.url)
+                await ann.see((await ann.begin(conversation, tools=[*TOOLS, "delegate"]))["id"])
+                told = await results(ann, conversation)
+                own = await ann.see(told["call-sub"]["data"]["run_id"])
+                ended = {step["id_ref"]: step for step in own.ordered() if step["type"] == "tool_result"}
+                assert ended["call-a"]["outcome"] == "denied"
+                assert "handing-on" in ended["call-a"]["content"]
+                assert ended["write"]["success"] is True
+                assert desk.keys_seen() == []
+
+    travel(journey())
+
+
 def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
         script = rounds([activates("note-keeping")], [write("notes/c.md", "denied")])
@@ -220,7 +251,7 @@ def test_the_list_of_skills_tells_what_is_broken(skilled_server: LuxxServer, tra
     async def journey() -> None:
         async with Person(skilled_server.url) as ann:
             listed = await ann.get("/skills")
-            assert listed["total"] == 4
+            assert listed["total"] == 5
             skills = {one["name"]: one for one in listed["items"]}
             assert skills["note-keeping"]["allowed_tools"] == [
                 *("file_read", "file_write(notes/*)", "shell_execute(git status *)")

@@ -443,3 +443,45 @@ def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(
             assert result["data"]["answer"] == "Red it is."
 
     travel(journey())
+
+
+async def killed_after(ann: Survivor, seen: int) -> bool:
+    """A turn with two subagents whose server is killed as soon as its client has this event; whether it was
+    the last."""
+    rules = [
+        *parent(delegates(), delegates("And more.", call_id="call-2")),
+        child(Text(text="Yes.")),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model:
+        conversation = await lead(ann, model)
+        async with ann.say(conversation, tools=["delegate"]) as stream:
+            screen = stream.screen
+            async for frame in stream:
+                if frame.id == seen:
+                    break
+            await ann.kill()
+        await ann.start()
+        await ann.see_through(screen.run_id, screen)
+        own = await subagents(ann, screen.run_id)
+        assert [run["status"] for run in own] == ["completed", "completed"]
+        answers = {call: one["data"]["answer"] for call, one in (await results(ann, conversation)).items()}
+        assert answers == {"call-sub": "Yes.", "call-2": "Yes."}
+        assert screen.text == "All done."
+        return screen.last_id <= seen
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call(
+    own_server: LuxxServer, travel: Traveller, first: int
+) -> None:
+    """Every third event; the three together are all."""
+
+    async def journey() -> None:
+        async with Survivor(own_server) as ann:
+            seen = first
+            while not await killed_after(ann, seen):
+                seen += 3
+            assert seen > 9
+
+    travel(journey())

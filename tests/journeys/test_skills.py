@@ -258,6 +258,8 @@ def test_the_list_of_skills_tells_what_is_broken(skilled_server: LuxxServer, tra
             ]
             assert skills["manners"]["allowed_tools"] is None
             assert "front matter" in skills["broken"]["problem"]
+            (line,) = skilled_server.lines_with("skill_broken")
+            assert "front matter" in line
             assert str(skilled_server.data_dir) not in json.dumps(listed)
             by_hand = await ann.post("/tools/activate_skill/execute", {"arguments": {"name": "manners"}})
             assert by_hand["data"]["instructions"] == "Do it well."

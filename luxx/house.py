@@ -280,7 +280,20 @@ class House:
 
     def _wire_runs(self) -> None:
         config = self.config
-        self.loop = self._chat_loop()
+        self.loop = ChatLoop(
+            store=self.store,
+            hub=self.hub,
+            client=self.client,
+            executor=self.executor,
+            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay, self.shelf),
+            engine=lambda: self.durable,
+            max_iterations=config.tools.max_iterations,
+            limits=config.limits,
+            metrics=self.metrics,
+            decision_seconds=config.limits.question_timeout_seconds,
+            told=self.notices.told,
+            asked=self._answer_covered_questions,
+        )
         self.durable = Durable(
             self.store,
             self.loop.drive,
@@ -305,30 +318,6 @@ class House:
         )
         self.processes = ProcessService(self.store)
         self._wire_conversations()
-
-    def _chat_loop(self) -> ChatLoop:
-        config = self.config
-        return ChatLoop(
-            store=self.store,
-            hub=self.hub,
-            client=self.client,
-            executor=self.executor,
-            crew=CrewFinder(
-                self.providers,
-                self.executor,
-                self.workspaces,
-                self.replay,
-                self.shelf,
-                delegation_depth=config.limits.delegation_depth,
-            ),
-            engine=lambda: self.durable,
-            max_iterations=config.tools.max_iterations,
-            limits=config.limits,
-            metrics=self.metrics,
-            decision_seconds=config.limits.question_timeout_seconds,
-            told=self.notices.told,
-            asked=self._answer_covered_questions,
-        )
 
     def _wire_conversations(self) -> None:
         quota_mb = self.config.files.quota_mb

@@ -45,10 +45,7 @@ class CrewFinder:
         workspaces: Workspaces,
         replay: ReplayService,
         shelf: Shelf,
-        *,
-        delegation_depth: int,
     ) -> None:
-        self._delegation_depth = delegation_depth
         self._shelf = shelf
         self._providers = providers
         self._executor = executor
@@ -67,13 +64,18 @@ class CrewFinder:
             rules=rules_for(session.connection(), caller, brief.conversation_id) if asked.tools else (),
         )
 
-    async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:
-        """Raises Unavailable where the embedded model cannot be started."""
+    async def make(
+        self, brief: ChatBrief, seen: Seen, signal: CancelSignal, *, delegation_depth: int
+    ) -> Crew:
+        """`delegation_depth`: how deep may be delegated at all.
+
+        Raises Unavailable where the embedded model cannot be started.
+        """
         resolved = await self._providers.reach(seen.picked)
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(level, self._offered(brief.request))
+        tools = self._executor.registry.available_to(level, _offered(brief.request, delegation_depth))
 
         def context_of(caller: Caller, rules: tuple[PlacedRule, ...]) -> ToolContext:
             return replace(
@@ -99,13 +101,6 @@ class CrewFinder:
             context_in=context_in,
         )
 
-    def _offered(self, asked: ChatRequest) -> list[str]:
-        """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
-        depth = 0 if asked.delegated is None else asked.delegated.depth
-        may_delegate = depth < self._delegation_depth
-        names = [name for name in asked.tools if may_delegate or name != DELEGATE_TOOL]
-        return [*names, READ_RESULT_TOOL] if names else []
-
     async def _read_result(
         self, caller: Caller, run_id: str, ref: str, offset: int, limit: int
     ) -> KeptOutput:
@@ -120,6 +115,13 @@ class CrewFinder:
                 "cut is known already"
             ) from error
         return KeptOutput(output=found.output, total=found.total)
+
+
+def _offered(asked: ChatRequest, delegation_depth: int) -> list[str]:
+    """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
+    depth = 0 if asked.delegated is None else asked.delegated.depth
+    names = [name for name in asked.tools if depth < delegation_depth or name != DELEGATE_TOOL]
+    return [*names, READ_RESULT_TOOL] if names else []
 
 
 def _context(

@@ -128,7 +128,9 @@ class Delegator:
 
     async def _delegate(self, call: Step, context: ToolContext, wanted: Assignment) -> SubagentEnd:
         call_id = str(call.id_ref)
-        if call_id in self._asked:
+        before = self._known(call_id)
+        if call_id in self._asked or (before and before.task != wanted.task[:TASK_CHARACTERS]):
+            # A tool that makes calls of others may try, in one drive or over several.
             raise ToolFailed("one call can delegate once only; make a call for each subagent")
         self._asked.add(call_id)
         async with self._gate:

@@ -210,6 +210,7 @@ class ChatLoop:
             if signal.is_fired:
                 raise RunCancelled
             raise seen
+        depth = self._limits.delegation_depth
         iteration = Iteration(
             brief=brief,
             log=turn.log,
@@ -217,7 +218,7 @@ class ChatLoop:
             signal=signal,
             client=self._client,
             executor=self._executor,
-            crew=await signal.wait(self._crew.make(brief, seen, signal)),
+            crew=await signal.wait(self._crew.make(brief, seen, signal, delegation_depth=depth)),
             spending=turn.spending,
             asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds),
             delegator=turn.delegator,

@@ -10,7 +10,7 @@ from luxx.runs.events import Entry
 from luxx.runs.state import ChatState
 from luxx.tools.core import ToolRegistry
 from luxx.tools.history import Executed
-from luxx.tools.narrowing import closed_by
+from luxx.tools.narrowing import leaves_name
 from luxx.wire.event import SkillActivated
 from luxx.wire.skill import SkillHead
 from luxx.wire.tool import ToolSpec
@@ -20,8 +20,7 @@ def still_offered(tools: Sequence[ToolSpec], registry: ToolRegistry, state: Chat
     """Those of the tools that the active skills leave; no arguments can make a call of another pass."""
     if not state.narrowed:
         return list(tools)
-    known = [(spec, registry.get(spec.name)) for spec in tools]
-    return [spec for spec, tool in known if tool is not None and closed_by(state.narrowed, tool) is None]
+    return [spec for spec in tools if _is_left(spec.name, registry, state)]
 
 
 def activated(state: ChatState, wanted: Mapping[str, SkillHead], results: Sequence[Executed]) -> list[Entry]:
@@ -40,6 +39,12 @@ def activated(state: ChatState, wanted: Mapping[str, SkillHead], results: Sequen
                 SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
             )
     return entries
+
+
+def _is_left(name: str, registry: ToolRegistry, state: ChatState) -> bool:
+    tool = registry.get(name)
+    is_asking = tool is not None and tool.only_asks
+    return is_asking or leaves_name(state.narrowed, name)
 
 
 def with_skills(system_prompt: str, skills: str) -> str:

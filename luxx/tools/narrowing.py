@@ -51,9 +51,14 @@ def closed_by(
     narrowed: Sequence[Narrowing], tool: ToolDefinition, subject: Subject | None = None
 ) -> Narrowing | None:
     """The first active skill that does not allow this tool; with a `subject`, not this call of it."""
-    if not narrowed or tool.only_asks or tool.name in ALWAYS:
+    if tool.only_asks:
         return None
-    return next((one for one in narrowed if not _allows(one, tool, subject)), None)
+    return next((one for one in narrowed if not _allows(one, tool.name, subject)), None)
+
+
+def leaves_name(narrowed: Sequence[Narrowing], name: str) -> bool:
+    """Whether all of the skills leave a tool of this name, whatever it is."""
+    return all(_allows(one, name, None) for one in narrowed)
 
 
 def why_closed(closed: Narrowing, tool: ToolDefinition) -> str:
@@ -68,8 +73,10 @@ def why_closed(closed: Narrowing, tool: ToolDefinition) -> str:
     )
 
 
-def _allows(narrowing: Narrowing, tool: ToolDefinition, subject: Subject | None) -> bool:
-    rules = [rule for entry in narrowing.entries if fits((rule := _rule(entry)).tool, tool.name)]
+def _allows(narrowing: Narrowing, tool: str, subject: Subject | None) -> bool:
+    if tool in ALWAYS:
+        return True
+    rules = [rule for entry in narrowing.entries if fits((rule := _rule(entry)).tool, tool)]
     if subject is None or not rules:
         return bool(rules)
     # An `allow` matches only what is surely meant, and every part of a call needs one.

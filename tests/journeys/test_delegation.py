@@ -344,6 +344,25 @@ def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_pers
     travel(journey())
 
 
+def test_a_parent_whose_time_is_up_ends_with_its_subagent(tmp_path: Path, travel: Traveller) -> None:
+    async def journey(server: LuxxServer) -> None:
+        rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
+        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+            conversation = await lead(ann, model)
+            run = await ann.begin(conversation, tools=["delegate"])
+            await model.reached("never")
+            (own,) = await subagents(ann, run["id"])
+            await ann.see(run["id"])
+            await ann.see(own["id"])
+            assert (await ann.run(run["id"]))["stop_reason"] == "time"
+            assert (await ann.run(own["id"]))["stop_reason"] in ("cancelled", "time")
+            await model.requests[1].wait_closed(1)
+            model.release("never")
+
+    with LuxxServer(tmp_path / "timed", {"LUXX_LIMITS__SECONDS_PER_RUN": "2"}) as timed:
+        travel(journey(timed))
+
+
 def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
         async with Desk(answers=True) as desk:

@@ -30,6 +30,7 @@ from luxx.api.runs import RunController
 from luxx.api.search import SearchController
 from luxx.api.service_info import ProbeController, ServiceInfoController
 from luxx.api.settings import SettingsController
+from luxx.api.skills import SkillController
 from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
@@ -61,6 +62,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SkillController,
     SocketController,
     TenantController,
     TenantsController,
@@ -135,6 +137,7 @@ def _parts(house: House) -> dict[str, Provide]:
         "rules": _given(lambda: house.rules),
         "rules_of": _given(lambda: house.rules.binding),
         "runs": _given(lambda: house.runs),
+        "shelf": _given(lambda: house.shelf),
         "transfer": _given(lambda: house.transfer),
         "sockets": _given(lambda: house.sockets),
         "streams": _given(lambda: house.streams),

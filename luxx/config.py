@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -115,6 +115,12 @@ class McpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     servers: list[McpServerConfig] = []
 
 
+class SkillsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative `directories` are in the data directory."""
+
+    directories: list[str] = field(default_factory=lambda: ["skills"])
+
+
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
 
@@ -133,7 +139,8 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued."""
+    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued; of
+    `delegation_depth`, that nobody delegates."""
 
     requests_per_minute: Count = 600
     logins_per_minute: Count = 10
@@ -147,6 +154,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cost_per_run: Amount = 0
     seconds_per_run: Amount = 0
     tool_calls_per_run: Count = 0
+    delegation_depth: Annotated[int, Meta(ge=0, le=10)] = 2
     question_timeout_seconds: Count = 300
 
 
@@ -213,6 +221,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
     mcp: McpConfig = McpConfig()
+    skills: SkillsConfig = SkillsConfig()
     logging: LoggingConfig = LoggingConfig()
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()

@@ -25,6 +25,7 @@ from luxx.checkup import Finding, examine_work
 from luxx.config import Config
 from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
+from luxx.doctor_skills import examine_skills
 from luxx.errors import LuxxError
 from luxx.observe import redact
 from luxx.providers.addresses import AddressGuard
@@ -60,6 +61,7 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
         ),
         _disk(data_dir),
         *await examine_sandbox(config),
+        *examine_skills(config),
     ]
     findings += await _database_and_what_is_in_it(config, data_dir, environ)
     return findings

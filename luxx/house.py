@@ -23,7 +23,7 @@ from luxx.accounts.passwords import Passwords
 from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
-from luxx.accounts.tenants import TenantService, ids_by_name, no_agents
+from luxx.accounts.tenants import TenantService, no_agents
 from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
@@ -35,15 +35,13 @@ from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id
 from luxx.config import Config
 from luxx.conversations.branches import BranchService
-from luxx.conversations.projects import ProjectService, own_project
+from luxx.conversations.projects import ProjectService
 from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
 from luxx.files.attachments import AttachmentReader
-from luxx.files.figures import FigureKeeper
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
 from luxx.files.upload import Uploads
-from luxx.mcp.service import McpServers
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
@@ -66,31 +64,21 @@ from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import BEAT_SECONDS
+from luxx.skills.shelf import tell_of
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
-from luxx.tools.builtin import builtin_tools, program_tools
-from luxx.tools.compositions.service import CompositionService
-from luxx.tools.core import ToolRegistry
-from luxx.tools.egress_record import EgressRecord
-from luxx.tools.executor import ToolExecutor
-from luxx.tools.loading import installed_entry_points, load_modules
-from luxx.tools.rules_service import RuleService
-from luxx.tools.sandbox.service import Sandbox
-from luxx.tools.witness import Witness
 from luxx.transfer.service import TransferService
 from luxx.upkeep import keep_audit, keep_logs, sweep_transfers
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
 from luxx.wire.question import WhenAsked
+from luxx.workshop import Workshop
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
 
 logger = structlog.get_logger()
-
-SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
-"""What SQLite may put beside a database, by the ends of the names."""
 
 
 class House:
@@ -118,7 +106,10 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        self._make_tools()
+        workshop = Workshop(config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals)
+        self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
+        self.executor, self.mcp = workshop.executor, workshop.mcp
+        self.compositions, self.rules = workshop.compositions, workshop.rules
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
@@ -137,37 +128,6 @@ class House:
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
-
-    def _make_tools(self) -> None:
-        config = self.config
-        database = sqlite_file(self.engine.url)
-        beside = (
-            [] if database is None else [Path(f"{database}{end}") for end in ("", "-wal", "-shm", "-journal")]
-        )
-        self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), beside)
-        self.sandbox.way_out.on_ended = EgressRecord(self.store, self.refusals).ended
-        figures = FigureKeeper(self.store, self.workspaces, config.files)
-        self.registry = ToolRegistry(
-            [*builtin_tools(config.tools), *program_tools(self.sandbox, figures.keep)]
-        )
-        load_modules(self.registry, config.tools.modules, installed_entry_points(), self.store)
-        witness = Witness(self.registry, self.metrics, self.refusals)
-        self.executor = ToolExecutor(
-            self.registry,
-            config.tools,
-            on_call=witness.ended,
-            on_refused=witness.refused,
-            is_sandboxed=lambda: self.sandbox.in_force != "none",
-        )
-        self.mcp = McpServers(config, self.sandbox, self.registry, self._tenant_ids)
-        self.compositions = CompositionService(self.store, self.executor)
-        self.rules = RuleService(
-            self.store,
-            self.executor,
-            check_project=own_project,
-            check_agent=no_agents,
-            own_tools_in=self.compositions.own_tools_in,
-        )
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
@@ -200,6 +160,7 @@ class House:
     async def open(self) -> None:
         """Migrates, makes the first user, finds providers, takes up what was running."""
         config = self.config
+        tell_of(self.shelf)
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
@@ -297,7 +258,10 @@ class House:
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.executor, self.workspaces, self.replay, own_tools_in),
+            crew=CrewFinder(
+                self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf
+            ),
+            engine=lambda: self.durable,
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
@@ -353,9 +317,6 @@ class House:
             departure=self.departure,
             stop_runs=RunStopper(self.store, self.durable).stop_all_of,
         )
-
-    async def _tenant_ids(self) -> dict[str, int]:
-        return await self.store.read(ids_by_name)
 
     async def _check_provider(self, caller: Caller, provider_id: int) -> None:
         await self.providers.get(caller, provider_id)

@@ -21,6 +21,8 @@ from luxx.cli import main
 from luxx.config import Config, ModelConfig, ToolsConfig
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
+from luxx.skills.shelf import Shelf
+from luxx.skills.tools import skill_tools
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base
 from luxx.tools.builtin import builtin_tools, program_tools
@@ -226,7 +228,7 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
-    tools = [*builtin_tools(), *program_tools(sandbox)]
+    tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(Shelf())]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 
 

@@ -20,6 +20,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             {
                 "app",
                 "house",
+                "workshop",
                 "upkeep",
                 "cli",
                 "cli_keeping",
@@ -31,6 +32,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "doctor",
                 "doctor_mcp",
                 "doctor_sandbox",
+                "doctor_skills",
                 "entry",
             }
         ),

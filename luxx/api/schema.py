@@ -41,6 +41,7 @@ TAGS = {
     "runs": "Look at runs, follow one, cancel one.",
     "permissions": "Which calls of tools are allowed, asked about or denied.",
     "providers": "Connect models.",
+    "skills": "Instructions that models load when they need them.",
     "tools": "Which tools there are, and running one by hand.",
     "usage": "Tokens and money.",
     "replay": "What happened in a conversation, and what its tools did.",

@@ -15,13 +15,16 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.providers.service import Picked, ProviderService
 from luxx.runs.binding import rules_for
-from luxx.runs.brief import ChatBrief
+from luxx.runs.brief import ChatBrief, ChatRequest
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.iteration import Crew
+from luxx.runs.hands import Crew
 from luxx.runs.replay import ReplayService
+from luxx.skills.shelf import Shelf
+from luxx.tools.builtin.delegate import DELEGATE_TOOL
 from luxx.tools.compositions.service import OwnToolsIn
 from luxx.tools.core import KeptOutput, OwnTools, ToolContext, own_available_to
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
+from luxx.tools.narrowing import ACTIVATE_TOOL
 from luxx.wire.rule import PlacedRule
 
 
@@ -44,8 +47,10 @@ class CrewFinder:
         workspaces: Workspaces,
         replay: ReplayService,
         own_tools_in: OwnToolsIn,
+        shelf: Shelf,
     ) -> None:
         self._own_tools_in = own_tools_in
+        self._shelf = shelf
         self._providers = providers
         self._executor = executor
         self._workspaces = workspaces
@@ -70,16 +75,20 @@ class CrewFinder:
         is_any = any(known.get(name) is None for name in brief.request.tools)
         return self._own_tools_in(connection, brief.user_id) if is_any else None
 
-    async def make(self, brief: ChatBrief, seen: Seen, signal: CancelSignal) -> Crew:
-        """Raises Unavailable where the embedded model cannot be started."""
+    async def make(
+        self, brief: ChatBrief, seen: Seen, signal: CancelSignal, *, delegation_depth: int
+    ) -> Crew:
+        """`delegation_depth`: how deep may be delegated at all.
+
+        Raises Unavailable where the embedded model cannot be started.
+        """
         resolved = await self._providers.reach(seen.picked)
         # The directory is made now and in a thread: a slow disk must not hold up the database's writes.
         workspace = await asyncio.to_thread(self._workspaces.prepare_if_wanted, brief.user_id)
         await self._executor.registry.wait_for(brief.request.tools)
         level, judge = seen.caller.permission_level, self._executor.judge
-        tools = self._executor.registry.available_to(
-            level, _offered(brief.request.tools), tenant_id=seen.caller.tenant_id
-        )
+        offer = _offered(brief.request, delegation_depth)
+        tools = self._executor.registry.available_to(level, offer, tenant_id=seen.caller.tenant_id)
         if seen.own_tools is not None:
             tools += own_available_to(seen.own_tools, level, brief.request.tools)
 
@@ -100,10 +109,13 @@ class CrewFinder:
             rules = rules_for(connection, caller, brief.conversation_id)
             return context_of(caller, rules, self._own_tools(connection, brief))
 
+        offered = [tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)]
+        may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         return Crew(
             target=resolved.target,
             card=resolved.choice.card,
-            tools=[tool.to_spec() for tool in tools if judge.is_offered(tool, seen.rules)],
+            tools=offered,
+            skills=self._shelf.prompt if may_activate else "",
             context=context_of(seen.caller, seen.rules, seen.own_tools),
             context_in=context_in,
         )
@@ -124,8 +136,10 @@ class CrewFinder:
         return KeptOutput(output=found.output, total=found.total)
 
 
-def _offered(names: list[str]) -> list[str]:
+def _offered(asked: ChatRequest, delegation_depth: int) -> list[str]:
     """What was asked for, and with any tool the one that reads on where an answer of it was cut."""
+    depth = 0 if asked.delegated is None else asked.delegated.depth
+    names = [name for name in asked.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return [*names, READ_RESULT_TOOL] if names else []
 
 

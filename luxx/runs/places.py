@@ -1,6 +1,7 @@
 """Places: how many runs may be in progress, who waits for a place, and who gets the next one.
 
-A place is a running run. The next one goes to the user with the fewest of them, then to who waits longest.
+A place is a running run with its subagents, which need none: they would wait for the run that waits for
+them. The next one goes to the user with the fewest of them, then to who waits longest.
 Admissions and the queue count under one lock, so that no place is given twice.
 """
 
@@ -30,18 +31,22 @@ FOR_WORKERS = frozenset({RunKind.ROOM, RunKind.TASK})
 """What workers drive where there are any; a chat begins where it arrives."""
 
 _runs = table_of(RunRow)
+_has_own_place = _runs.c.parent_run_id.is_(None)
 _one_at_a_time = text("SELECT pg_advisory_xact_lock(:lock)")
 _counts = (
     select(_runs.c.user_id, _runs.c.status, func.count().label("runs"))
-    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]))
+    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]), _has_own_place)
     .group_by(_runs.c.user_id, _runs.c.status)
 )
 _queued = _runs.c.status == RunStatus.QUEUED.value
 _in_turn = func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("turn")
 _line = (
     select(_runs.c.user_id, _runs.c.id, _in_turn)
-    .where(_queued, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
+    .where(_queued, _has_own_place, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
     .subquery()
+)
+_subagents = select(_runs.c.id).where(
+    _queued, _runs.c.parent_run_id.is_not(None), _runs.c.kind.in_(bindparam("kinds", expanding=True))
 )
 _first = select(_line.c.user_id, _line.c.id).where(_line.c.turn <= bindparam("most")).order_by(_line.c.id)
 _queued_kinds = select(_runs.c.kind).where(_queued).distinct()
@@ -91,16 +96,15 @@ def take_queued(
 ) -> list[Taken]:
     """Gives what places there are to those who wait for them, in their order."""
     counts = _count(connection)
+    found = list(connection.scalars(_subagents, {"kinds": [kind.value for kind in kinds]}))
+    subagents = [taken for run_id in found for taken in begin(connection, owner, run_id)]
     free = _free(counts, limits)
     if free <= 0:
-        return []
+        return subagents
     rows = connection.execute(_first, {"kinds": [kind.value for kind in kinds], "most": free})
     line = [Queued(row.user_id, row.id) for row in rows]
-    return [
-        taken
-        for run_id in next_in_line(line, counts.running, free, limits.concurrent_runs_per_user)
-        for taken in begin(connection, owner, run_id)
-    ]
+    chosen = next_in_line(line, counts.running, free, limits.concurrent_runs_per_user)
+    return [*subagents, *(taken for run_id in chosen for taken in begin(connection, owner, run_id))]
 
 
 def queued_kinds(connection: Connection) -> set[RunKind]:

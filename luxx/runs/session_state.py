@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, or_, select
 
 from luxx.conversations.models import ConversationRow
 from luxx.runs.models import RunRow
@@ -28,7 +28,7 @@ _newer = _runs.alias("newer")
 _sessions = table_of(ConversationRow)
 _newest = (
     select(_newer.c.id)
-    .where(_newer.c.subject_id == _sessions.c.id)
+    .where(_newer.c.subject_id == _sessions.c.id, _newer.c.parent_run_id.is_(None))
     .order_by(_newer.c.id.desc())
     .limit(1)
     .scalar_subquery()
@@ -45,9 +45,14 @@ _states = (
         _sessions.c.import_id.is_(None),
     )
 )  # fmt: skip
-_news = select(
-    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.status, _runs.c.error, _sessions.c.title
-).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))
+_is_told = or_(_runs.c.parent_run_id.is_(None), _runs.c.status == RunStatus.WAITING.value)
+"""Of a subagent no more than that it waits for a person: its end is not its session's."""
+
+_news = (
+    select(_runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.status, _runs.c.error, _sessions.c.title)
+    .select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))
+    .where(_is_told)
+)
 _news_by_id = _news.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _news_unended = _news.where(_runs.c.status.in_(UNENDED))
 _news_after = _news.where(

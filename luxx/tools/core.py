@@ -17,8 +17,10 @@ from luxx.tools.hooks import Hooks
 from luxx.tools.marks import CallMarks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
+from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question
 from luxx.wire.rule import PlacedRule
+from luxx.wire.skill import Narrowing, SkillHead
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
@@ -94,6 +96,15 @@ def never_cancelled() -> bool:
     return False
 
 
+def activate_nothing(skill: SkillHead) -> None:
+    """The `activate` of a call that belongs to no run."""
+
+
+async def nobody_to_delegate_to(assignment: Assignment) -> SubagentEnd:
+    """The `delegate` of a call that belongs to no run."""
+    raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
+
+
 def keep_always(result: ToolResult) -> bool:
     """The `keeps` of a tool whose every success is good for as long as the cache lives."""
     return True
@@ -159,7 +170,9 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
     tool has overrun its time. `own_tools` are the user's beside those of the registry. In `marks`, which are
-    new for each call, a tool tells what its result does not.
+    new for each call, a tool tells what its result does not. `narrowed`: what skills leave of the tools;
+    `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
+    something, and gives how that ended; it raises ToolFailed where there is no answer.
     """
 
     user_id: int
@@ -179,6 +192,9 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     own_tools: OwnTools | None = None
     chaining: Chaining = Chaining()
     marks: CallMarks = msgspec.field(default_factory=CallMarks)
+    narrowed: tuple[Narrowing, ...] = ()
+    activate: Callable[[SkillHead], None] = activate_nothing
+    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with the check of its arguments."""

@@ -264,7 +264,7 @@ class ToolExecutor:
         if found is None:
             raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
         tool, check = found
-        refused = self.judge.refusal_of_level(tool, context.user_permission_level)
+        refused = self.judge.refusal(tool, context)
         if refused is not None:
             raise _Stopped(CallStatus.DENIED, refused.because, verdict=refused)
         arguments = _read_arguments(call.arguments)

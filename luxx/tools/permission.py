@@ -12,6 +12,7 @@ import msgspec
 
 from luxx.config import ToolsConfig
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
+from luxx.tools.narrowing import closed_by, why_closed
 from luxx.tools.rules import in_order, is_never, of_tool, ruling
 from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_of
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
@@ -29,6 +30,7 @@ class DecidedBy(StrEnum):
     `members`: it does nothing but call other tools, each of which is decided about by itself."""
 
     LEVEL = "level"
+    SKILL = "skill"
     RULE = "rule"
     NOT_UNDERSTOOD = "not_understood"
     TAINT = "taint"
@@ -78,10 +80,13 @@ class Judge:
 
     def verdict(self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext) -> Verdict:
         """What is to become of this call."""
-        refused = self.refusal_of_level(tool, context.user_permission_level)
+        refused = self.refusal(tool, context)
         if refused is not None:
             return refused
         subject = subject_of(tool, arguments, context.workspace)
+        refused = _refusal_of_skills(tool, context, subject)
+        if refused is not None:
+            return refused
         rules = self._about(tool, context.rules)
         default = self._default(tool, context)
         parts = tuple(
@@ -105,6 +110,11 @@ class Judge:
         if size <= _SHORT and len(context.rules) + len(self._own) <= _FEW:
             return self.verdict(tool, arguments, context)
         return await asyncio.to_thread(self.verdict, tool, arguments, context)
+
+    def refusal(self, tool: ToolDefinition, context: ToolContext) -> Verdict | None:
+        """What refuses the tool whatever its arguments are, rules apart; None where nothing does."""
+        refused = self.refusal_of_level(tool, context.user_permission_level)
+        return refused if refused is not None else _refusal_of_skills(tool, context)
 
     def refusal_of_level(self, tool: ToolDefinition, level: CommandPermission) -> Verdict | None:
         """Nobody uses a tool above their level, whatever rules say; None where the level suffices."""
@@ -169,6 +179,16 @@ class Judge:
         asks = _RISKS.index(tool.risk) >= self._ask_from
         because = f"no rule is about it, and its risk is {tool.risk}"
         return _decided(RuleAction.ASK if asks else RuleAction.ALLOW, DecidedBy.RISK, because)
+
+
+def _refusal_of_skills(
+    tool: ToolDefinition, context: ToolContext, subject: Subject | None = None
+) -> Verdict | None:
+    closed = closed_by(context.narrowed, tool, subject)
+    if closed is None:
+        return None
+    because = why_closed(closed, tool)
+    return Verdict(action=RuleAction.DENY, decided_by=DecidedBy.SKILL, rule=None, because=because)
 
 
 def brings_untrusted(tool: ToolDefinition) -> bool:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
-from luxx.wire.run import Run
+from luxx.wire.run import Run, RunStatus
 from luxx.wire.step import Step
 from luxx.wire.usage import Usage
 
@@ -101,6 +101,26 @@ class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
     members: list[MemberEnded]
 
 
+class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
+    """The skill `name` is active for the rest of the run. `allowed_tools`, where it names any, are all that
+    may be used from here on, beside what each other active skill allows."""
+
+    name: str
+    description: str
+    allowed_tools: list[str] | None = None
+
+
+class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
+    """The call `call_id` has a run of its own, `subagent_run_id`: it was begun, waits for a person, or has
+    ended. `task` may be cut; `tool_calls`, at its end, is how many it made."""
+
+    subagent_run_id: str
+    call_id: str
+    task: str
+    status: RunStatus
+    tool_calls: int = 0
+
+
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """`code` is the error's class, as `detail.kind` of an answer."""
 
@@ -134,6 +154,8 @@ Event = (
     | QuestionAnswered
     | Tainted
     | MembersEnded
+    | SkillActivated
+    | SubagentAssigned
     | ErrorEvent
     | Done
 )

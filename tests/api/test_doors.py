@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "web_fetch": {"url": "http://127.0.0.1:9/"},
     "batch_fetch": {"urls": ["http://127.0.0.1:9/"]},
     "result_read": {"ref": "a"},
+    "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {
         "question_type": "scope",

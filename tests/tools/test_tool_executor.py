@@ -30,6 +30,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
+from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 from luxx.wire.step import Step, StepType
@@ -49,6 +50,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_glob": {"pattern": "*"},
     "file_edit": {"path": "a.txt", "old_string": "a", "new_string": "b"},
     "file_multi_edit": {"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}]},
+    "delegate": {"task": "a"},
     "result_read": {"ref": "call-0"},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
@@ -58,6 +60,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "left"}
+
+
+async def delegated(assignment: Assignment) -> SubagentEnd:
+    return SubagentEnd(
+        run_id="run-0",
+        status="completed",
+        stop_reason="finished",
+        answer=assignment.task,
+        error=None,
+        tool_calls=0,
+        is_tainted=False,
+    )
 
 
 async def kept(ref: str, offset: int, limit: int) -> KeptOutput:
@@ -80,7 +94,9 @@ def executor_of(
 def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = msgspec.structs.replace(context_of(level), ask=answer_left, read_result=kept)
+    context = msgspec.structs.replace(
+        context_of(level), ask=answer_left, read_result=kept, delegate=delegated
+    )
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))

@@ -98,4 +98,5 @@ def test_the_built_in_tools_have_the_levels_and_risks_agreed() -> None:
         "batch_fetch": (read_only, low),
         "ask_clarification": (read_only, low),
         "ask_decision": (read_only, low),
+        "delegate": (read_only, low),
     }

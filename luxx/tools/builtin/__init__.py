@@ -4,6 +4,7 @@ from luxx.config import ToolsConfig
 from luxx.tools.builtin.ask import asking_tools
 from luxx.tools.builtin.code import python_eval, python_tool
 from luxx.tools.builtin.data import process_data
+from luxx.tools.builtin.delegate import delegating_tools
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
 from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
 from luxx.tools.builtin.file_glob import file_glob
@@ -32,7 +33,13 @@ def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
         process_data,
     ]
     web = web_tools(web_access(config or ToolsConfig()))
-    return [*(tool.definition for tool in tools), *web, *reading_tools(), *asking_tools()]
+    return [
+        *(tool.definition for tool in tools),
+        *web,
+        *reading_tools(),
+        *asking_tools(),
+        *delegating_tools(),
+    ]
 
 
 def program_tools(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> list[ToolDefinition]:

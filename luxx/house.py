@@ -106,10 +106,7 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        workshop = Workshop(config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals)
-        self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
-        self.executor, self.mcp = workshop.executor, workshop.mcp
-        self.compositions, self.rules = workshop.compositions, workshop.rules
+        self._make_tools()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
@@ -128,6 +125,14 @@ class House:
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
+
+    def _make_tools(self) -> None:
+        workshop = Workshop(
+            self.config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals
+        )
+        self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
+        self.executor, self.mcp = workshop.executor, workshop.mcp
+        self.compositions, self.rules = workshop.compositions, workshop.rules
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""

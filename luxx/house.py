@@ -258,14 +258,15 @@ class House:
 
     def _wire_runs(self) -> None:
         config, own_tools_in = self.config, self.compositions.own_tools_in
+        crew = CrewFinder(
+            self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf
+        )
         self.loop = ChatLoop(
             store=self.store,
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(
-                self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf
-            ),
+            crew=crew,
             engine=lambda: self.durable,
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
@@ -284,7 +285,6 @@ class House:
             is_alone=self.store.is_sqlite,
             at_beat=self._answer_due_questions,
         )
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -297,10 +297,10 @@ class House:
             own_tools_in,
             WhenAsked(config.tools.when_asked),
         )
-        self.processes = ProcessService(self.store)
-        self._wire_conversations()
 
     def _wire_conversations(self) -> None:
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
+        self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)

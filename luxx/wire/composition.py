@@ -45,7 +45,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     required: bool = True
 
 
-class Outcome(StrEnum):
+class MemberOutcome(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"
     ANY = "any"
@@ -70,7 +70,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     go: Annotated[str, Meta(min_length=1, max_length=32)]
-    on: Outcome = Outcome.SUCCESS
+    on: MemberOutcome = MemberOutcome.SUCCESS
     path: Path | None = None
     compare: Comparison | None = None
     value: Any = None

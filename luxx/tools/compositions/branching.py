@@ -6,7 +6,7 @@ from typing import Any, assert_never, cast
 from msgspec import UNSET
 
 from luxx.tools.compositions.templates import read_path, value_at
-from luxx.wire.composition import Branch, Comparison, Outcome
+from luxx.wire.composition import Branch, Comparison, MemberOutcome
 from luxx.wire.tool import ToolResult
 
 END = "end"
@@ -18,7 +18,7 @@ def chosen(branches: Sequence[Branch], result: ToolResult) -> str | None:
 
 
 def _holds(branch: Branch, result: ToolResult) -> bool:
-    if branch.on != Outcome.ANY and (branch.on == Outcome.SUCCESS) != result.success:
+    if branch.on != MemberOutcome.ANY and (branch.on == MemberOutcome.SUCCESS) != result.success:
         return False
     if branch.compare is None:
         return True

@@ -186,8 +186,9 @@ class Watch:
 
     def stir(self) -> None:
         """See `Tail`: frames go straight to the client as long as they follow on and it takes them."""
-        pipe, frames = self._pipe, self._channel.since(self._index)
-        if pipe is not None and pipe.is_clear and frames:
+        # One that was sent to the log takes nothing before it has been there.
+        pipe = self._pipe if self._is_live and not self._is_over else None
+        if pipe is not None and pipe.is_clear and (frames := self._channel.since(self._index)):
             self._index += len(frames)
             if data := self._join(frames):
                 self._last_sent = time.monotonic()

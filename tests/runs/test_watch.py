@@ -362,6 +362,63 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
     asyncio.run(work())
 
 
+class Taking:
+    """A client that takes all that is pushed; the steps it was told, as `(key, text)`."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    @property
+    def is_clear(self) -> bool:
+        return True
+
+    def push(self, data: bytes) -> None:
+        self.read(data)
+
+    def read(self, data: bytes) -> None:
+        events = [json.loads(block.partition("data: ")[2]) for block in data.decode().split("\n\n")[:-1]]
+        steps = [event["step"] for event in events if event["type"] == "process_step"]
+        self.told += [(key, step[key]) for step in steps for key in ("delta", "content") if key in step]
+
+
+def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that_it_continues(
+    store: Store,
+) -> None:
+    async def work() -> list[tuple[str, str]]:
+        hub, run, client = Hub(), new_run(store), Taking()
+        watch = Watch(hub, store, run)
+        watch.into(client)
+        first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
+        async with asyncio.timeout(10):
+            with hub.driven(run.id, 0) as channel, watch.attached():
+                channel.open_steps[0] = first
+
+                async def read() -> None:
+                    while data := await watch.next():
+                        client.read(data)
+
+                reading = asyncio.create_task(read())
+                await asyncio.sleep(0.05)
+                channel.publish(Frame(first.grow("lost"), 0, first, "lost"))
+                second.grow("Let ")
+                channel.begin(0, [second])
+                channel.publish(Frame(second.grow("me "), 0, second, "me "))
+                await asyncio.sleep(0.05)
+                channel.publish(Frame(second.grow("see"), 0, second, "see"))
+                await asyncio.sleep(0.05)
+                watch.stop()
+                await reading
+        return client.told
+
+    assert asyncio.run(work()) == [
+        ("content", ""),
+        ("delta", "lost"),
+        ("content", ""),
+        ("content", "Let me "),
+        ("delta", "see"),
+    ]
+
+
 @pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
 def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every_word(
     store: Store, types: list[StepType]

@@ -146,8 +146,9 @@ def test_denied_rejected_and_corrected_are_told_apart_to_people_and_to_the_model
                 assert "They say: louder" in steps["call-c"]["note"]
                 assert "They say: louder" in told(model)
                 assert sorted(desk.keys_seen()) == ["C", "d"]
-            (entry,) = (await ann.get("/admin/audit", action="tool_call"))["items"]
-            assert (entry["outcome"], entry["target_id"]) == ("refused", run["id"])
+            entries = (await ann.get("/admin/audit", action="tool_call"))["items"]
+            (entry,) = [one for one in entries if one["target_id"] == run["id"]]
+            assert entry["outcome"] == "refused"
             assert entry["detail"] == {"name": "visit_outside", "kind": "rule", "permission_level": 4}
             await set_rules(ann)
 

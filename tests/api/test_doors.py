@@ -129,7 +129,9 @@ def answered_at(door: str, person: Person) -> dict[str, Any]:
     return person.good("GET", f"/messages?conversation_id={conversation}&limit=1")["items"][0]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    "door", [pytest.param(door, marks=() if door == "message" else pytest.mark.heavy) for door in DOORS]
+)
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
     people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int, door: str

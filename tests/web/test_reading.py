@@ -229,6 +229,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
     web: Web, public: Site, home: str, name: str
@@ -238,6 +239,7 @@ def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
     assert result.success or "cannot be read: it " in (result.error or "")
 
 
+@pytest.mark.heavy
 def test_a_page_too_heavy_for_its_process_is_told_in_a_sentence(public: Site, home: str) -> None:
     assert MEMORY_BYTES >= 512 * 1024 * 1024
     web = Web(f"public.example:{public.port}")

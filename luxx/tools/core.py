@@ -131,7 +131,7 @@ class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-def told_alike(context: "ToolContext", tool: str, arguments: str) -> "ToolContext":
+def told_alike(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
     """The `told` of a call in which nobody is asked."""
     return msgspec.structs.replace(context, answered=None)
 
@@ -139,13 +139,13 @@ def told_alike(context: "ToolContext", tool: str, arguments: str) -> "ToolContex
 class Chaining(msgspec.Struct, frozen=True, kw_only=True):
     """What a call is told that makes calls of other tools, which are its members.
 
-    `told(context, tool, arguments)` is the context for one of them, with what a person has said of just that
-    call; `recalled` are those that had ended before this call had to wait, by their keys. `is_member`: the
-    call is one, so it is read by a program and not cut for a model.
+    `told(context, member, tool, arguments)` is the context for one of them, with what a person has said of
+    just that call, at the place `member`; `recalled` are those that had ended before this call had to wait,
+    by their keys. `is_member`: the call is one, so it is read by a program and not cut for a model.
     """
 
     call_id: str = ""
-    told: Callable[["ToolContext", str, str], "ToolContext"] = told_alike
+    told: Callable[["ToolContext", str, str, str], "ToolContext"] = told_alike
     recalled: Mapping[str, MemberEnded] = {}
     is_member: bool = False
 

@@ -373,7 +373,7 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?", tool=definition.name))
 
-    def told(context: ToolContext, name: str, arguments: str) -> ToolContext:
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         asked.append((name, arguments))
         return msgspec.structs.replace(context, answered=None)
 
@@ -394,6 +394,27 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     done = ran(bench, context_of(chaining=chaining), one)
     assert done.result.data["output"] == "risked 1"
     assert bench.called == [("fail", None), ("say", 1), ("risky", 1)]
+
+
+def test_every_call_that_could_be_asked_about_has_a_place_of_its_own(bench: Bench, context_of: Maker) -> None:
+    places: list[str] = []
+
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+        places.append(place)
+        return msgspec.structs.replace(context, answered=None)
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        if len(places) < 4:
+            raise ToolFailed("no")
+        raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?"))
+
+    same = [{"tool": "risky"}, {"tool": "risky"}]
+    first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
+    one = {"kind": "conditional", "members": [first, member("b", "risky")]}
+    with pytest.raises(NeedsAnswer) as raised:
+        ran(bench, context_of(approve=approve, chaining=Chaining(call_id="c", told=told)), one)
+    assert places == ["a", "a.1", "a.2", "b"]
+    assert len({each.key for each in raised.value.ended}) == 3
 
 
 def test_a_permission_for_the_whole_is_none_for_its_members(bench: Bench, context_of: Maker) -> None:

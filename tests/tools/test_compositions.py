@@ -609,3 +609,32 @@ def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
         with pytest.raises(ValueError, match="path"):
             read_path(path)
     assert filled({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
+
+
+def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
+    bench: Bench, context_of: Maker
+) -> None:
+    many = {"what": [taken("a", "data.said")] * 3000}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
+    done = ran(bench, context_of(), {"members": members})
+    assert done.result.error is not None
+    assert done.result.error.endswith("what is filled into its arguments is over 1,000,000 bytes")
+    assert [name for name, _ in bench.called] == ["say"]
+    few = {"what": [taken("a", "data.said")] * 9}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
+    assert ran(bench, context_of(), {"members": members}).result.success
+
+
+def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments() -> None:
+    deep: Any = 1
+    for _ in range(17):
+        deep = [deep]
+    branch = {"go": "end", "path": "data", "compare": "equal", "value": deep}
+    first = member("a", "say", {"what": taken("input", default=deep)}, then=[branch])
+    with pytest.raises(InvalidInput) as raised:
+        check(composition(first, kind="conditional"))
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.members[0].arguments.what.default",
+        "$.members[0].then[0].value",
+    }

@@ -124,8 +124,9 @@ class Chain:
             if tool is not None and (reason := why_no_member(tool)) is not None:
                 raise ToolFailed(reason)
             arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
-        except ToolFailed as error:
-            result = ToolResult.fail(f"{call.tool} was not run: {error.message}")
+        except (ToolFailed, RecursionError) as error:
+            words = error.message if isinstance(error, ToolFailed) else "its arguments are nested too deep"
+            result = ToolResult.fail(f"{call.tool} was not run: {words}")
             ended = MemberEnded(
                 key="", id=member_id, tool=call.tool, status=MemberStatus.FAILED, result=result, duration_ms=0
             )

@@ -12,9 +12,11 @@ from luxx.tools.compositions.branching import END
 from luxx.tools.compositions.templates import (
     INPUT,
     PREVIOUS,
+    TOO_DEEP,
     Parts,
     Problem,
     Reference,
+    is_too_deep,
     problems_in,
     read_path,
 )
@@ -45,7 +47,11 @@ def check(
 
     `own`: names of the owner's compositions. Without a `registry`, which tools there are is not looked at.
     """
-    if len(msgspec.json.encode(composition)) > MOST_BYTES:
+    try:
+        size = len(msgspec.json.encode(composition))
+    except RecursionError:
+        raise refusal({"$": TOO_DEEP}) from None
+    if size > MOST_BYTES:
         raise refusal({"$": f"a composition has at most {MOST_BYTES:,} bytes"})
     problems = dict[str, str]()
     for path, problem in _Check(composition, registry, level, own).problems():
@@ -152,6 +158,8 @@ class _Check:
 def _branch(branch: Branch, later: Collection[str], at: str) -> Iterator[Problem]:
     if branch.go not in later:
         yield f"{at}.go", f"it leads to a later member or to {END}: {', '.join(sorted(later))}"
+    if is_too_deep(branch.value):
+        yield f"{at}.value", TOO_DEEP
     if branch.compare is None:
         if branch.path is not None:
             yield f"{at}.compare", "say how to compare what is at the path"

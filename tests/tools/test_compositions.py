@@ -12,7 +12,7 @@ from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.builtin.result import reading_tools
 from luxx.tools.compositions.branching import chosen
 from luxx.tools.compositions.checking import check
-from luxx.tools.compositions.definition import Compositions, shape_of
+from luxx.tools.compositions.definition import Compositions, schema_of, shape_of
 from luxx.tools.compositions.rows import Stored, document_of
 from luxx.tools.compositions.templates import filled, read_path, value_at
 from luxx.tools.core import (
@@ -33,7 +33,7 @@ from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.permission import DecidedBy, Verdict
 from luxx.tools.rules import in_order
-from luxx.wire.composition import Branch, Composition, MemberStatus
+from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
@@ -122,6 +122,7 @@ class Bench:
             stored.append(
                 Stored(
                     id=str(index),
+                    tenant_id=1,
                     name=whole.name,
                     description=whole.description,
                     kind=whole.kind.value,
@@ -502,7 +503,7 @@ def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(bench: Benc
     one = composition(member("a", "gone"), member("b", "gone"), name="say")
     own = bench.own({"name": "say", "members": [member("a", "fail")]})
     assert (own.lookup("say"), own.list_all()) == (None, [])
-    problems = shape_of(one, bench.registry).problems
+    problems = shape_of(one, bench.registry, 1).problems
     assert problems == [
         "a tool of the server has its name, and runs in its place; give it another",
         "there is no tool named gone any more",
@@ -638,3 +639,51 @@ def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments()
         "$.members[0].arguments.what.default",
         "$.members[0].then[0].value",
     }
+
+
+def test_no_name_ends_in_a_line_break() -> None:
+    one = composition(
+        member("a\n", "say\n", fallbacks=[{"tool": "fail\n"}]), name="chain\n", parameters=[{"name": "p\n"}]
+    )
+    with pytest.raises(InvalidInput) as raised:
+        check(one)
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.name",
+        "$.parameters[0].name",
+        "$.members[0].id",
+        "$.members[0].tool",
+        "$.members[0].fallbacks[0].tool",
+    }
+
+
+def test_a_list_among_its_parameters_is_one_of_anything() -> None:
+    """Vendors refuse an array without items."""
+    schema = schema_of([Parameter(name="all", type=ParameterType.ARRAY, description="Of them")])
+    assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
+
+
+def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(bench: Bench) -> None:
+    def handler(arguments: Json, context: ToolContext) -> None:
+        """Does nothing."""
+
+    level = CommandPermission.EXECUTE
+    for tenant_id, name in ((1, "mcp__crm__find"), (2, "mcp__other__find")):
+        bench.registry.register(
+            ToolDefinition(
+                name=name,
+                description="Finds.",
+                parameters={"type": "object"},
+                handler=handler,
+                required_permission=level,
+                tenant_id=tenant_id,
+            )
+        )
+    ours, theirs = composition(member("a", "mcp__crm__find")), composition(member("a", "mcp__other__find"))
+    check(ours, bench.registry, level, tenant_id=1)
+    assert shape_of(ours, bench.registry, 1).problems == []
+    with pytest.raises(InvalidInput):
+        check(theirs, bench.registry, level, tenant_id=1)
+    shape = shape_of(theirs, bench.registry, 1)
+    assert shape.required_permission == CommandPermission.READ_ONLY
+    assert shape.problems == ["there is no tool named mcp__other__find any more"]

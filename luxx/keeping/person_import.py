@@ -32,7 +32,7 @@ from luxx.keeping.person import FILES, FORMAT, MOST_PERSON, VERSION, Person, Tol
 from luxx.keeping.person_export import check_step, found_user
 from luxx.store.engine import Store
 from luxx.tools.compositions.checking import check
-from luxx.tools.compositions.rows import MOST_COMPOSITIONS, new_row, read_own
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS, new_row, read_own, take_turn
 from luxx.transfer.child import Reader
 from luxx.transfer.document import ImportReport
 from luxx.transfer.draft import object_of
@@ -276,6 +276,7 @@ class _Importing:
         return row.id
 
     def _add_compositions(self, session: Session, user_id: int) -> None:
+        take_turn(session.connection(), user_id)
         names = {each.name for each in read_own(session.connection(), user_id)}
         tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
         for composition in self._person.compositions:

@@ -1,4 +1,4 @@
-"""What a person's permission is bound to: a hash of the run, the tool and the arguments. Pure.
+"""What a person's permission is bound to: the call, and a hash of the run, the tool and the arguments. Pure.
 
 Whatever of these is another when the call is to be made, the permission is void and is asked for anew.
 """
@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from luxx.errors import InvalidInput
 from luxx.runs.state import Asked
@@ -29,12 +30,19 @@ def hash_of(run_id: str, tool: str, arguments: str) -> str:
     return sha256(msgspec.json.encode([run_id, tool, meant], order="sorted")).hexdigest()
 
 
-def permission_for(run_id: str, call: Step, asked: tuple[Asked, ...]) -> QuestionAnswered | None:
-    """The answer to whether this call may be made as it stands now, if there is one."""
+def permission_for(
+    run_id: str, call: Step, asked: tuple[Asked, ...], member: str | UnsetType = UNSET
+) -> QuestionAnswered | None:
+    """The answer to whether this call may be made as it stands now, if there is one.
+
+    `member`: where in a composition it is made. One answer is for one call, and another member's is another.
+    """
     now = hash_of(run_id, str(call.name), str(call.arguments or "{}"))
     for one in reversed(asked):
         question, answer = one.question, one.answer
         if question.kind != QuestionKind.PERMISSION or question.call_id != call.id_ref or answer is None:
+            continue
+        if question.member != member:
             continue
         if hash_of(run_id, str(question.tool), str(question.arguments)) != now:
             continue

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 
@@ -60,11 +61,11 @@ class Asker:
             for one in asked
         )
 
-    def told(self, call: Step, context: ToolContext) -> ToolContext:
+    def told(self, call: Step, context: ToolContext, member: str | UnsetType = UNSET) -> ToolContext:
         """The context for one call: with its answers, or with the way to ask."""
         asked = [one for one in self._log.state.asked if one.question.call_id == call.id_ref]
         given = iter([one for one in asked if one.question.kind != QuestionKind.PERMISSION])
-        permission = permission_for(self._brief.run_id, call, self._log.state.asked)
+        permission = permission_for(self._brief.run_id, call, self._log.state.asked, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
             one = next(given, None)
@@ -78,7 +79,7 @@ class Asker:
         async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
             if self._is_unattended:
                 raise ToolFailed(f"{tool.name} was not run: {why.because}, and {NOBODY}")
-            raise NeedsAnswer(_permission(tool, call, why))
+            raise NeedsAnswer(replace(_permission(tool, call, why), member=member))
 
         answered = None if permission is None else partial(carried_over, permission)
         chaining = self._chaining(call)
@@ -87,8 +88,8 @@ class Asker:
     def _chaining(self, call: Step) -> Chaining:
         """What a composition's call is told: each of its members is asked about as a call of its own."""
 
-        def told(context: ToolContext, tool: str, arguments: str) -> ToolContext:
-            return self.told(replace(call, name=tool, arguments=arguments), context)
+        def told(context: ToolContext, member: str, tool: str, arguments: str) -> ToolContext:
+            return self.told(replace(call, name=tool, arguments=arguments), context, member)
 
         before = [one for one in self._log.state.members_ended if one.call_id == call.id_ref]
         recalled = {member.key: member for one in before for member in one.members}
@@ -186,7 +187,7 @@ def _permission(tool: ToolDefinition, call: Step, why: WhyAsked) -> Question:
         arguments=str(call.arguments or "{}"),
         risk=tool.risk.value,
         because=why.because,
-        usual=why.usual if may_be_rule(why.usual) else msgspec.UNSET,
+        usual=why.usual if may_be_rule(why.usual) else UNSET,
     )
 
 

@@ -96,6 +96,11 @@ def never_cancelled() -> bool:
     return False
 
 
+def always_may() -> bool:
+    """The `may_conclude` of a call that is waited for whatever it does."""
+    return True
+
+
 def activate_nothing(skill: SkillHead) -> None:
     """The `activate` of a call that belongs to no run."""
 
@@ -131,7 +136,7 @@ class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-def told_alike(context: "ToolContext", tool: str, arguments: str) -> "ToolContext":
+def told_alike(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
     """The `told` of a call in which nobody is asked."""
     return msgspec.structs.replace(context, answered=None)
 
@@ -139,13 +144,13 @@ def told_alike(context: "ToolContext", tool: str, arguments: str) -> "ToolContex
 class Chaining(msgspec.Struct, frozen=True, kw_only=True):
     """What a call is told that makes calls of other tools, which are its members.
 
-    `told(context, tool, arguments)` is the context for one of them, with what a person has said of just that
-    call; `recalled` are those that had ended before this call had to wait, by their keys. `is_member`: the
-    call is one, so it is read by a program and not cut for a model.
+    `told(context, member, tool, arguments)` is the context for one of them, with what a person has said of
+    just that call, at the place `member`; `recalled` are those that had ended before this call had to wait,
+    by their keys. `is_member`: the call is one, so it is read by a program and not cut for a model.
     """
 
     call_id: str = ""
-    told: Callable[["ToolContext", str, str], "ToolContext"] = told_alike
+    told: Callable[["ToolContext", str, str, str], "ToolContext"] = told_alike
     recalled: Mapping[str, MemberEnded] = {}
     is_member: bool = False
 
@@ -169,7 +174,9 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
     an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
     whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
-    tool has overrun its time. `own_tools` are the user's beside those of the registry. In `marks`, which are
+    tool has overrun its time. A synchronous tool that undoes what it did when it is given up asks
+    `may_conclude` before it does what cannot be undone: from a yes on it is waited for past its time.
+    `own_tools` are the user's beside those of the registry. In `marks`, which are
     new for each call, a tool tells what its result does not. `narrowed`: what skills leave of the tools;
     `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
     something, and gives how that ended; it raises ToolFailed where there is no answer.
@@ -185,6 +192,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     read_result: Callable[[str, int, int], Awaitable[KeptOutput]] = nothing_kept
     emit: Callable[[dict[str, Any]], None] = emit_nothing
     cancelled: Callable[[], bool] = never_cancelled
+    may_conclude: Callable[[], bool] = always_may
     tenant_id: int | None = None
     rules: tuple[PlacedRule, ...] = ()
     tainted_by: str | None = None

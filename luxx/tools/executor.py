@@ -24,7 +24,7 @@ from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_output, fit
 from luxx.tools.permission import Judge, Verdict, brings_untrusted
-from luxx.tools.workers import Overrun, Workers
+from luxx.tools.workers import Overrun, Watch, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult
 
@@ -322,10 +322,8 @@ class ToolExecutor:
                 return await _run_async(tool, arguments, context, timeout)
             work = partial(_perform, tool, arguments, context)
             return await self._workers.run(context.user_id, work, timeout)
-        except Overrun:
-            raise _Stopped(
-                CallStatus.TIMEOUT, f"{tool.name} did not finish within {timeout:g} seconds and was given up"
-            ) from None
+        except Overrun as overrun:
+            raise _Stopped(CallStatus.TIMEOUT, f"{tool.name} {overrun}") from None
         except ToolFailed as error:
             return ToolResult.fail(error.message)
 
@@ -341,9 +339,11 @@ class ToolExecutor:
 
 
 def _perform(
-    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, is_overrun: Callable[[], bool]
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, watch: Watch
 ) -> ToolResult:
-    told = msgspec.structs.replace(context, cancelled=lambda: is_overrun() or context.cancelled())
+    told = msgspec.structs.replace(
+        context, cancelled=lambda: watch() or context.cancelled(), may_conclude=watch.may_conclude
+    )
     try:
         return result_of(tool.handler(arguments, told))
     except (Exception, SystemExit) as error:
@@ -365,7 +365,7 @@ async def _run_async(
     finally:
         await _cancel({task})
     if not done:
-        raise Overrun
+        raise Overrun(timeout)
     return ToolResult.fail(f"{tool.name} cancelled itself") if task.cancelled() else task.result()
 
 

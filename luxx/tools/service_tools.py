@@ -4,17 +4,18 @@ The function knows nothing of tools. Its session, and its caller where it asks f
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.errors import ConfigError, LuxxError, ToolFailed
 from luxx.store.engine import Store
+from luxx.store.lending import lent
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
 from luxx.tools.outcome import result_of
@@ -22,7 +23,8 @@ from luxx.tools.signature import Signature
 
 GIVEN_UP = "nobody waits for this call any more, so what it did was undone"
 
-_only_read = text("SET TRANSACTION READ ONLY")
+LOOK_SECONDS = 0.25
+"""How often a call that waits for its place looks whether anybody still waits for it."""
 
 logger = structlog.get_logger()
 
@@ -59,7 +61,8 @@ class ServiceTool:
 
         name = self._definition.name
         try:
-            return store.write_now(work) if self._writes else store.read_now(work)
+            with _place(store, context):
+                return store.write_now(work) if self._writes else store.read_now(work)
         except LuxxError as error:
             raise ToolFailed(error.message) from error
         except Exception as error:
@@ -73,19 +76,30 @@ class ServiceTool:
         """Raises ToolFailed for what must undo the transaction: a failure that the function returned, too."""
         if context.cancelled():
             raise ToolFailed(GIVEN_UP)
-        if not self._writes and session.get_bind().dialect.name == "postgresql":
-            session.execute(_only_read)
         given: dict[type, Any] = {Session: session, ToolContext: context}
         if Caller in self._signature.given.values():
             given[Caller] = _caller(context)
-        # Made plain while the session is open: rows may still load what belongs to them.
-        result = result_of(self._function(**self._signature.bind(arguments, given)))
-        if not result.success:
-            raise ToolFailed(result.error or "it says no more")
-        session.flush()
-        if context.cancelled():
+        with lent(session, reads=not self._writes):
+            # Made plain while the session is open: rows may still load what belongs to them.
+            result = result_of(self._function(**self._signature.bind(arguments, given)))
+            if not result.success:
+                raise ToolFailed(result.error or "it says no more")
+            session.flush()
+        if context.cancelled() or (self._writes and not context.may_conclude()):
             raise ToolFailed(GIVEN_UP)
         return result
+
+
+@contextmanager
+def _place(store: Store, context: ToolContext) -> Generator[None]:
+    """One of those that such calls have in the database. Raises ToolFailed where nobody waits any more."""
+    while not store.guests.acquire(timeout=LOOK_SECONDS):
+        if context.cancelled():
+            raise ToolFailed(GIVEN_UP)
+    try:
+        yield
+    finally:
+        store.guests.release()
 
 
 def service_tool(

@@ -116,7 +116,7 @@ class MemberStatus(StrEnum):
 
 
 class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's call that has been made. `key` is the same for the same member, tool and arguments."""
+    """A member's call that has been made. `key` is the same for the same place in it, tool and arguments."""
 
     key: str
     id: str

@@ -69,6 +69,7 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     risk: str | UnsetType = UNSET
     because: str | UnsetType = UNSET
     usual: str | UnsetType = UNSET
+    member: str | UnsetType = UNSET
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET

@@ -62,7 +62,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """`required`: it stays open until a person answers; else the recommended option counts in the end.
 
     `timeout_seconds` null: no end is set. `tool`, `arguments` (JSON text, as the model wrote it), `risk`,
-    `because` (why it is asked) and `usual` (the pattern that `always` would allow) are a permission's,
+    `because` (why it is asked) and `usual` (the pattern that `always` would allow) are a permission's, and so
+    is `member`, where a member of a composition makes the call: its id, and of its first fallback `id.1`;
     `question_type` a clarification's, `decision_type` and `context` a decision's.
     """
 
@@ -77,6 +78,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     risk: str | UnsetType = UNSET
     because: str | UnsetType = UNSET
     usual: str | UnsetType = UNSET
+    member: str | UnsetType = UNSET
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET

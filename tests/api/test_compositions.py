@@ -79,7 +79,7 @@ def test_a_composition_is_a_tool_of_its_owner_alone(carla: Person, bob: Person) 
     assert shown["name"] == "picks"
     assert shown["parameters"] == {
         "type": "object",
-        "properties": {"data": {"type": "array", "description": "What to look at"}},
+        "properties": {"data": {"type": "array", "items": {}, "description": "What to look at"}},
         "required": ["data"],
         "additionalProperties": False,
     }

@@ -155,6 +155,36 @@ def test_parallel_members_that_ask_are_asked_about_one_by_one_and_always_covers(
     travel(journey())
 
 
+def test_one_answer_is_for_one_member_though_another_would_make_the_same_call(
+    server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        async with (
+            Desk(answers=True) as desk,
+            Person(server.url) as ann,
+            ScriptedProvider(asks(chain(desk, "twice"))) as model,
+        ):
+            made = await compose(ann, visits("twice", "visit_risky a", "visit_risky a", kind="parallel"))
+            conversation = await ann.conversation(model.url)
+            run = await ann.begin(conversation)
+            async with ann.follow(run["id"]) as stream:
+                asked = [(await stream.until("question_asked")).data]
+                (question,) = await open_questions(ann, run["id"])
+                await answer(ann, question, "once", arguments={"port": desk.port, "key": "A"})
+                asked.append((await stream.until("question_asked")).data)
+            assert desk.keys_seen() == ["A"]
+            (question,) = await open_questions(ann, run["id"])
+            assert [each["member"] for each in asked] == ["m0", question["member"]] == ["m0", "m1"]
+            await answer(ann, question, "reject")
+            await ann.see(run["id"])
+            (result,) = results((await ann.messages(conversation))[-1])
+            assert [each["status"] for each in result["data"]["members"]] == ["done", "rejected"]
+            assert desk.keys_seen() == ["A"]
+            await ann.ask("DELETE", f"/tools/compositions/{made['id']}")
+
+    travel(journey())
+
+
 def test_a_run_that_nobody_attends_is_denied_a_member_that_asks(
     server: LuxxServer, travel: Traveller
 ) -> None:

@@ -1,11 +1,13 @@
 """Compositions on both databases: made, named and counted at once, each time as if one after the other."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rows import add_user
+from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.config import ToolsConfig
@@ -13,7 +15,7 @@ from luxx.errors import Conflict, NotFound
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS, take_turn
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -98,3 +100,25 @@ def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_pa
         assert (await executor.execute(call, context)).result.success, "who has begun goes on"
 
     asyncio.run(called())
+
+
+def test_who_deletes_one_waits_for_who_is_changing_it(open_store: Store, executor: ToolExecutor) -> None:
+    service = CompositionService(open_store, executor)
+    held, deleted = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def change(session: Session) -> None:
+        take_turn(session.connection(), ANN.user_id)
+        held.set()
+        seen.append(deleted.wait(0.2))
+
+    async def both() -> None:
+        made = await service.create(ANN, lists("brief"))
+        changing = asyncio.create_task(open_store.write(change))
+        await asyncio.to_thread(held.wait, 20)
+        await service.delete(ANN, made.id)
+        deleted.set()
+        await changing
+
+    asyncio.run(both())
+    assert seen == [False]

@@ -3,19 +3,21 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from luxx.accounts.caller import Caller
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError, NotFound
-from luxx.store.engine import Store
+from luxx.store.engine import GUESTS, Store
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
@@ -171,10 +173,124 @@ def test_a_write_that_overran_its_time_is_undone(some: Store) -> None:
     assert done.status == CallStatus.TIMEOUT
     assert begun.wait(20)
     go_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "luxx-tool":
-            thread.join(20)
-    assert "late" not in kept(some)
+    # The text is unique, and this write waits for the end of the first.
+    some.write_now(lambda session: session.execute(insert(notes).values(text="late")))
+
+
+def test_what_is_committed_is_waited_for_past_its_time(some: Store) -> None:
+    def slow_disk(_connection: Any) -> None:
+        threading.Event().wait(0.4)
+
+    event.listen(some.engine, "commit", slow_disk)
+    (done,) = carried_out(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
+    event.remove(some.engine, "commit", slow_disk)
+    assert (done.status, "ordered" in kept(some)) == (CallStatus.DONE, True)
+
+
+def commits(session: Session, how: str) -> str:
+    """Ends the transaction that it is lent."""
+    session.execute(insert(notes).values(text="half"))
+    if how == "commit":
+        session.commit()
+    elif how == "commit and hide it":
+        with suppress(RuntimeError):
+            session.commit()
+    else:
+        session.rollback()
+    return "done"
+
+
+@pytest.mark.parametrize("how", ["commit", "commit and hide it", "rollback"])
+def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
+    held, go_on = threading.Event(), threading.Event()
+
+    async def among_others() -> Executed:
+        """Others in its group, on SQLite, so that a savepoint is all it has."""
+
+        def first(session: Session) -> None:
+            held.set()
+            go_on.wait(20)
+
+        definition = service_tool(commits, writes=True).on(some)
+        executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
+        others = [asyncio.create_task(some.write(first))]
+        await asyncio.to_thread(held.wait, 20)
+        arguments = msgspec.json.encode({"how": how}).decode()
+        call = ToolCall(call_id="c", name="commits", arguments=arguments)
+        done = asyncio.create_task(executor.execute(call, context()))
+        others.append(asyncio.create_task(some.write(lambda session: None)))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*others)
+        executor.close()
+        return await done
+
+    with capture_logs() as logs:
+        done = asyncio.run(among_others())
+    assert (done.result.error or "").endswith("nothing was changed")
+    assert [entry["event"] for entry in logs] == ["service_tool_broke"]
+    assert kept(some) == ["one", "two"]
+
+
+def savepoints(session: Session) -> str:
+    """Uses savepoints."""
+    with session.begin_nested():
+        session.execute(insert(notes).values(text="kept"))
+    with suppress(IntegrityError), session.begin_nested():
+        session.execute(insert(notes).values(text="kept"))
+    return "done"
+
+
+def test_a_service_function_has_savepoints_of_its_own(some: Store) -> None:
+    assert carried_out(some, service_tool(savepoints, writes=True), {})[0].result.success
+    assert kept(some) == ["one", "two", "kept"]
+
+
+def frees_itself(session: Session) -> int:
+    """Would write though it may only read."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    session.execute(text("PRAGMA query_only=OFF" if is_sqlite else "SET TRANSACTION READ WRITE"))
+    session.execute(insert(notes).values(text="sneaked in"))
+    return 1
+
+
+def test_what_may_only_read_cannot_free_itself(some: Store) -> None:
+    with capture_logs():
+        (done,) = carried_out(some, service_tool(frees_itself), {})
+    assert not done.result.success
+    assert kept(some) == ["one", "two"]
+
+
+def test_no_thread_keeps_a_connection_but_those_of_the_store(some: Store) -> None:
+    pool: Any = some.reading.pool
+    before = pool.checkedout()
+    for _ in range(3):
+        thread = threading.Thread(target=kept, args=[some])
+        thread.start()
+        thread.join()
+    assert pool.checkedout() == before
+
+
+def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
+    one_too_many = threading.Barrier(GUESTS + 1)
+
+    def slow(session: Session) -> bool:
+        """Waits until one more than may is in the database."""
+        with suppress(threading.BrokenBarrierError):
+            one_too_many.wait(0.5)
+        return not one_too_many.broken
+
+    definition = service_tool(slow).on(some)
+    executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
+    call = ToolCall(call_id="c", name="slow", arguments="{}")
+
+    async def run() -> list[Executed]:
+        told = [msgspec.structs.replace(context(), user_id=user_id) for user_id in range(1, GUESTS + 2)]
+        return list(await asyncio.gather(*(executor.execute(call, each) for each in told)))
+
+    done = asyncio.run(run())
+    executor.close()
+    assert [each.result.data for each in done] == [False] * (GUESTS + 1)
 
 
 def test_a_call_without_a_tenant_is_refused_where_the_function_asks_who_calls(some: Store) -> None:

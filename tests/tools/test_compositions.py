@@ -12,7 +12,7 @@ from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.builtin.result import reading_tools
 from luxx.tools.compositions.branching import chosen
 from luxx.tools.compositions.checking import check
-from luxx.tools.compositions.definition import Compositions, shape_of
+from luxx.tools.compositions.definition import Compositions, schema_of, shape_of
 from luxx.tools.compositions.rows import Stored, document_of
 from luxx.tools.compositions.templates import filled, read_path, value_at
 from luxx.tools.core import (
@@ -33,7 +33,7 @@ from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.permission import DecidedBy, Verdict
 from luxx.tools.rules import in_order
-from luxx.wire.composition import Branch, Composition, MemberStatus
+from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
@@ -122,6 +122,7 @@ class Bench:
             stored.append(
                 Stored(
                     id=str(index),
+                    tenant_id=1,
                     name=whole.name,
                     description=whole.description,
                     kind=whole.kind.value,
@@ -373,7 +374,7 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?", tool=definition.name))
 
-    def told(context: ToolContext, name: str, arguments: str) -> ToolContext:
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         asked.append((name, arguments))
         return msgspec.structs.replace(context, answered=None)
 
@@ -394,6 +395,27 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
     done = ran(bench, context_of(chaining=chaining), one)
     assert done.result.data["output"] == "risked 1"
     assert bench.called == [("fail", None), ("say", 1), ("risky", 1)]
+
+
+def test_every_call_that_could_be_asked_about_has_a_place_of_its_own(bench: Bench, context_of: Maker) -> None:
+    places: list[str] = []
+
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+        places.append(place)
+        return msgspec.structs.replace(context, answered=None)
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        if len(places) < 4:
+            raise ToolFailed("no")
+        raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?"))
+
+    same = [{"tool": "risky"}, {"tool": "risky"}]
+    first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
+    one = {"kind": "conditional", "members": [first, member("b", "risky")]}
+    with pytest.raises(NeedsAnswer) as raised:
+        ran(bench, context_of(approve=approve, chaining=Chaining(call_id="c", told=told)), one)
+    assert places == ["a", "a.1", "a.2", "b"]
+    assert len({each.key for each in raised.value.ended}) == 3
 
 
 def test_a_permission_for_the_whole_is_none_for_its_members(bench: Bench, context_of: Maker) -> None:
@@ -481,7 +503,7 @@ def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(bench: Benc
     one = composition(member("a", "gone"), member("b", "gone"), name="say")
     own = bench.own({"name": "say", "members": [member("a", "fail")]})
     assert (own.lookup("say"), own.list_all()) == (None, [])
-    problems = shape_of(one, bench.registry).problems
+    problems = shape_of(one, bench.registry, 1).problems
     assert problems == [
         "a tool of the server has its name, and runs in its place; give it another",
         "there is no tool named gone any more",
@@ -588,3 +610,80 @@ def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
         with pytest.raises(ValueError, match="path"):
             read_path(path)
     assert filled({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
+
+
+def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
+    bench: Bench, context_of: Maker
+) -> None:
+    many = {"what": [taken("a", "data.said")] * 3000}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
+    done = ran(bench, context_of(), {"members": members})
+    assert done.result.error is not None
+    assert done.result.error.endswith("what is filled into its arguments is over 1,000,000 bytes")
+    assert [name for name, _ in bench.called] == ["say"]
+    few = {"what": [taken("a", "data.said")] * 9}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
+    assert ran(bench, context_of(), {"members": members}).result.success
+
+
+def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments() -> None:
+    deep: Any = 1
+    for _ in range(17):
+        deep = [deep]
+    branch = {"go": "end", "path": "data", "compare": "equal", "value": deep}
+    first = member("a", "say", {"what": taken("input", default=deep)}, then=[branch])
+    with pytest.raises(InvalidInput) as raised:
+        check(composition(first, kind="conditional"))
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.members[0].arguments.what.default",
+        "$.members[0].then[0].value",
+    }
+
+
+def test_no_name_ends_in_a_line_break() -> None:
+    one = composition(
+        member("a\n", "say\n", fallbacks=[{"tool": "fail\n"}]), name="chain\n", parameters=[{"name": "p\n"}]
+    )
+    with pytest.raises(InvalidInput) as raised:
+        check(one)
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.name",
+        "$.parameters[0].name",
+        "$.members[0].id",
+        "$.members[0].tool",
+        "$.members[0].fallbacks[0].tool",
+    }
+
+
+def test_a_list_among_its_parameters_is_one_of_anything() -> None:
+    """Vendors refuse an array without items."""
+    schema = schema_of([Parameter(name="all", type=ParameterType.ARRAY, description="Of them")])
+    assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
+
+
+def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(bench: Bench) -> None:
+    def handler(arguments: Json, context: ToolContext) -> None:
+        """Does nothing."""
+
+    level = CommandPermission.EXECUTE
+    for tenant_id, name in ((1, "mcp__crm__find"), (2, "mcp__other__find")):
+        bench.registry.register(
+            ToolDefinition(
+                name=name,
+                description="Finds.",
+                parameters={"type": "object"},
+                handler=handler,
+                required_permission=level,
+                tenant_id=tenant_id,
+            )
+        )
+    ours, theirs = composition(member("a", "mcp__crm__find")), composition(member("a", "mcp__other__find"))
+    check(ours, bench.registry, level, tenant_id=1)
+    assert shape_of(ours, bench.registry, 1).problems == []
+    with pytest.raises(InvalidInput):
+        check(theirs, bench.registry, level, tenant_id=1)
+    shape = shape_of(theirs, bench.registry, 1)
+    assert shape.required_permission == CommandPermission.READ_ONLY
+    assert shape.problems == ["there is no tool named mcp__other__find any more"]

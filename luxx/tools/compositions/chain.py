@@ -108,30 +108,32 @@ class Chain:
 
     async def _member(self, member: Member) -> MemberEnded:
         """The last of its calls: the first that did not fail, or that a person rejected."""
-        ended = await self._called(member.id, member)
-        for fallback in member.fallbacks:
+        ended = await self._called(member.id, member.id, member)
+        for index, fallback in enumerate(member.fallbacks, 1):
             if ended.status in (MemberStatus.DONE, MemberStatus.REJECTED):
                 break
-            ended = await self._called(member.id, fallback)
+            ended = await self._called(f"{member.id}.{index}", member.id, fallback)
         if ended.status == MemberStatus.DONE:
             self._outputs[member.id] = ended.result.data
         return ended
 
-    async def _called(self, member_id: str, call: Member | Fallback) -> MemberEnded:
+    async def _called(self, place: str, member_id: str, call: Member | Fallback) -> MemberEnded:
+        """`place`: the member's id, or which of its fallbacks; no two calls of one composition share it."""
         tool = self._executor.registry.get(call.tool)
         try:
             if tool is not None and (reason := why_no_member(tool)) is not None:
                 raise ToolFailed(reason)
             arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
-        except ToolFailed as error:
-            result = ToolResult.fail(f"{call.tool} was not run: {error.message}")
+        except (ToolFailed, RecursionError) as error:
+            words = error.message if isinstance(error, ToolFailed) else "its arguments are nested too deep"
+            result = ToolResult.fail(f"{call.tool} was not run: {words}")
             ended = MemberEnded(
                 key="", id=member_id, tool=call.tool, status=MemberStatus.FAILED, result=result, duration_ms=0
             )
         else:
-            key = _key(member_id, call.tool, arguments)
+            key = _key(place, call.tool, arguments)
             known = self._context.chaining.recalled.get(key)
-            ended = known or await self._made(key, member_id, call.tool, arguments)
+            ended = known or await self._made(key, place, member_id, call.tool, arguments)
         self._calls.append(ended)
         self._context.marks.images.extend(ended.images)
         if ended.is_untrusted:
@@ -139,9 +141,9 @@ class Chain:
             self._tainted_by = self._tainted_by or ended.tool
         return ended
 
-    async def _made(self, key: str, member_id: str, tool: str, arguments: str) -> MemberEnded:
+    async def _made(self, key: str, place: str, member_id: str, tool: str, arguments: str) -> MemberEnded:
         chaining = self._context.chaining
-        told = chaining.told(self._context, tool, arguments)
+        told = chaining.told(self._context, place, tool, arguments)
         context = replace(told, ask=cannot_ask, own_tools=None, chaining=_MEMBER, tainted_by=self._tainted_by)
         call_id = f"{chaining.call_id}.{member_id}"
         executed = await self._executor.execute(
@@ -168,8 +170,8 @@ class Chain:
         )
 
 
-def _key(member_id: str, tool: str, arguments: str) -> str:
-    return sha256(msgspec.json.encode([member_id, tool, arguments])).hexdigest()
+def _key(place: str, tool: str, arguments: str) -> str:
+    return sha256(msgspec.json.encode([place, tool, arguments])).hexdigest()
 
 
 def _ended(key: str, member_id: str, executed: Executed) -> MemberEnded:

@@ -12,9 +12,11 @@ from luxx.tools.compositions.branching import END
 from luxx.tools.compositions.templates import (
     INPUT,
     PREVIOUS,
+    TOO_DEEP,
     Parts,
     Problem,
     Reference,
+    is_too_deep,
     problems_in,
     read_path,
 )
@@ -40,15 +42,21 @@ def check(
     registry: ToolRegistry | None = None,
     level: CommandPermission = CommandPermission.READ_ONLY,
     own: Collection[str] = (),
+    tenant_id: int | None = None,
 ) -> None:
     """Raises InvalidInput that names every wrong place.
 
-    `own`: names of the owner's compositions. Without a `registry`, which tools there are is not looked at.
+    `own`: names of the owner's compositions; `tenant_id`: the owner's. Without a `registry`, which tools
+    there are is not looked at.
     """
-    if len(msgspec.json.encode(composition)) > MOST_BYTES:
+    try:
+        size = len(msgspec.json.encode(composition))
+    except RecursionError:
+        raise refusal({"$": TOO_DEEP}) from None
+    if size > MOST_BYTES:
         raise refusal({"$": f"a composition has at most {MOST_BYTES:,} bytes"})
     problems = dict[str, str]()
-    for path, problem in _Check(composition, registry, level, own).problems():
+    for path, problem in _Check(composition, registry, level, own, tenant_id).problems():
         problems.setdefault(path[:200], problem)
         if len(problems) == _MOST_PROBLEMS:
             break
@@ -80,10 +88,11 @@ class _Check:
         registry: ToolRegistry | None,
         level: CommandPermission,
         own: Collection[str],
+        tenant_id: int | None,
     ) -> None:
         self._all = composition
         self._registry = registry
-        available = [] if registry is None else registry.available_to(level)
+        available = [] if registry is None else registry.available_to(level, tenant_id=tenant_id)
         self._tools = {tool.name: tool for tool in available}
         self._own = own
         self._is_conditional = composition.kind == CompositionKind.CONDITIONAL
@@ -91,6 +100,8 @@ class _Check:
 
     def problems(self) -> Iterator[Problem]:
         yield from self._name(self._all.name)
+        for place, parameter in enumerate(self._all.parameters):
+            yield from _line(parameter.name, f"$.parameters[{place}].name")
         yield from _repeated([one.name for one in self._all.parameters], "$.parameters[{}].name")
         yield from _repeated([member.id for member in self._all.members], "$.members[{}].id")
         if not self._all.description.strip():
@@ -99,6 +110,7 @@ class _Check:
             yield from self._member(place, member, f"$.members[{place}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
+        yield from _line(name, "$.name")
         # First: which tools of MCP servers there are is their tenant's affair.
         if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
@@ -106,6 +118,7 @@ class _Check:
             yield "$.name", "a tool of the server has this name"
 
     def _member(self, place: int, member: Member, at: str) -> Iterator[Problem]:
+        yield from _line(member.id, f"{at}.id")
         if member.id in _RESERVED_IDS:
             yield f"{at}.id", f"{member.id} is a word of the grammar; choose another id"
         yield from self._call(place, member, at)
@@ -119,6 +132,7 @@ class _Check:
             yield from _branch(branch, later, f"{at}.then[{index}]")
 
     def _call(self, place: int, call: Member | Fallback, at: str) -> Iterator[Problem]:
+        yield from _line(call.tool, f"{at}.tool")
         yield from problems_in(call.arguments, f"{at}.arguments", partial(self._reference, place))
         if self._registry is None:
             return
@@ -152,6 +166,8 @@ class _Check:
 def _branch(branch: Branch, later: Collection[str], at: str) -> Iterator[Problem]:
     if branch.go not in later:
         yield f"{at}.go", f"it leads to a later member or to {END}: {', '.join(sorted(later))}"
+    if is_too_deep(branch.value):
+        yield f"{at}.value", TOO_DEEP
     if branch.compare is None:
         if branch.path is not None:
             yield f"{at}.compare", "say how to compare what is at the path"
@@ -183,6 +199,12 @@ def _arguments(tool: ToolDefinition, given: dict[str, Any], at: str) -> Iterator
         for name in given:
             if name not in known:
                 yield f"{at}.{re.sub(r'[^ -~]', '?', name)[:64]}", f"{tool.name} has no such argument"
+
+
+def _line(name: str, at: str) -> Iterator[Problem]:
+    """The `$` of its pattern lets one pass, which no vendor takes in the name of a function."""
+    if name.endswith("\n"):
+        yield at, "a name does not end in a line break"
 
 
 def _repeated(names: list[str], path: str) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permission import brings_untrusted
 from luxx.tools.schema import ArgumentCheck
-from luxx.wire.composition import Composition, Parameter
+from luxx.wire.composition import Composition, Parameter, ParameterType
 
 CATEGORY = "compositions"
 
@@ -34,17 +34,18 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-def shape_of(composition: Composition, registry: ToolRegistry) -> Shape:
-    """As things are now: tools come and go with configuration."""
+def shape_of(composition: Composition, registry: ToolRegistry, tenant_id: int | None) -> Shape:
+    """As things are now for its owner's tenant: tools come and go with configuration."""
     problems: list[str] = []
     tools: list[ToolDefinition] = []
     if registry.get(composition.name) is not None:
         problems.append("a tool of the server has its name, and runs in its place; give it another")
     for name in dict.fromkeys(_names(composition)):
-        tool = registry.get(name)
-        if tool is None:
+        found = registry.lookup_for(name, tenant_id)
+        if found is None:
             problems.append(f"there is no tool named {name} any more")
             continue
+        tool = found[0]
         tools.append(tool)
         if (reason := why_no_member(tool)) is not None:
             problems.append(reason)
@@ -60,25 +61,31 @@ def shape_of(composition: Composition, registry: ToolRegistry) -> Shape:
 
 def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
     """The JSON schema of a composition's arguments."""
-    properties = {
-        each.name: {"type": each.type.value} | ({"description": each.description} if each.description else {})
-        for each in parameters
-    }
+    properties = {each.name: _schema_of(each) for each in parameters}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     if required := [each.name for each in parameters if each.required]:
         schema["required"] = required
     return schema
 
 
-def definition_of(
-    composition_id: str, composition: Composition, executor: ToolExecutor, on_ended: OnEnded
-) -> ToolDefinition:
+def _schema_of(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": parameter.type.value}
+    if parameter.type == ParameterType.ARRAY:
+        # Vendors refuse a list of which nothing is said.
+        schema["items"] = {}
+    if parameter.description:
+        schema["description"] = parameter.description
+    return schema
+
+
+def definition_of(stored: Stored, executor: ToolExecutor, on_ended: OnEnded) -> ToolDefinition:
     """The tool that a registry would hold, were it not its owner's alone."""
-    shape = shape_of(composition, executor.registry)
+    composition = composition_of(stored)
+    shape = shape_of(composition, executor.registry, stored.tenant_id)
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         result = await Chain(composition, executor, arguments, context).run()
-        await on_ended(composition_id, result.success)
+        await on_ended(stored.id, result.success)
         return result
 
     warning = f"\n(Not all of it works now: {'; '.join(shape.problems)}.)" if shape.problems else ""
@@ -117,7 +124,7 @@ class Compositions:
         return [self._define(each) for each in self._stored.values()]
 
     def _define(self, stored: Stored) -> ToolDefinition:
-        return definition_of(stored.id, composition_of(stored), self._executor, self._on_ended)
+        return definition_of(stored, self._executor, self._on_ended)
 
 
 def _names(composition: Composition) -> list[str]:

@@ -3,12 +3,15 @@
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, update
+from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, text, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.clock import new_id
 from luxx.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
+
+LOCKS = 7_402_134
+"""The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
 
 MOST_COMPOSITIONS = 50
 """Of one user."""
@@ -45,6 +48,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """A composition as a run needs it; `document` is read when it is looked at."""
 
     id: str
+    tenant_id: int
     name: str
     description: str
     kind: str
@@ -58,6 +62,7 @@ _own = select(*_fields).where(_compositions.c.user_id == bindparam("user_id")).o
 _which = _compositions.c.id == bindparam("composition_id")
 _succeeded = update(_compositions).where(_which).values(success_count=_compositions.c.success_count + 1)
 _failed = update(_compositions).where(_which).values(failure_count=_compositions.c.failure_count + 1)
+_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 _decode = msgspec.json.Decoder(Parts).decode
 
 
@@ -97,6 +102,12 @@ def fill(row: CompositionRow, composition: Composition, now: datetime) -> None:
     row.document = document_of(composition)
     row.timeout_seconds = composition.timeout_seconds
     row.updated_at = now
+
+
+def take_turn(connection: Connection, user_id: int) -> None:
+    """Names and their number are looked at and then written: two at once would look before either wrote."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_in_turn, {"locks": LOCKS, "user_id": user_id})
 
 
 def read_own(connection: Connection, user_id: int) -> list[Stored]:

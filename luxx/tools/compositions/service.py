@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 import structlog
-from sqlalchemy import ColumnElement, Connection, func, select, text
+from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -24,18 +24,14 @@ from luxx.tools.compositions.rows import (
     fill,
     new_row,
     read_own,
+    take_turn,
 )
 from luxx.tools.core import CommandPermission, OwnTools, Risk
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
 
-LOCKS = 7_402_134
-"""The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
-
 OwnToolsIn = Callable[[Connection, int], OwnTools]
 """Reads which tools a user has beside those of the server."""
-
-_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 
 logger = structlog.get_logger()
 
@@ -92,7 +88,7 @@ class CompositionService:
         """Raises InvalidInput for what cannot be run, Conflict for a name that is taken or too many."""
 
         def work(session: Session) -> CompositionView:
-            _take_turn(session, caller)
+            take_turn(session.connection(), caller.user_id)
             names = _names(session, caller)
             if len(names) >= MOST_COMPOSITIONS:
                 raise Conflict(
@@ -111,7 +107,7 @@ class CompositionService:
         """It is then this one; what has been counted stays. Raises as `create` does, and NotFound."""
 
         def work(session: Session) -> CompositionView:
-            _take_turn(session, caller)
+            take_turn(session.connection(), caller.user_id)
             row = _own(session, caller, composition_id)
             self._check(caller, wanted, _names(session, caller, CompositionRow.id != row.id))
             fill(row, wanted, utc_now())
@@ -122,7 +118,12 @@ class CompositionService:
 
     async def delete(self, caller: Caller, composition_id: str) -> None:
         """A run that has begun with it goes on without. Raises NotFound."""
-        await self._store.write(lambda session: session.delete(_own(session, caller, composition_id)))
+
+        def work(session: Session) -> None:
+            take_turn(session.connection(), caller.user_id)
+            session.delete(_own(session, caller, composition_id))
+
+        await self._store.write(work)
 
     def own_tools_in(self, connection: Connection, user_id: int) -> OwnTools:
         """What the user may call beside the server's tools, in a transaction of the asker's."""
@@ -142,7 +143,7 @@ class CompositionService:
             logger.exception("composition_not_counted", composition_id=composition_id)
 
     def _check(self, caller: Caller, wanted: Composition, names: set[str]) -> None:
-        check(wanted, self._executor.registry, caller.permission_level, names)
+        check(wanted, self._executor.registry, caller.permission_level, names, caller.tenant_id)
         if wanted.name in names:
             raise Conflict(
                 f"you have a composition named {wanted.name} already", kind="composition_name_taken"
@@ -150,7 +151,7 @@ class CompositionService:
 
     def _view(self, row: CompositionRow) -> CompositionView:
         composition = composition_of(row)
-        shape = shape_of(composition, self._executor.registry)
+        shape = shape_of(composition, self._executor.registry, row.tenant_id)
         return CompositionView(
             id=row.id,
             user_id=row.user_id,
@@ -168,13 +169,6 @@ class CompositionService:
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
-
-
-def _take_turn(session: Session, caller: Caller) -> None:
-    """Names and their number are looked at and then written: two at once would look before either wrote."""
-    connection = session.connection()
-    if connection.dialect.name == "postgresql":
-        connection.execute(_in_turn, {"locks": LOCKS, "user_id": caller.user_id})
 
 
 def _names(session: Session, caller: Caller, *others: ColumnElement[bool]) -> set[str]:

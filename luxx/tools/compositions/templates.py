@@ -18,6 +18,10 @@ PREVIOUS = "previous"
 
 MOST_PARTS = 20
 MOST_DEPTH = 16
+TOO_DEEP = f"values are nested at most {MOST_DEPTH} deep"
+MOST_FILLED = 1_000_000
+"""Bytes of JSON that references put into the arguments of one call."""
+
 _FIELDS = {FROM, "path", "default"}
 _PARTS = re.compile(r"([^.\[\]]+)((?:\[\d{1,9}\])*)")
 _INDEX = re.compile(r"\[(\d+)\]")
@@ -75,21 +79,43 @@ def value_at(data: Any, parts: Parts) -> Any:
     return data
 
 
-def filled(template: Any, sources: Mapping[str, Any]) -> Any:
-    """The template with what its references name. Raises NotThere."""
-    if isinstance(template, list):
-        return [filled(item, sources) for item in cast("list[Any]", template)]
-    if not isinstance(template, dict):
-        return template
-    fields = cast("dict[str, Any]", template)
-    if FROM not in fields:
-        return {name: filled(item, sources) for name, item in fields.items()}
-    reference = _read(fields)
-    value = value_at(sources.get(reference.source, UNSET), reference.parts)
-    value = reference.default if isinstance(value, UnsetType) else value
-    if isinstance(value, UnsetType):
-        raise NotThere(f"there is nothing at {written(reference.parts) or 'all'} of {reference.source}")
-    return value
+def filled(template: Any, sources: Mapping[str, Any], most: int = MOST_FILLED) -> Any:
+    """The template with what its references name. Raises NotThere, or ToolFailed past `most` bytes of JSON.
+
+    Values are shared until the whole is written out: what is named a thousand times would be a thousand then.
+    """
+    return _Filling(sources, most).filled(template)
+
+
+class _Filling:
+    def __init__(self, sources: Mapping[str, Any], most: int) -> None:
+        self._sources = sources
+        self._most = self._left = most
+        self._sizes: dict[tuple[str, Parts], int] = {}
+
+    def filled(self, template: Any) -> Any:
+        if isinstance(template, list):
+            return [self.filled(item) for item in cast("list[Any]", template)]
+        if not isinstance(template, dict):
+            return template
+        fields = cast("dict[str, Any]", template)
+        if FROM not in fields:
+            return {name: self.filled(item) for name, item in fields.items()}
+        reference = _read(fields)
+        value = value_at(self._sources.get(reference.source, UNSET), reference.parts)
+        if not isinstance(value, UnsetType):
+            self._take(value, (reference.source, reference.parts))
+            return value
+        if isinstance(reference.default, UnsetType):
+            raise NotThere(f"there is nothing at {written(reference.parts) or 'all'} of {reference.source}")
+        return reference.default
+
+    def _take(self, value: Any, place: tuple[str, Parts]) -> None:
+        if place not in self._sizes:
+            self._sizes[place] = len(msgspec.json.encode(value))
+        self._left -= self._sizes[place]
+        if self._left < 0:
+            raise ToolFailed(f"what is filled into its arguments is over {self._most:,} bytes")
 
 
 def problems_in(template: Any, at: str, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
@@ -97,11 +123,21 @@ def problems_in(template: Any, at: str, judge: Callable[[Reference], str | None]
     yield from _problems(template, at, judge, MOST_DEPTH)
 
 
+def is_too_deep(value: Any, most: int = MOST_DEPTH) -> bool:
+    """Whether JSON values are nested deeper than a composition may have them."""
+    if isinstance(value, list):
+        return most == 0 or any(is_too_deep(item, most - 1) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).values()
+        return most == 0 or any(is_too_deep(item, most - 1) for item in items)
+    return False
+
+
 def _problems(
     template: Any, at: str, judge: Callable[[Reference], str | None], depth: int
 ) -> Iterator[Problem]:
     if depth == 0:
-        yield at, f"values are nested at most {MOST_DEPTH} deep"
+        yield at, TOO_DEEP
     elif isinstance(template, list):
         for index, item in enumerate(cast("list[Any]", template)):
             yield from _problems(item, f"{at}[{index}]", judge, depth - 1)
@@ -111,6 +147,8 @@ def _problems(
             for name, item in fields.items():
                 yield from _problems(item, f"{at}.{name}", judge, depth - 1)
             return
+        if is_too_deep(fields.get("default")):
+            yield f"{at}.default", TOO_DEEP
         try:
             problem = judge(_read(fields))
         except ValueError as error:

@@ -28,6 +28,10 @@ from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
 
 CURSOR_LENGTH = 120
+_is_its_own = RunRow.parent_run_id.is_(None)
+"""One after the other. Subagents work beside them, so that no place in the order of runs could be gone on
+from; what they did is at their own runs."""
+
 _events = msgspec.json.Decoder(Event)
 _result = msgspec.json.Decoder(ToolResult)
 
@@ -106,8 +110,8 @@ class ReplayService:
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
-        """Up to `limit` events of all runs, oldest first, of large ones fewer; the cursor after them; whether
-        there are more."""
+        """Up to `limit` events of the conversation's own runs, oldest first, of large ones fewer; the cursor
+        after them; whether there are more."""
         place = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
@@ -119,6 +123,7 @@ class ReplayService:
                 .where(
                     RunRow.user_id == caller.user_id,
                     RunRow.subject_id == conversation_id,
+                    _is_its_own,
                     *_after(place, event.seq),
                 )
                 .order_by(RunRow.id, event.seq)
@@ -138,7 +143,7 @@ class ReplayService:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
-                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id)
+                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_its_own)
                 .order_by(RunRow.id.desc())
                 .limit(1)
             )
@@ -158,7 +163,7 @@ class ReplayService:
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
     ) -> tuple[list[ToolExecution], str | None, bool]:
-        """The conversation's tool calls, oldest first; of a `message_id` those of the runs it belongs to.
+        """The calls of the conversation's own runs, oldest first; of a `message_id` those of its runs.
 
         Raises NotFound also for a message that is not in the conversation.
         """
@@ -167,7 +172,7 @@ class ReplayService:
         def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
-                RunRow.subject_id == conversation_id, *_after(place, ToolCallRow.step_index)
+                RunRow.subject_id == conversation_id, _is_its_own, *_after(place, ToolCallRow.step_index)
             )
             if message_id is not None:
                 query = query.where(_belongs(session, caller, conversation_id, message_id))

@@ -18,6 +18,7 @@ from luxx.conversations.models import MessageRow
 from luxx.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.runs.events import StoredEvent, count_with_room
+from luxx.runs.idle import waits_below
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.retention import check_log
 from luxx.runs.views import own_run, run_view
@@ -45,7 +46,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a conversation is at. `last_sequence` is the end of the log of `run`, its newest run;
-    `current_message_id` the message that is being written. `is_waiting`: the run waits for a person's answer.
+    `current_message_id` the message that is being written. `is_waiting`: it, or a subagent,
+    waits for a person's answer.
     """
 
     is_running: bool
@@ -152,7 +154,7 @@ class ReplayService:
             is_running = run is not None and run.status not in ENDED
             return ExecutionStatus(
                 is_running=is_running,
-                is_waiting=run is not None and run.status == RunStatus.WAITING,
+                is_waiting=run is not None and _is_waiting(session, run),
                 last_sequence=0 if run is None else run.last_seq,
                 current_message_id=run.message_id if run is not None and is_running else None,
                 run=run,
@@ -230,6 +232,12 @@ class ReplayService:
             )
 
         return await self._store.read(work)
+
+
+def _is_waiting(session: Session, run: Run) -> bool:
+    if run.status == RunStatus.RUNNING:
+        return waits_below(session.connection(), run.id) is not None
+    return run.status == RunStatus.WAITING
 
 
 def read_cursor(cursor: str | None) -> Place | None:

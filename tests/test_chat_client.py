@@ -137,8 +137,13 @@ ASK = Call(
         "options": [{"label": "red"}, {"label": "blue", "description": "like the sea"}],
     },
 )
+DELEGATE = Call(name="delegate", arguments={"task": "ask for it", "system_prompt": "the hand"})
 SCRIPT = Script(
     rules=[
+        Rule(when=When(system="the hand", has_tool_result=False), reply=[ASK]),
+        Rule(when=When(system="the hand"), reply=[Text(text="Blue.")]),
+        Rule(when=When(user="^delegate", has_tool_result=False), reply=[DELEGATE]),
+        Rule(when=When(user="^delegate"), reply=[Text(text="It wants blue.")]),
         Rule(when=When(user="ask me", has_tool_result=False), reply=[ASK]),
         Rule(when=When(user="ask me", has_tool_result=True), reply=[Text(text="As you like.")]),
         Rule(when=When(user="^count"), reply=[Thinking(text="Counting."), Text(text=LONG)], delay=0.02),
@@ -259,6 +264,15 @@ def test_a_question_is_shown_and_answered_by_number_and_the_answer_goes_on(serve
     terminal.say("2\n")
     terminal.expect('"answer":"blue"')
     terminal.expect("As you like.")
+    assert terminal.end() == 0
+
+
+def test_a_question_of_a_subagent_is_shown_and_answered_as_well(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "delegate this"])
+    terminal.expect("? [a subagent] Which colour?")
+    terminal.expect("answer> ")
+    terminal.say("2\n")
+    terminal.expect("It wants blue.")
     assert terminal.end() == 0
 
 
@@ -469,8 +483,8 @@ def test_an_expired_token_is_refreshed_and_the_request_asked_again() -> None:
                 return 401, {"success": False, "error": "expired", "code": 401, "detail": detail}
             case "POST /conversations":
                 return 201, {"success": True, "data": {"id": "c"}}
-            case "GET /runs":
-                return 200, {"success": True, "data": {"items": []}}
+            case "GET /conversations/c/execution-status":
+                return 200, {"success": True, "data": {"run": None}}
             case _:
                 return 200, 'data: {"type":"run","run":{"id":"r"}}\n\nid: 1\ndata: {"type":"done"}\n\n'
 
@@ -487,8 +501,8 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
                 return 200, tokens("t")
             case "POST /conversations":
                 return 201, {"success": True, "data": {"id": "c"}}
-            case "GET /runs":
-                return 200, {"success": True, "data": {"items": [{"id": "an older run"}]}}
+            case "GET /conversations/c/execution-status":
+                return 200, {"success": True, "data": {"run": {"id": "an older run"}}}
             case _:
                 return 200, ""
 

@@ -25,6 +25,7 @@ from luxx.runs.subagents import cancel_subagents, end_of, insert_run, new_run, s
 from luxx.store.engine import Store
 from luxx.tools.builtin.delegate import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
+from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
 from luxx.wire.delegation import Assignment, Delegated, SubagentEnd
 from luxx.wire.event import SubagentAssigned
@@ -158,10 +159,12 @@ class Delegator:
         if depth > self._depth:
             raise ToolFailed(f"subagents are {self._depth} deep here already; do this yourself")
         own = asked.tools if depth < self._depth else [name for name in asked.tools if name != DELEGATE_TOOL]
-        unknown = sorted(set(wanted.tools or ()) - set(own))
+        unknown = sorted(set(wanted.tools or ()) - {*own, READ_RESULT_TOOL})
         if unknown:
             raise ToolFailed(f"you cannot give {', '.join(unknown)[:500]}; you have: {', '.join(own)}")
         tools = own if wanted.tools is None else [name for name in own if name in wanted.tools]
+        # With any tool comes the one that reads on where an answer of it was cut.
+        given = (*tools, READ_RESULT_TOOL) if tools else ()
         delegated = Delegated(
             call_id=call_id,
             task=wanted.task,
@@ -170,7 +173,7 @@ class Delegator:
             most_calls=self._share(self._log.state),
             tainted_by=context.tainted_by,
             # A list of tools only hides others from a model; this refuses them.
-            narrowed=(*context.narrowed, Narrowing(by="", entries=tuple(tools))),
+            narrowed=(*context.narrowed, Narrowing(by="", entries=given)),
         )
         return replace(
             asked,

@@ -43,8 +43,7 @@ def activated(state: ChatState, wanted: Mapping[str, SkillHead], results: Sequen
 
 def _is_left(name: str, registry: ToolRegistry, state: ChatState) -> bool:
     tool = registry.get(name)
-    is_asking = tool is not None and tool.only_asks
-    return is_asking or leaves_name(state.narrowed, name)
+    return leaves_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
 
 
 def with_skills(system_prompt: str, skills: str) -> str:

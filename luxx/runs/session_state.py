@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, or_, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from luxx.conversations.models import ConversationRow
 from luxx.runs.models import RunRow
@@ -45,14 +45,10 @@ _states = (
         _sessions.c.import_id.is_(None),
     )
 )  # fmt: skip
-_is_told = or_(_runs.c.parent_run_id.is_(None), _runs.c.status == RunStatus.WAITING.value)
-"""Of a subagent no more than that it waits for a person: its end is not its session's."""
-
-_news = (
-    select(_runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.status, _runs.c.error, _sessions.c.title)
-    .select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))
-    .where(_is_told)
-)
+_news = select(
+    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.status, _runs.c.error,
+    _sessions.c.title,
+).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
 _news_by_id = _news.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _news_unended = _news.where(_runs.c.status.in_(UNENDED))
 _news_after = _news.where(
@@ -68,7 +64,13 @@ class RunNews(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     title: str
     status: RunStatus
+    is_subagent: bool = False
     error: str | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Of a subagent no more than that it waits for a person: its end is not its session's."""
+        return not self.is_subagent or self.status == RunStatus.WAITING
 
 
 def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]) -> dict[str, SessionState]:
@@ -121,6 +123,7 @@ def _run_news(row: Row[*tuple[Any, ...]]) -> RunNews:
         session_id=row.subject_id,
         title=row.title,
         status=RunStatus(row.status),
+        is_subagent=row.parent_run_id is not None,
         error=_cut(row.error),
     )
 

@@ -3,7 +3,9 @@
 What is wrong with one is said in a sentence, and stops nothing. Not here: which folders there are (shelf).
 """
 
+import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +22,14 @@ FILE = "SKILL.md"
 MAX_FILE_BYTES = 40 * 1024
 """So that the answer that brings the instructions is never cut; more belongs into other files."""
 
+MAX_FRONT_CHARACTERS = 8 * 1024
+MAX_DEPTH, MAX_EVENTS, MAX_BRACKETS = 20, 2_000, 100
+"""Of the front matter; it costs a YAML parser much more to read on than its size tells."""
+
 MAX_NAME, MAX_DESCRIPTION, MAX_LICENSE = 64, 1024, 500
 
+_TOOLS_KEY = "allowed-tools"
+_CLOSE = 0.8
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _PARTS = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n(.*))?\Z", re.DOTALL | re.MULTILINE)
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -53,8 +61,9 @@ def read_skill(directory: Path, name: str) -> Skill | BrokenSkill:
         problem = f"{FILE} is not UTF-8 text"
     except yaml.YAMLError as error:
         problem = f"the front matter is not valid YAML: {' '.join(str(error).split())}"
-    except RecursionError:
-        problem = "the front matter is nested too deeply"
+    except Exception as error:
+        # Of a value that its type does not take, for example, PyYAML raises whatever it stumbles over.
+        problem = f"the front matter holds a value that cannot be read ({type(error).__name__})"
     return BrokenSkill(name=printable(name), problem=printable(problem)[:500])
 
 
@@ -88,10 +97,8 @@ def _skill(text: str, folder: Path) -> Skill:
 
 
 def _front_matter(text: str) -> dict[str, Any]:
-    # A few aliases of aliases can be made into more than any memory holds.
-    events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    if any(isinstance(event, yaml.AliasEvent) for event in events):
-        raise InvalidInput("the front matter uses a YAML alias, which is not taken")
+    _check_size(text)
+    _check_keys(text)
     try:
         front = yaml.safe_load(text)
     except (ValueError, OverflowError) as error:
@@ -100,6 +107,40 @@ def _front_matter(text: str) -> dict[str, Any]:
     if not isinstance(front, dict):
         raise InvalidInput("the front matter is not a list of keys and values")
     return cast("dict[str, Any]", front)
+
+
+def _check_size(text: str) -> None:
+    """That it can be read in little time and memory: a few aliases of aliases fill any memory."""
+    if len(text) > MAX_FRONT_CHARACTERS:
+        raise InvalidInput(f"the front matter has {len(text)} characters; {MAX_FRONT_CHARACTERS} are taken")
+    too_deep = InvalidInput("the front matter is nested too deeply")
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise too_deep
+    depth = 0
+    events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    for number, event in enumerate(events):
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidInput("the front matter uses a YAML alias, which is not taken")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH or number > MAX_EVENTS:
+            raise too_deep
+
+
+def _check_keys(text: str) -> None:
+    """That no slip in a key leaves all tools allowed: one written twice, or only nearly right."""
+    node = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+    if not isinstance(node, yaml.MappingNode):
+        return
+    pairs = cast("list[tuple[Any, Any]]", node.value)
+    keys = Counter(str(key.value) for key, _value in pairs)
+    for key, times in keys.items():
+        if times > 1 or key == "<<":
+            raise InvalidInput(f"the front matter has {key[:80]} more than once, or merges keys")
+        plain = re.sub("[^a-z]", "", key.lower())
+        likeness = difflib.SequenceMatcher(None, plain, _TOOLS_KEY.replace("-", "")).ratio()
+        if key != _TOOLS_KEY and likeness >= _CLOSE:
+            raise InvalidInput(f"the front matter has {key[:80]}, which may be a slip for {_TOOLS_KEY}")
 
 
 def _text(front: dict[str, Any], key: str, most: int) -> str:
@@ -115,9 +156,9 @@ def _text(front: dict[str, Any], key: str, most: int) -> str:
 
 def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
     """The entries, written as one line or as a list. A key without a value may be a slip: it is refused."""
-    if "allowed-tools" not in front:
+    if _TOOLS_KEY not in front:
         return None
-    value = front["allowed-tools"]
+    value = front[_TOOLS_KEY]
     if isinstance(value, str):
         entries = entries_in(value)
     elif isinstance(value, list) and all(isinstance(one, str) for one in cast("list[Any]", value)):

@@ -14,6 +14,9 @@ from luxx.skills.folder import BrokenSkill, Skill, printable, read_skill
 MOST_SKILLS = 200
 """On one server: all their names and descriptions stand in the prompt of runs that may activate one."""
 
+MOST_FOLDERS = 500
+"""Read of one directory; a start waits for all of them."""
+
 INTRODUCTION = files("luxx.skills").joinpath("prompt.md").read_text("utf-8").strip()
 
 logger = structlog.get_logger()
@@ -45,7 +48,7 @@ def read_shelf(directories: Iterable[str], data_dir: Path) -> Shelf:
     missing: list[str] = []
     for given in directories:
         directory = data_dir / Path(given).expanduser()
-        for name in _folders(directory, given, missing):
+        for name in _folders(directory, given, broken, missing):
             found = read_skill(directory, name)
             if isinstance(found, Skill):
                 found = _placed(found, skills)
@@ -62,14 +65,28 @@ def tell_of(shelf: Shelf) -> None:
         logger.info("skill_directory_missing", directory=directory)
 
 
-def _folders(directory: Path, given: str, missing: list[str]) -> list[str]:
+def _folders(directory: Path, given: str, broken: list[BrokenSkill], missing: list[str]) -> list[str]:
+    """The names of those that may hold a skill."""
     try:
-        return sorted(
-            entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.is_dir()
-        )
+        names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
     except OSError:
         missing.append(given)
         return []
+    folders: list[str] = []
+    for name in names:
+        try:
+            is_folder = (directory / name).is_dir()
+        except OSError as error:
+            # A link into a directory that is closed to us, for example.
+            broken.append(BrokenSkill(name=printable(name), problem=f"it cannot be read: {error.strerror}"))
+            continue
+        if is_folder and len(folders) == MOST_FOLDERS:
+            problem = f"{MOST_FOLDERS} folders of a directory are read, and there are more of them in {given}"
+            broken.append(BrokenSkill(name=printable(name), problem=printable(problem)))
+            break
+        if is_folder:
+            folders.append(name)
+    return folders
 
 
 def _placed(skill: Skill, skills: dict[str, Skill]) -> BrokenSkill | None:

@@ -48,17 +48,23 @@ def check_entry(entry: str) -> None:
 
 
 def closed_by(
-    narrowed: Sequence[Narrowing], tool: ToolDefinition, subject: Subject | None = None
+    narrowed: Sequence[Narrowing],
+    tool: ToolDefinition,
+    subject: Subject | None = None,
+    *,
+    is_member: bool = False,
 ) -> Narrowing | None:
-    """The first active skill that does not allow this tool; with a `subject`, not this call of it."""
-    if tool.only_asks:
-        return None
-    return next((one for one in narrowed if not _allows(one, tool.name, subject)), None)
+    """The first that does not allow this tool; with a `subject`, not this call of it.
+
+    Who was given a composition was given what it does: its members need not be among a subagent's tools.
+    """
+    binding = [one for one in narrowed if one.by or not is_member]
+    return next((one for one in binding if not _allows(one, tool.name, tool.only_asks, subject)), None)
 
 
-def leaves_name(narrowed: Sequence[Narrowing], name: str) -> bool:
-    """Whether all of the skills leave a tool of this name, whatever it is."""
-    return all(_allows(one, name, None) for one in narrowed)
+def leaves_name(narrowed: Sequence[Narrowing], name: str, *, only_asks: bool = False) -> bool:
+    """Whether all of them leave a tool of this name, whatever its arguments are."""
+    return all(_allows(one, name, only_asks, None) for one in narrowed)
 
 
 def why_closed(closed: Narrowing, tool: ToolDefinition) -> str:
@@ -73,8 +79,8 @@ def why_closed(closed: Narrowing, tool: ToolDefinition) -> str:
     )
 
 
-def _allows(narrowing: Narrowing, tool: str, subject: Subject | None) -> bool:
-    if tool in ALWAYS:
+def _allows(narrowing: Narrowing, tool: str, only_asks: bool, subject: Subject | None) -> bool:
+    if narrowing.by and (only_asks or tool in ALWAYS):
         return True
     rules = [rule for entry in narrowing.entries if fits((rule := _rule(entry)).tool, tool)]
     if subject is None or not rules:

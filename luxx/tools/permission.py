@@ -184,7 +184,7 @@ class Judge:
 def _refusal_of_skills(
     tool: ToolDefinition, context: ToolContext, subject: Subject | None = None
 ) -> Verdict | None:
-    closed = closed_by(context.narrowed, tool, subject)
+    closed = closed_by(context.narrowed, tool, subject, is_member=context.chaining.is_member)
     if closed is None:
         return None
     because = why_closed(closed, tool)

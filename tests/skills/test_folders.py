@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from luxx.config import Config, SkillsConfig
 from luxx.doctor_skills import examine_skills
 from luxx.errors import InvalidInput
 from luxx.skills.folder import BrokenSkill, Skill, read_skill
-from luxx.skills.shelf import read_shelf
+from luxx.skills.shelf import MOST_FOLDERS, read_shelf
 from luxx.tools.narrowing import check_entry, entries_in
 
 ROOT = Path(__file__).parent.parent.parent
@@ -80,7 +81,18 @@ BROKEN = {
     "characters that are no text": front("name: a-skill", 'description: "a\\0b"'),
     "its license holds": front(GOOD, 'license: "\\ud800"'),
     "cannot be read": front(GOOD, "since: 2026-02-31"),
-    "nested too deeply": front(GOOD, f"a: {'[' * 5000}{']' * 5000}"),
+    "nested too deeply": front(GOOD, f"a: {'[' * 2000}"),
+    "is nested too deeply": front(GOOD, f"a:\n  {'- ' * 2000}x"),
+    "the front matter is nested too deeply": front(GOOD, f"a: [{'1,' * 3000}]"),
+    "8192 are taken": front(GOOD, f"a: {'x' * 9000}"),
+    "cannot be read (IndexError)": front(GOOD, 'x: !!int ""'),
+    "cannot be read (KeyError)": front(GOOD, "x: !!bool x"),
+    "cannot be read (AttributeError)": front(GOOD, "x: !!timestamp x"),
+    "allowed_tools, which may be a slip": front(GOOD, "allowed_tools: file_read"),
+    "Allowed-Tools, which may be a slip": front(GOOD, "Allowed-Tools: file_read"),
+    "alowed-tool, which may be a slip": front(GOOD, "alowed-tool: file_read"),
+    "allowed-tools more than once": front(GOOD, "allowed-tools: file_read", "allowed-tools: '*'"),
+    "or merges keys": front(GOOD, "<<: {allowed-tools: '*'}"),
     "larger": front(GOOD, body="x" * 50_000),
 }
 
@@ -93,6 +105,44 @@ def test_a_broken_skill_says_what_is_wrong(tmp_path: Path, problem: str) -> None
         assert problem in found.problem
     assert len(found.problem) <= 500
     assert str(tmp_path) not in found.problem
+
+
+def test_a_front_matter_that_no_parser_reads_in_time_is_refused_at_once(tmp_path: Path) -> None:
+    began = time.process_time()
+    for opening in ("[", "{", "- ", "? "):
+        found = written(tmp_path, front(GOOD, f"x: {opening * (8000 // len(opening))}"))
+        assert isinstance(found, BrokenSkill)
+    assert time.process_time() - began < 1
+
+
+def test_a_link_into_a_closed_directory_hides_no_other_skill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, front(GOOD))
+    (tmp_path / "closed").mkdir()
+    is_dir = Path.is_dir
+
+    def refuses(path: Path) -> bool:
+        # As Python does of such a link, unless it is root that asks.
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuses)
+    shelf = read_shelf([str(tmp_path)], tmp_path)
+    assert list(shelf.skills) == ["a-skill"]
+    assert [(one.name, one.problem) for one in shelf.broken] == [
+        ("closed", "it cannot be read: Permission denied")
+    ]
+
+
+def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
+    for number in range(MOST_FOLDERS + 5):
+        (tmp_path / f"s{number:04}").mkdir()
+    written(tmp_path, front(GOOD))
+    shelf = read_shelf([str(tmp_path)], tmp_path)
+    assert list(shelf.skills) == ["a-skill"]
+    assert "there are more of them" in shelf.broken[0].problem
 
 
 def test_bytes_that_are_no_text_and_no_file_at_all_are_said(tmp_path: Path) -> None:

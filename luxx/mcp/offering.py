@@ -42,7 +42,7 @@ def offer(
     for tool in tools:
         name = tool_name(prefix, tool.name)
         if len(found.list_all()) >= MOST_TOOLS:
-            left_out.append(f"{len(tools) - MOST_TOOLS - len(left_out)} more: {MOST_TOOLS} are taken")
+            left_out.append(f"others: the first {MOST_TOOLS} are taken")
             break
         try:
             found.register(_definition(config, name, tenant_id, tool, call))

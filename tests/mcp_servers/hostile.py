@@ -62,10 +62,14 @@ ASKS_BACK = acts(
     "text(message, json.dumps(json.loads(sys.stdin.readline())['error']['message']))"
 )
 PRINTS_GARBAGE = f"{SPEAKS}\nprint('Listening…')\nprint('[[[')\nprint()\n" + WELL.removeprefix(SPEAKS)
-TEN_THOUSAND_TOOLS = SPEAKS + (
+A_THOUSAND_TOOLS = SPEAKS + (
     "serve(lambda message: text(message, message['params']['name']), "
-    "[{**TOOLS[0], 'name': f'act {n}'} for n in range(10_000)])"
+    "[{**TOOLS[0], 'name': f'act {n}'} for n in range(1_000)])"
 )
+A_HUNDRED_THOUSAND_TOOLS = A_THOUSAND_TOOLS.replace("1_000", "100_000").replace("**TOOLS[0], ", "")
+LONG_PAGES = SPEAKS.replace(
+    '"result": {"tools": tools}', '"result": {"tools": tools, "nextCursor": "on"}'
+) + ("serve(lambda message: text(message, 'well'), [{**TOOLS[0], 'description': 'x' * (3 << 20)}])")
 ENDLESS_PAGES = SPEAKS.replace(
     '"result": {"tools": tools}', '"result": {"tools": tools, "nextCursor": "on"}'
 ) + ("serve(lambda message: text(message, 'well'))")
@@ -78,3 +82,21 @@ EVIL_PATTERN = SPEAKS + (
     "'additionalProperties': False}}])"
 )
 LEAVES_A_CHILD = acts("if os.fork() == 0:\n    os.setsid()\n    time.sleep(3600)\ntext(message, 'well')")
+
+CHANGES_ARE_DENSE = acts(
+    "dense = '{\"x\":[' + '[],' * 300_000 + '[]]}'\n"
+    "for n in range(1):\n"
+    '    line = \'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": %s}\\n\'\n'
+    "    sys.stdout.write(line % dense)\n"
+    "sys.stdout.flush()\n"
+    "text(message, 'well')"
+)
+ANSWERS_DENSELY = acts(
+    "dense = '[' + '[],' * 100_000 + '[]]'\n"
+    'line = \'{"jsonrpc": "2.0", "id": %s, "result": {"structuredContent": {"x": %s}, "content": []}}\\n\'\n'
+    "sys.stdout.write(line % (message['id'], dense))\nsys.stdout.flush()"
+)
+ANSWERS_TOO_LATE = acts(
+    "held = globals().setdefault('held', [])\nheld.append(message)\n"
+    "if len(held) == 3:\n    for one in held: text(one, 'well')"
+)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "eats memory": (hostile.EATS_MEMORY, {}, ""),
     "closes its output": (hostile.CLOSES_ITS_OUTPUT, {"call_seconds": 2}, ""),
     "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "something that is not of the protocol"),
+    "answers densely": (hostile.ANSWERS_DENSELY, {}, "the answer has more than 50,000 parts"),
     "nests deeply": (hostile.NESTS_DEEPLY, {}, "sent a message that cannot be read"),
 }
 
@@ -134,16 +136,16 @@ def test_lines_that_are_no_messages_are_let_pass(try_servers: TryServers) -> Non
     try_servers([script("chatty", hostile.PRINTS_GARBAGE)], work)
 
 
-def test_of_ten_thousand_tools_the_first_are_taken_under_names_of_their_own(try_servers: TryServers) -> None:
+def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(try_servers: TryServers) -> None:
     async def work(place: Bench) -> None:
         status = await place.until(ServerState.RUNNING)
         assert status.tools == 64
-        assert status.left_out == ["9936 more: 64 are taken"]
+        assert status.left_out == ["others: the first 64 are taken"]
         names = [tool.name for tool in place.registry.list_all()]
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)
 
-    try_servers([script("many", hostile.TEN_THOUSAND_TOOLS)], work)
+    try_servers([script("many", hostile.A_THOUSAND_TOOLS)], work)
 
 
 def test_a_list_without_an_end_is_read_up_to_a_page(try_servers: TryServers) -> None:
@@ -152,6 +154,54 @@ def test_a_list_without_an_end_is_read_up_to_a_page(try_servers: TryServers) -> 
         assert status.tools == 1
 
     try_servers([script("endless", hostile.ENDLESS_PAGES)], work)
+
+
+def test_a_list_without_a_measure_is_not_read(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        status = await place.until(ServerState.FAILED)
+        assert "the answer has more than 50,000 parts" in status.reason
+
+    try_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)], work)
+
+
+def test_no_page_is_asked_for_after_a_long_one(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        assert (await place.until(ServerState.RUNNING)).left_out == []
+
+    try_servers([script("long", hostile.LONG_PAGES)], work)
+
+
+def test_news_of_changes_cost_nothing_however_long_they_are(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        lag = asyncio.create_task(worst_lag())
+        assert (await place.call("act", "restless")).result.data == "well"
+        lag.cancel()
+        assert await lag < 0.2
+
+    try_servers([script("restless", hostile.CHANGES_ARE_DENSE)], work)
+
+
+def test_answers_that_come_too_late_are_let_go(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        late = [asyncio.create_task(place.call("act", "late")) for _ in range(2)]
+        done = [await one for one in late]
+        assert all("did not answer within" in str(one.result.error) for one in done)
+        assert (await place.call("act", "late")).result.data == "well"
+
+    try_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)], work)
+
+
+async def worst_lag() -> float:
+    """How long the loop was busy with one thing at most, until it is cancelled."""
+    worst = 0.0
+    with suppress(asyncio.CancelledError):
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.005)
+            worst = max(worst, time.monotonic() - began)
+    return worst
 
 
 def test_a_list_that_changes_and_changes_is_looked_at_now_and_then(try_servers: TryServers) -> None:

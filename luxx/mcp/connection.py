@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from luxx import __version__
 from luxx.errors import ToolFailed
 from luxx.mcp.inbox import MIB, MOST_PARTS, Inbox, Message, Misbehaved, parts
-from luxx.mcp.schema import shortened
 from luxx.mcp.sdk import Sdk
+from luxx.mcp.secrets import Secrets
 from luxx.tools.builtin.programs import why_ended
+from luxx.tools.sandbox.jail import Hit
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.resident import Resident
 
@@ -44,11 +46,17 @@ class Connection:
     """`open` first; `call` and `list_tools` from any task. `on_change`: the server's tools are others now."""
 
     def __init__(
-        self, resident: Resident, sdk: Sdk, limits: Limits, on_change: Callable[[], Awaitable[None]]
+        self,
+        resident: Resident,
+        sdk: Sdk,
+        limits: Limits,
+        secrets: Secrets,
+        on_change: Callable[[], Awaitable[None]],
     ) -> None:
         self._resident = resident
         self._sdk = sdk
         self._limits = limits
+        self._secrets = secrets
         self._on_change = on_change
         self._inbox = Inbox(time.monotonic)
         self._heard, self._hearing = anyio.create_memory_object_stream[Any](0)
@@ -57,6 +65,7 @@ class Connection:
         self._closing = asyncio.Event()
         self._gone = asyncio.Event()
         self._why: str | None = None
+        self._hit: Hit | None = None
         self._session: Any = None
         self._pulse: asyncio.Task[None] | None = None
         self._life = asyncio.create_task(self._live())
@@ -69,6 +78,11 @@ class Connection:
     def why(self) -> str:
         """Why it has ended, in words that follow "it"."""
         return self._why or "has ended"
+
+    @property
+    def took_too_much(self) -> bool:
+        """Whether it was ended for what it used; all the processor time of a life may well be needed."""
+        return self._hit not in (None, Hit.CPU)
 
     async def open(self, seconds: float) -> None:
         """Waits until both have agreed on a protocol. Raises ToolFailed with words that follow "it"."""
@@ -118,7 +132,7 @@ class Connection:
         try:
             return await self._session.send_request(request, kind)
         except self._sdk.error as error:
-            problem = f"answered with an error: {shortened(str(error), 1000)}"
+            problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
             raise ToolFailed(self.why if self._gone.is_set() else problem) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's word for what does not fit the protocol is a ValueError.
@@ -204,7 +218,7 @@ class Connection:
             try:
                 await session.initialize()
             except (self._sdk.error, ValueError, RuntimeError) as error:
-                self._why = f"could not be agreed with on a protocol: {shortened(str(error), 300)}"
+                self._why = f"could not be agreed with on a protocol: {self._secrets.cut(str(error), 300)}"
                 return
             if not self._ready.done():
                 self._ready.set_result(None)
@@ -220,7 +234,9 @@ class Connection:
             return f"could not be started: {error.message}"
         if ran.exit_code == 0 and ran.hit is None:
             return "has ended by itself"
-        return f"has ended: {why_ended(ran, self._limits)}"
+        self._hit = ran.hit
+        said = self._secrets.hidden(ran.stderr.decode("utf-8", "replace"))
+        return f"has ended: {why_ended(replace(ran, stderr=said.encode()), self._limits)}"
 
     def _feel_pulse(self) -> None:
         """Whether it is only this call that takes long; a server that answers nothing is ended."""

@@ -100,3 +100,25 @@ ANSWERS_TOO_LATE = acts(
     "held = globals().setdefault('held', [])\nheld.append(message)\n"
     "if len(held) == 3:\n    for one in held: text(one, 'well')"
 )
+TELLS_SECRETS_IN_ANSWERS = acts(
+    "token = os.environ['TOKEN']\n"
+    "say({'id': message['id'], 'result': {'isError': True, 'structuredContent': {'seen': [token]},\n"
+    "     'content': [{'type': 'text', 'text': '401 for ' + token}]}})"
+)
+TELLS_SECRETS_IN_ERRORS = acts(
+    "say({'id': message['id'], 'error': {'code': -1, 'message': 'x' * 990 + os.environ['TOKEN']}})"
+)
+FILLS_ITS_DIRECTORY = acts(
+    "with open('file', 'wb') as file:\n    for _ in range(30): file.write(bytes(100_000))\nos._exit(3)"
+)
+WRITES_AND_WRITES = acts(
+    "for _ in range(30):\n    with open('file', 'wb') as file: file.write(bytes(100_000))\ntime.sleep(3600)"
+)
+COUNTS_ITS_LISTS = (
+    SPEAKS.replace(
+        '"result": {"tools": tools}})',
+        '"result": {"tools": tools}})\n            open("lists", "a").write("x")\n'
+        '            say({"method": "notifications/tools/list_changed"})',
+    )
+    + "\ndef act(message):\n    text(message, open('lists').read())\n\nserve(act)\n"
+)

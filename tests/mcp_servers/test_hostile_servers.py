@@ -76,6 +76,75 @@ def test_what_a_server_is_given_is_not_told_with_its_last_words(try_servers: Try
     try_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])], work)
 
 
+@pytest.mark.parametrize("server", [hostile.TELLS_SECRETS_IN_ANSWERS, hostile.TELLS_SECRETS_IN_ERRORS])
+def test_what_a_server_is_given_is_not_told_with_what_went_wrong(
+    try_servers: TryServers, server: str
+) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        done = await place.call("act", "bad")
+        assert not done.result.success
+        assert str(done.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
+        assert "sk-" not in str(done)
+
+    try_servers([script("bad", server, env=["TOKEN=sk-a-secret"])], work)
+
+
+def test_a_server_that_never_gets_ready_is_given_up(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.service.MOST_TRIES", 1)
+
+    async def work(place: Bench) -> None:
+        status = await until(
+            lambda: place.servers.statuses[0], lambda status: "is not tried again" in status.reason
+        )
+        assert status.state == ServerState.FAILED
+        assert "no licence" in status.reason
+
+    try_servers([script("bad", hostile.DIES)], work)
+
+
+def test_a_server_that_has_filled_its_directory_is_not_started_again(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        assert "exit code 3" in str((await place.call("act", "bad")).result.error)
+        assert "holds 2 MiB by now; delete some of it" in str((await place.call("act", "bad")).result.error)
+
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    try_servers([script("bad", hostile.FILLS_ITS_DIRECTORY)], work, **limits)
+
+
+def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.server.SETTLED_SECONDS", 0)
+
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        for _ in range(2):
+            assert "wrote more than 1 MiB" in str((await place.call("act", "bad")).result.error)
+        assert "it can be started again in" in str((await place.call("act", "bad")).result.error)
+
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    try_servers([script("bad", hostile.WRITES_AND_WRITES)], work, **limits)
+
+
+def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.server.FIRST_PAUSE", 0.2)
+
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        began = time.monotonic()
+        file = place.workspace("restless") / "lists"
+        await until(file.read_text, lambda lists: len(lists) >= 5)
+        assert time.monotonic() - began > 0.2 + 0.4 + 0.8 - 0.1
+
+    try_servers([script("restless", hostile.COUNTS_ITS_LISTS)], work)
+
+
 def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses(
     try_servers: TryServers,
 ) -> None:

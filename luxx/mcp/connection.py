@@ -6,17 +6,19 @@ Used up once it has ended, for whatever reason. Not here: when one is started an
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from luxx import __version__
 from luxx.errors import ToolFailed
-from luxx.mcp.inbox import Inbox, Message, Misbehaved
-from luxx.mcp.schema import shortened
+from luxx.mcp.inbox import MIB, MOST_PARTS, Inbox, Message, Misbehaved, parts
 from luxx.mcp.sdk import Sdk
+from luxx.mcp.secrets import Secrets
 from luxx.tools.builtin.programs import why_ended
+from luxx.tools.sandbox.jail import Hit
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.resident import Resident
 
@@ -24,26 +26,37 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
 
 MOST_PAGES = 50
-MOST_LISTED = 2_000
-"""Tools that are looked at, of a server that lists more."""
+MOST_LISTED_BYTES = MIB
+MOST_LISTED = 256
+"""No more pages are asked for past so many bytes or tools, and no more tools are looked at."""
+
+THREAD_BYTES = 64 * 1024
+"""Messages longer than this are read in a thread."""
 
 _WAITING = 256
 """Messages that wait for a server to read them."""
 
 _LAST_WORD_SECONDS = 2.0
 _PULSE_SECONDS = 10.0
-_UNREADABLE = {"code": -32700, "message": "its answer cannot be read"}
+_UNREADABLE = {"code": -32700, "message": "the answer cannot be read"}
+_TOO_MUCH = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
 
 
 class Connection:
     """`open` first; `call` and `list_tools` from any task. `on_change`: the server's tools are others now."""
 
     def __init__(
-        self, resident: Resident, sdk: Sdk, limits: Limits, on_change: Callable[[], Awaitable[None]]
+        self,
+        resident: Resident,
+        sdk: Sdk,
+        limits: Limits,
+        secrets: Secrets,
+        on_change: Callable[[], Awaitable[None]],
     ) -> None:
         self._resident = resident
         self._sdk = sdk
         self._limits = limits
+        self._secrets = secrets
         self._on_change = on_change
         self._inbox = Inbox(time.monotonic)
         self._heard, self._hearing = anyio.create_memory_object_stream[Any](0)
@@ -52,6 +65,7 @@ class Connection:
         self._closing = asyncio.Event()
         self._gone = asyncio.Event()
         self._why: str | None = None
+        self._hit: Hit | None = None
         self._session: Any = None
         self._pulse: asyncio.Task[None] | None = None
         self._life = asyncio.create_task(self._live())
@@ -65,6 +79,11 @@ class Connection:
         """Why it has ended, in words that follow "it"."""
         return self._why or "has ended"
 
+    @property
+    def took_too_much(self) -> bool:
+        """Whether it was ended for what it used; all the processor time of a life may well be needed."""
+        return self._hit not in (None, Hit.CPU)
+
     async def open(self, seconds: float) -> None:
         """Waits until both have agreed on a protocol. Raises ToolFailed with words that follow "it"."""
         try:
@@ -74,8 +93,8 @@ class Connection:
             raise ToolFailed(f"was not ready within {seconds:g} seconds") from None
 
     async def list_tools(self, seconds: float) -> "list[Tool]":
-        """All its tools, or the first 2,000. Raises ToolFailed with words that follow "it"."""
-        types, cursor = self._sdk.types, None
+        """All its tools, or the first 256. Raises ToolFailed with words that follow "it"."""
+        types, cursor, had = self._sdk.types, None, self._inbox.listed_bytes
         found: list[Tool] = []
         try:
             async with asyncio.timeout(seconds):
@@ -84,11 +103,12 @@ class Connection:
                     page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
                     found += page.tools
                     cursor = page.next_cursor
-                    if cursor is None or len(found) > MOST_LISTED:
+                    is_enough = self._inbox.listed_bytes - had > MOST_LISTED_BYTES
+                    if cursor is None or is_enough or len(found) > MOST_LISTED:
                         break
         except TimeoutError:
             raise ToolFailed(f"did not list its tools within {seconds:g} seconds") from None
-        return found
+        return found[:MOST_LISTED]
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
         """Cancelled, it tells the server. Raises ToolFailed with words that follow "it"."""
@@ -112,7 +132,7 @@ class Connection:
         try:
             return await self._session.send_request(request, kind)
         except self._sdk.error as error:
-            problem = f"answered with an error: {shortened(str(error), 1000)}"
+            problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
             raise ToolFailed(self.why if self._gone.is_set() else problem) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's word for what does not fit the protocol is a ValueError.
@@ -151,46 +171,58 @@ class Connection:
             return
 
     async def _pass_on(self, message: Message) -> None:
+        if message.is_change:
+            await self._on_change()
+            return
+        is_long = len(message.text) > THREAD_BYTES
+        read = await asyncio.to_thread(self._read, message) if is_long else self._read(message)
+        if read is not None:
+            await self._heard.send(self._sdk.message(read))
+
+    def _read(self, message: Message) -> Any:
+        """In the words of the SDK; None where nothing can be made of it, and nobody waits for it."""
         adapter = self._sdk.types.jsonrpc_message_adapter
+        problem = _UNREADABLE
         try:
-            read = adapter.validate_json(message.text, by_name=False)
+            if message.answers is None or parts(message.text) <= MOST_PARTS:
+                return adapter.validate_json(message.text, by_name=False)
+            problem = _TOO_MUCH
         except ValueError:
             if message.answers is None:
-                return
-            failure = {"jsonrpc": "2.0", "id": message.answers, "error": _UNREADABLE}
-            read = adapter.validate_python(failure, by_name=False)
-        await self._heard.send(self._sdk.message(read))
+                return None
+        failure = {"jsonrpc": "2.0", "id": message.answers, "error": problem}
+        return adapter.validate_python(failure, by_name=False)
 
     async def _say(self) -> None:
         async for carried in self._saying:
             message = carried.message
-            number = getattr(message, "id", None)
-            if type(number) is int and getattr(message, "method", None) is not None:
-                self._inbox.asked(number)
+            self._note(message)
             text = message.model_dump_json(by_alias=True, exclude_unset=True)
             try:
                 await self._resident.write(text.encode("utf-8", "replace") + b"\n")
             except OSError:
                 return
 
+    def _note(self, message: Any) -> None:
+        """An answer is awaited to what goes out, or to what went out before not any more."""
+        method, number = getattr(message, "method", None), getattr(message, "id", None)
+        if method == "notifications/cancelled":
+            self._inbox.forget(cast("dict[str, Any]", message.params or {}).get("requestId"))
+        elif method is not None and type(number) is int:
+            self._inbox.asked(number, method)
+
     async def _talk(self) -> None:
         info = self._sdk.types.Implementation(name="luxx", version=__version__)
-        async with self._sdk.session(
-            self._hearing, self._to_say, message_handler=self._told, client_info=info
-        ) as session:
+        async with self._sdk.session(self._hearing, self._to_say, client_info=info) as session:
             self._session = session
             try:
                 await session.initialize()
             except (self._sdk.error, ValueError, RuntimeError) as error:
-                self._why = f"could not be agreed with on a protocol: {shortened(str(error), 300)}"
+                self._why = f"could not be agreed with on a protocol: {self._secrets.cut(str(error), 300)}"
                 return
             if not self._ready.done():
                 self._ready.set_result(None)
             await self._closing.wait()
-
-    async def _told(self, message: Any) -> None:
-        if isinstance(message, self._sdk.types.ToolListChangedNotification):
-            await self._on_change()
 
     async def _how_it_ended(self) -> str:
         try:
@@ -202,7 +234,9 @@ class Connection:
             return f"could not be started: {error.message}"
         if ran.exit_code == 0 and ran.hit is None:
             return "has ended by itself"
-        return f"has ended: {why_ended(ran, self._limits)}"
+        self._hit = ran.hit
+        said = self._secrets.hidden(ran.stderr.decode("utf-8", "replace"))
+        return f"has ended: {why_ended(replace(ran, stderr=said.encode()), self._limits)}"
 
     def _feel_pulse(self) -> None:
         """Whether it is only this call that takes long; a server that answers nothing is ended."""

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from luxx.config import McpServerConfig
 from luxx.errors import ToolFailed
 from luxx.mcp.answers import result_of_answer
 from luxx.mcp.connection import Connection, Listed, listed
+from luxx.mcp.pace import Pace
+from luxx.mcp.room import Room
 from luxx.mcp.sdk import Sdk, load_sdk
+from luxx.mcp.secrets import Secrets
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.resident import ResidentOrder
 from luxx.tools.sandbox.service import Sandbox
@@ -28,12 +32,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 
 SETTLED_SECONDS = 60.0
 """Who has lived so long has not failed in a row."""
-
-REFRESH_SECONDS = 1.0
-"""Between two looks at a list that changes and changes."""
-
-SHORTEST_SECRET = 6
-"""Characters of a value that is taken out of what is told; a shorter one may be any word."""
 
 logger = structlog.get_logger()
 
@@ -62,6 +60,8 @@ class McpServer:
         self._workspace = Path(os.path.abspath(workspace))
         self._reads = tuple(Path(os.path.abspath(one)) for one in config.reads)
         self._limits = limits
+        self._secrets = Secrets(config.env)
+        self._room = Room(self._workspace, limits.disk_mb, is_own=not config.workspace)
         self._sandbox = sandbox
         self._on_tools = on_tools
         self._clock = clock
@@ -69,6 +69,7 @@ class McpServer:
         self._starting: asyncio.Task[Connection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._is_changed = False
+        self._refreshes = Pace(clock, FIRST_PAUSE, LONGEST_PAUSE, SETTLED_SECONDS)
         self._pause = 0.0
         self._not_before = 0.0
         self._since = 0.0
@@ -87,15 +88,22 @@ class McpServer:
         """Why it has failed, in words that follow its name; empty where it has not."""
         if self.state != ServerState.FAILED:
             return ""
-        return self.reason or (self._hidden(self._connection.why) if self._connection is not None else "")
+        return self.reason or (
+            self._secrets.hidden(self._connection.why) if self._connection is not None else ""
+        )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
         """Call one of its tools, starting it if need be. Raises ToolFailed."""
         try:
             connection = await self.connected()
-            return result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
+            result = result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
         except ToolFailed as error:
-            raise ToolFailed(self._hidden(f"the MCP server {self.config.name} {error.message}")) from error
+            words = self._secrets.hidden(error.message)
+            raise ToolFailed(f"the MCP server {self.config.name} {words}") from error
+        if result.success:
+            return result
+        hidden = self._secrets.hidden_in
+        return replace(result, data=hidden(result.data), error=hidden(result.error))
 
     async def connected(self) -> Connection:
         """The running process, or a new one. Raises ToolFailed with words that follow the server's name."""
@@ -126,7 +134,8 @@ class McpServer:
         if self._is_closed:
             raise ToolFailed("is not started any more: Luxx stops")
         if last is not None and not self.reason:
-            self._failed(last.why, has_settled=self._clock() - self._since >= SETTLED_SECONDS)
+            has_settled = self._clock() - self._since >= SETTLED_SECONDS and not last.took_too_much
+            self._failed(last.why, has_settled=has_settled)
             if self._pause == FIRST_PAUSE:
                 # The first end after a while: started again at once.
                 return
@@ -136,15 +145,9 @@ class McpServer:
     def _failed(self, why: str, *, has_settled: bool = False) -> None:
         self._pause = FIRST_PAUSE if has_settled or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
         self._not_before = self._clock() + self._pause
-        self.reason = self._hidden(why)
+        self.reason = self._secrets.hidden(why)
         name, tenant = self.config.name, self.config.tenant
         logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
-
-    def _hidden(self, text: str) -> str:
-        """Without the secrets that the server was given, which it may have said last."""
-        for value in sorted((_variable(one)[1] for one in self.config.env), key=len, reverse=True):
-            text = text.replace(value, "…") if len(value) >= SHORTEST_SECRET else text
-        return text
 
     def _started(self, task: "asyncio.Task[Connection]") -> None:
         self._starting = None
@@ -164,10 +167,12 @@ class McpServer:
             raise
         self._connection, self._since, self.reason = connection, self._clock(), ""
         logger.info("mcp_server_started", server=self.config.name, tenant=self.config.tenant)
+        if self._is_changed:
+            await self._changed()
         return connection
 
     async def _launch(self, sdk: Sdk) -> Connection:
-        await asyncio.to_thread(_make, self._workspace)
+        await asyncio.to_thread(self._room.make)
         order = ResidentOrder(
             argv=tuple(self.config.command),
             workspace=self._workspace,
@@ -179,7 +184,7 @@ class McpServer:
             resident = await self._sandbox.start_resident(order)
         except ToolFailed as error:
             raise ToolFailed(f"could not be started: {error.message}") from error
-        return Connection(resident, sdk, self._limits, self._changed)
+        return Connection(resident, sdk, self._limits, self._secrets, self._changed)
 
     async def _list(self, connection: Connection) -> list[Listed]:
         return [listed(tool) for tool in await connection.list_tools(self.config.start_seconds)]
@@ -191,24 +196,20 @@ class McpServer:
 
     async def _refresh(self) -> None:
         while self._is_changed:
-            self._is_changed = False
+            await asyncio.sleep(self._refreshes.seconds_to_wait)
             connection = self._connection
-            if connection is not None and connection.is_alive:
-                try:
-                    await self._on_tools(self, await self._list(connection))
-                except ToolFailed as error:
-                    logger.warning("mcp_list_failed", server=self.config.name, reason=error.message)
-            await asyncio.sleep(REFRESH_SECONDS)
+            if connection is None or not connection.is_alive:
+                # Said while it starts, it is looked after then.
+                return
+            self._is_changed = False
+            try:
+                await self._on_tools(self, await self._list(connection))
+            except ToolFailed as error:
+                reason = self._secrets.hidden(error.message)
+                logger.warning("mcp_list_failed", server=self.config.name, reason=reason)
+            self._refreshes.done()
 
 
 def _variable(entry: str) -> tuple[str, str]:
     name, _, value = entry.partition("=")
     return name, value
-
-
-def _make(workspace: Path) -> None:
-    try:
-        workspace.parent.mkdir(parents=True, exist_ok=True)
-        workspace.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ToolFailed(f"could not be started: {workspace} cannot be made: {error.strerror}") from error

@@ -29,6 +29,9 @@ LIMITS = "mcp"
 CPU_SECONDS = 3600.0
 """In the life of a server; it is started anew afterwards."""
 
+MOST_TRIES = 20
+"""Of a server that does not get ready; with their pauses they take about an hour."""
+
 TenantIds = Callable[[], Awaitable[Mapping[str, int]]]
 
 logger = structlog.get_logger()
@@ -125,10 +128,15 @@ class McpServers:
     async def _bring_up(self, entry: _Entry) -> None:
         """Until its tools are known; from then on it is started again when one of them is called."""
         server = entry.server
-        while not await self._try(entry) and server is not None:
+        for _ in range(MOST_TRIES):
+            is_up = await self._try(entry)
             entry.was_tried.set()
+            if is_up or server is None:
+                return
             await asyncio.sleep(max(server.seconds_to_wait, 1.0))
-        entry.was_tried.set()
+        if server is not None:
+            entry.reason = f"{server.why}; it is not tried again before Luxx starts anew"
+            logger.error("mcp_server_given_up", server=entry.config.name, reason=entry.reason)
 
     async def _wait_for(self, names: Iterable[str]) -> None:
         """A run that goes on after a restart finds the tools that it was given."""

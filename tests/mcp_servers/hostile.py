@@ -62,10 +62,14 @@ ASKS_BACK = acts(
     "text(message, json.dumps(json.loads(sys.stdin.readline())['error']['message']))"
 )
 PRINTS_GARBAGE = f"{SPEAKS}\nprint('Listening…')\nprint('[[[')\nprint()\n" + WELL.removeprefix(SPEAKS)
-TEN_THOUSAND_TOOLS = SPEAKS + (
+A_THOUSAND_TOOLS = SPEAKS + (
     "serve(lambda message: text(message, message['params']['name']), "
-    "[{**TOOLS[0], 'name': f'act {n}'} for n in range(10_000)])"
+    "[{**TOOLS[0], 'name': f'act {n}'} for n in range(1_000)])"
 )
+A_HUNDRED_THOUSAND_TOOLS = A_THOUSAND_TOOLS.replace("1_000", "100_000").replace("**TOOLS[0], ", "")
+LONG_PAGES = SPEAKS.replace(
+    '"result": {"tools": tools}', '"result": {"tools": tools, "nextCursor": "on"}'
+) + ("serve(lambda message: text(message, 'well'), [{**TOOLS[0], 'description': 'x' * (3 << 20)}])")
 ENDLESS_PAGES = SPEAKS.replace(
     '"result": {"tools": tools}', '"result": {"tools": tools, "nextCursor": "on"}'
 ) + ("serve(lambda message: text(message, 'well'))")
@@ -78,3 +82,43 @@ EVIL_PATTERN = SPEAKS + (
     "'additionalProperties': False}}])"
 )
 LEAVES_A_CHILD = acts("if os.fork() == 0:\n    os.setsid()\n    time.sleep(3600)\ntext(message, 'well')")
+
+CHANGES_ARE_DENSE = acts(
+    "dense = '{\"x\":[' + '[],' * 300_000 + '[]]}'\n"
+    "for n in range(1):\n"
+    '    line = \'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": %s}\\n\'\n'
+    "    sys.stdout.write(line % dense)\n"
+    "sys.stdout.flush()\n"
+    "text(message, 'well')"
+)
+ANSWERS_DENSELY = acts(
+    "dense = '[' + '[],' * 100_000 + '[]]'\n"
+    'line = \'{"jsonrpc": "2.0", "id": %s, "result": {"structuredContent": {"x": %s}, "content": []}}\\n\'\n'
+    "sys.stdout.write(line % (message['id'], dense))\nsys.stdout.flush()"
+)
+ANSWERS_TOO_LATE = acts(
+    "held = globals().setdefault('held', [])\nheld.append(message)\n"
+    "if len(held) == 3:\n    for one in held: text(one, 'well')"
+)
+TELLS_SECRETS_IN_ANSWERS = acts(
+    "token = os.environ['TOKEN']\n"
+    "say({'id': message['id'], 'result': {'isError': True, 'structuredContent': {'seen': [token]},\n"
+    "     'content': [{'type': 'text', 'text': '401 for ' + token}]}})"
+)
+TELLS_SECRETS_IN_ERRORS = acts(
+    "say({'id': message['id'], 'error': {'code': -1, 'message': 'x' * 990 + os.environ['TOKEN']}})"
+)
+FILLS_ITS_DIRECTORY = acts(
+    "with open('file', 'wb') as file:\n    for _ in range(30): file.write(bytes(100_000))\nos._exit(3)"
+)
+WRITES_AND_WRITES = acts(
+    "for _ in range(30):\n    with open('file', 'wb') as file: file.write(bytes(100_000))\ntime.sleep(3600)"
+)
+COUNTS_ITS_LISTS = (
+    SPEAKS.replace(
+        '"result": {"tools": tools}})',
+        '"result": {"tools": tools}})\n            open("lists", "a").write("x")\n'
+        '            say({"method": "notifications/tools/list_changed"})',
+    )
+    + "\ndef act(message):\n    text(message, open('lists').read())\n\nserve(act)\n"
+)

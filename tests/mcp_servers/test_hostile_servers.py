@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ WHEN_CALLED: dict[str, tuple[str, dict[str, Any], str]] = {
     "eats memory": (hostile.EATS_MEMORY, {}, ""),
     "closes its output": (hostile.CLOSES_ITS_OUTPUT, {"call_seconds": 2}, ""),
     "breaks the protocol": (hostile.BREAKS_THE_PROTOCOL, {}, "something that is not of the protocol"),
+    "answers densely": (hostile.ANSWERS_DENSELY, {}, "the answer has more than 50,000 parts"),
     "nests deeply": (hostile.NESTS_DEEPLY, {}, "sent a message that cannot be read"),
 }
 
@@ -72,6 +74,75 @@ def test_what_a_server_is_given_is_not_told_with_its_last_words(try_servers: Try
         assert status.reason == "has ended: the program ended with exit code 1: bad token …"
 
     try_servers([script("bad", hostile.TELLS_SECRETS, env=["TOKEN=sk-a-secret"])], work)
+
+
+@pytest.mark.parametrize("server", [hostile.TELLS_SECRETS_IN_ANSWERS, hostile.TELLS_SECRETS_IN_ERRORS])
+def test_what_a_server_is_given_is_not_told_with_what_went_wrong(
+    try_servers: TryServers, server: str
+) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        done = await place.call("act", "bad")
+        assert not done.result.success
+        assert str(done.result.error).rstrip("…")[-8:] in ("401 for ", "x" * 8)
+        assert "sk-" not in str(done)
+
+    try_servers([script("bad", server, env=["TOKEN=sk-a-secret"])], work)
+
+
+def test_a_server_that_never_gets_ready_is_given_up(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.service.MOST_TRIES", 1)
+
+    async def work(place: Bench) -> None:
+        status = await until(
+            lambda: place.servers.statuses[0], lambda status: "is not tried again" in status.reason
+        )
+        assert status.state == ServerState.FAILED
+        assert "no licence" in status.reason
+
+    try_servers([script("bad", hostile.DIES)], work)
+
+
+def test_a_server_that_has_filled_its_directory_is_not_started_again(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        assert "exit code 3" in str((await place.call("act", "bad")).result.error)
+        assert "holds 2 MiB by now; delete some of it" in str((await place.call("act", "bad")).result.error)
+
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    try_servers([script("bad", hostile.FILLS_ITS_DIRECTORY)], work, **limits)
+
+
+def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.server.SETTLED_SECONDS", 0)
+
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        for _ in range(2):
+            assert "wrote more than 1 MiB" in str((await place.call("act", "bad")).result.error)
+        assert "it can be started again in" in str((await place.call("act", "bad")).result.error)
+
+    limits = {"limits": [{"tool": "mcp", "disk_mb": 1}]}
+    try_servers([script("bad", hostile.WRITES_AND_WRITES)], work, **limits)
+
+
+def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
+    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("luxx.mcp.server.FIRST_PAUSE", 0.2)
+
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        began = time.monotonic()
+        file = place.workspace("restless") / "lists"
+        await until(file.read_text, lambda lists: len(lists) >= 5)
+        assert time.monotonic() - began > 0.2 + 0.4 + 0.8 - 0.1
+
+    try_servers([script("restless", hostile.COUNTS_ITS_LISTS)], work)
 
 
 def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_pauses(
@@ -134,16 +205,16 @@ def test_lines_that_are_no_messages_are_let_pass(try_servers: TryServers) -> Non
     try_servers([script("chatty", hostile.PRINTS_GARBAGE)], work)
 
 
-def test_of_ten_thousand_tools_the_first_are_taken_under_names_of_their_own(try_servers: TryServers) -> None:
+def test_of_a_thousand_tools_the_first_are_taken_under_names_of_their_own(try_servers: TryServers) -> None:
     async def work(place: Bench) -> None:
         status = await place.until(ServerState.RUNNING)
         assert status.tools == 64
-        assert status.left_out == ["9936 more: 64 are taken"]
+        assert status.left_out == ["others: the first 64 are taken"]
         names = [tool.name for tool in place.registry.list_all()]
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)
 
-    try_servers([script("many", hostile.TEN_THOUSAND_TOOLS)], work)
+    try_servers([script("many", hostile.A_THOUSAND_TOOLS)], work)
 
 
 def test_a_list_without_an_end_is_read_up_to_a_page(try_servers: TryServers) -> None:
@@ -152,6 +223,54 @@ def test_a_list_without_an_end_is_read_up_to_a_page(try_servers: TryServers) -> 
         assert status.tools == 1
 
     try_servers([script("endless", hostile.ENDLESS_PAGES)], work)
+
+
+def test_a_list_without_a_measure_is_not_read(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        status = await place.until(ServerState.FAILED)
+        assert "the answer has more than 50,000 parts" in status.reason
+
+    try_servers([script("many", hostile.A_HUNDRED_THOUSAND_TOOLS)], work)
+
+
+def test_no_page_is_asked_for_after_a_long_one(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        assert (await place.until(ServerState.RUNNING)).left_out == []
+
+    try_servers([script("long", hostile.LONG_PAGES)], work)
+
+
+def test_news_of_changes_cost_nothing_however_long_they_are(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        lag = asyncio.create_task(worst_lag())
+        assert (await place.call("act", "restless")).result.data == "well"
+        lag.cancel()
+        assert await lag < 0.2
+
+    try_servers([script("restless", hostile.CHANGES_ARE_DENSE)], work)
+
+
+def test_answers_that_come_too_late_are_let_go(try_servers: TryServers) -> None:
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        late = [asyncio.create_task(place.call("act", "late")) for _ in range(2)]
+        done = [await one for one in late]
+        assert all("did not answer within" in str(one.result.error) for one in done)
+        assert (await place.call("act", "late")).result.data == "well"
+
+    try_servers([script("late", hostile.ANSWERS_TOO_LATE, call_seconds=0.5)], work)
+
+
+async def worst_lag() -> float:
+    """How long the loop was busy with one thing at most, until it is cancelled."""
+    worst = 0.0
+    with suppress(asyncio.CancelledError):
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.005)
+            worst = max(worst, time.monotonic() - began)
+    return worst
 
 
 def test_a_list_that_changes_and_changes_is_looked_at_now_and_then(try_servers: TryServers) -> None:

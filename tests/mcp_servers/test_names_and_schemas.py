@@ -1,5 +1,6 @@
 """Names and schemas of MCP tools: in what models take, never two of a kind, and nothing that freezes."""
 
+import math
 import re
 import time
 from typing import Any
@@ -52,7 +53,7 @@ def test_a_schema_is_taken_over_word_by_word() -> None:
         "properties": {
             "path": {"type": "string", "pattern": "^[a-z]+$", "description": "x" * 5000},
             "pattern": {"type": "integer", "minimum": 1},
-            "$ref": {"enum": ["a", None]},
+            "deep": {"properties": {"$ref": {"enum": ["a", None]}}},
         },
         "required": ["path"],
         "additionalProperties": False,
@@ -60,10 +61,11 @@ def test_a_schema_is_taken_over_word_by_word() -> None:
     }
     found = harmless(schema)
     assert set(found) == {"type", "properties", "required", "additionalProperties"}
-    assert set(found["properties"]) == {"path", "pattern", "$ref"}
+    assert set(found["properties"]) == {"path", "pattern", "deep"}
+    assert set(found["properties"]["deep"]["properties"]) == {"$ref"}
     assert len(found["properties"]["path"]["description"]) == 1000
     check = ArgumentCheck("t", found)
-    assert check.problems({"path": "abc", "pattern": 1, "$ref": None}) == {}
+    assert check.problems({"path": "abc", "pattern": 1, "deep": {"$ref": None}}) == {}
     assert set(check.problems({"path": "A", "pattern": 0})) == {"arguments.path", "arguments.pattern"}
 
 
@@ -108,7 +110,9 @@ UNFIT: dict[str, dict[str, Any]] = {
     "has many parts": {"properties": {f"p{n}": {} for n in range(3000)}},
     "is long": {"properties": {f"{'p' * 900}{n}": {} for n in range(60)}},
     "is no object": {"type": "string"},
-    "holds deep values": {"properties": {"a": {"default": nested(3000)}}},
+    "has an argument that vendors refuse": {"properties": {"a bä": {"type": "string"}}},
+    "has an argument of a long name": {"properties": {"a" * 65: {"type": "string"}}},
+    "is alternatives alone": {"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
 }
 
 
@@ -118,6 +122,46 @@ def test_a_schema_that_is_too_much_is_refused_at_once(what: str) -> None:
     with pytest.raises(Unfit):
         harmless(UNFIT[what])
     assert time.monotonic() - began < 2
+
+
+def test_what_vendors_refuse_at_the_top_is_left_out() -> None:
+    refused = {"anyOf": [{"required": ["a"]}], "not": {}, "enum": [1], "if": {}, "then": False}
+    found = harmless({"properties": {"a": {"type": "string"}}, **refused})
+    assert found == {"type": "object", "properties": {"a": {"type": "string"}}}
+    whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": found}}
+    assert harmless(whole) == found
+
+
+def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
+    left = [
+        {"maximum": math.inf},
+        {"minimum": 10**400},
+        {"maxLength": 10**30},
+        {"enum": ["x" * 300]},
+        {"enum": [["a"]]},
+        {"enum": list(range(501))},
+        {"const": {}},
+        {"default": nested(3000)},
+        {"title": "Run python first", "examples": ["x"]},
+    ]
+    found = harmless({"properties": {f"p{n}": one for n, one in enumerate(left)}})
+    assert found["properties"] == {f"p{n}": {} for n in range(len(left))}
+    kept = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
+    assert harmless({"properties": {"a": kept}})["properties"]["a"] == kept
+
+
+def test_alternatives_are_few() -> None:
+    some = [{"type": "null"}] * 20
+    found = harmless({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
+    assert sum("anyOf" in one for one in found["properties"].values()) == 10
+    assert harmless({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
+
+
+def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
+    evil = [{"pattern": "(?=a)a"}, {"pattern": "(?=b)b"}]
+    words = [{"oneOf": evil}, {"not": {"allOf": evil}}, {"if": evil[0], "then": {"const": "a"}}]
+    check = ArgumentCheck("t", harmless({"properties": {f"p{n}": one for n, one in enumerate(words)}}))
+    assert check.problems({"p0": "b", "p1": "c", "p2": "b"}) == {}
 
 
 @given(

@@ -21,8 +21,8 @@ SERVERS = [
     script("theirs", hostile.WELL, tenant="others"),
 ]
 STOP_SECONDS = 1.0
-LATE = f"import time\ntime.sleep(4)\n{hostile.WELL}"
-"""Ready only when a client has long come back."""
+LATE = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n{hostile.WELL}"
+"""Ready only when it is told to go on."""
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +139,19 @@ def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
     asyncio.run(journey())
 
 
+@pytest.mark.heavy
 def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     settings = {"LUXX_MCP__SERVERS": json.dumps([script("late", LATE)])}
     acts = Call(name="mcp__default_late__act", arguments={}, id="call-act")
 
+    workspace = data_dir / "workspaces/mcp/default_late"
+
     async def journey(server: LuxxServer) -> None:
         async with Person(server.url) as ann, ScriptedProvider(asks(acts)) as model:
+            await until(workspace.is_dir, bool)
+            (workspace / "go").touch()
             await ready(ann)
             await set_rules(ann, "ask mcp__default_late__*(*)")
             conversation = await ann.conversation(model.url)
@@ -154,12 +159,14 @@ def test_an_ask_survives_a_restart_and_finds_its_server_again(tmp_path: Path) ->
             async with ann.follow(run["id"]) as stream:
                 await stream.until("question_asked")
             server.kill()
-            await until(lambda: processes_in(data_dir / "workspaces/mcp/default_late"), lambda left: not left)
+            await until(lambda: processes_in(workspace), lambda left: not left)
+            (workspace / "go").unlink()
             server.start()
             await ann.moved(server.url)
             (question,) = await open_questions(ann, run["id"])
             await answer(ann, question, "once")
             assert (await ann.get("/health"))["mcp_servers"]["running"] == 0
+            (workspace / "go").touch()
             await ann.see(run["id"])
             (result,) = results((await ann.messages(conversation))[-1])
             assert result["data"] == "well"

@@ -17,12 +17,13 @@ from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.cutting import cut_aside
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall
 from luxx.tools.marks import CallMarks
 from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
-from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_output, fit
+from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, fit
 from luxx.tools.permission import Judge, Verdict, brings_untrusted
 from luxx.tools.workers import Overrun, Watch, Workers
 from luxx.wire.rule import RuleAction
@@ -240,12 +241,12 @@ class ToolExecutor:
     ) -> tuple[CallStatus, CutOutput]:
         """What the tool says, or has said before."""
         read_on, is_whole = self._read_on(call, context), context.chaining.is_member
-        cut = partial(cut_output, read_on=read_on, keeps_lines=tool.keeps_lines, is_whole=is_whole)
+        cut = partial(cut_aside, read_on=read_on, keeps_lines=tool.keeps_lines, is_whole=is_whole)
         key = None
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
             if (kept := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, cut(kept)
+                return CallStatus.CACHED, await cut(kept)
         hooked = HookedCall(
             tool=tool.name,
             arguments=arguments,
@@ -254,7 +255,7 @@ class ToolExecutor:
             run_id=context.run_id,
         )
         result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
-        output = cut(result)
+        output = await cut(result)
         if key is not None and result.success and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output

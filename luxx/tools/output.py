@@ -3,7 +3,8 @@
 Sizes are those of the JSON text, which is what the model is given. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -22,6 +23,8 @@ MAX_REF = 200
 
 # Room left for the error, and for the note that says how to read on.
 _NOTE_BYTES = 2560
+# A text of so many characters is never shortened to make room.
+_SHORTEST = 64
 # Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
 _MAX_INDENT_BYTES = 8 * 1024 * 1024
 
@@ -60,7 +63,7 @@ def _cut(result: ToolResult, read_on: str, keeps_lines: bool) -> CutOutput:
     if size <= MAX_OUTPUT_BYTES and (keeps_lines or not _has_long_line([result.data, result.error])):
         return CutOutput(result=result)
     data, error, whole = result.data, result.error, result.data
-    if error is not None and len(error) > MAX_ERROR_BYTES:
+    if error is not None and len(msgspec.json.encode(error)) - 2 > MAX_ERROR_BYTES:
         whole = {"data": data, "error": error}
         error = fit(error, MAX_ERROR_BYTES) + "…"
     note = f"{size:,} bytes in all. {fit(read_on, MAX_READ_ON_BYTES)}"
@@ -122,13 +125,74 @@ def _cut_value(data: Any, note: str) -> dict[str, Any]:
     apart = _sources_of(shape)
     budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(apart))
     rest = {key: item for key, item in shape.items() if key not in apart}
+    kept = _shortened(rest, budget)
+    if kept is None:
+        return {"beginning": fit(_whole(data), budget), **apart, **cut}
+    return {**kept, **apart, **cut}
+
+
+def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
+    """The value with its texts cut to as much as fits into `budget` bytes; None if no cut is enough."""
+    if takes_more_than(budget, value, _SHORTEST):
+        return None
+    texts: list[tuple[str, str]] = []
+
+    def collect(text: str) -> str:
+        if len(text) <= _SHORTEST:
+            return text
+        texts.append((text, cut_lines(text)))
+        return ""
+
+    # All but the long texts takes as much whatever these are cut to.
+    budget -= len(msgspec.json.encode(_map_text(value, collect)))
     limit = MAX_OUTPUT_BYTES
-    while limit >= 64:
-        kept = _shorten(rest, limit)
-        if len(msgspec.json.encode(kept)) <= budget:
-            return {**kept, **apart, **cut}
+    while limit >= _SHORTEST:
+        if (short := _all_within(texts, limit, budget)) is not None:
+            return _map_text(value, partial(_next_or_same, iter(short)))
         limit = limit * 3 // 4
-    return {"beginning": fit(_whole(data), budget), **apart, **cut}
+    return None
+
+
+def _next_or_same(short: Iterator[str], text: str) -> str:
+    return text if len(text) <= _SHORTEST else next(short)
+
+
+def _all_within(texts: list[tuple[str, str]], limit: int, budget: int) -> list[str] | None:
+    """The texts, given with their lines cut, at most `limit` characters of each; None if over the budget."""
+    kept: list[str] = []
+    for whole, text in texts:
+        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(whole) - limit:,} more]"
+        budget -= len(msgspec.json.encode(short)) - 2
+        if budget < 0:
+            return None
+        kept.append(short)
+    return kept
+
+
+def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) -> bool:
+    """Whether the JSON text of `value` is certainly longer; looked at no further than until it is.
+
+    Only the first `longest` characters of each text count, and what they are made of does not.
+    """
+    waiting = [value]
+    while waiting and budget >= 0:
+        one = waiting.pop()
+        if isinstance(one, str):
+            budget -= min(len(one), longest) + 2
+        elif isinstance(one, dict):
+            inner = cast(dict[str, Any], one)
+            budget -= 1 + 4 * len(inner)
+            if budget >= 0:
+                budget -= sum(map(len, inner))
+                waiting.extend(inner.values())
+        elif isinstance(one, list):
+            inner = cast(list[Any], one)
+            budget -= 1 + len(inner)
+            if budget >= 0:
+                waiting.extend(inner)
+        else:
+            budget -= 1
+    return budget < 0
 
 
 def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
@@ -145,14 +209,6 @@ def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
             break
         kept.append(source)
     return {"sources": msgspec.to_builtins(kept)}
-
-
-def _shorten(value: Any, limit: int) -> Any:
-    def shorten(text: str) -> str:
-        short = cut_lines(text)
-        return short if len(short) <= limit else f"{short[:limit]}… [cut: {len(text) - limit:,} more]"
-
-    return _map_text(value, shorten)
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:

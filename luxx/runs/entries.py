@@ -60,6 +60,7 @@ def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
         note=UNSET if executed.note is None else executed.note,
         is_untrusted=True if executed.is_untrusted else UNSET,
         images=list(executed.images) or UNSET,
+        calls=executed.calls or UNSET,
     )
     return ProcessStep(step=step)
 

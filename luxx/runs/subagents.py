@@ -94,8 +94,9 @@ def cancel_subagents(connection: Connection, parent_run_id: str) -> list[str]:
 
 
 def calls_in(state: ChatState) -> int:
-    """How many calls of tools have been answered, those of subagents that have ended too."""
-    own = sum(step.type == StepType.TOOL_RESULT for step in state.steps)
+    """How many calls of tools have been answered, with those of compositions, and of subagents that ended."""
+    results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
+    own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
     return own + sum(one.tool_calls for one in state.subagents)
 
 

@@ -144,6 +144,7 @@ class ToolExecutor:
             is_corrected=ended.is_corrected,
             is_untrusted=ended.is_untrusted or context.marks.is_untrusted,
             images=tuple(context.marks.images),
+            calls=context.marks.calls,
         )
 
     def _record(self, record: CallRecord) -> None:

@@ -31,7 +31,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     `problems`: of an invalid call, what is wrong by JSON path. `note`: what the model is told of a person's
     part in it. `is_corrected`: it was made as that person changed it. `is_untrusted`: strangers wrote what
-    it says. `images` are shown with it.
+    it says. `images` are shown with it; `calls` of others it has made.
     """
 
     call_id: str
@@ -45,6 +45,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     is_corrected: bool = False
     is_untrusted: bool = False
     images: tuple[StepImage, ...] = ()
+    calls: int = 0
 
     @property
     def cached(self) -> bool:

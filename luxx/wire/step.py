@@ -37,7 +37,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps. Of a tool_result,
     `outcome` says what people or rules made of the call, `note` is what the model is told of that, and
-    `is_untrusted` that strangers wrote what the result says, and `images` are to be shown with it.
+    `is_untrusted` that strangers wrote what the result says, and `images` are to be shown with it; of a
+    composition's, `calls` is how many calls it made.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     note: str | UnsetType = UNSET
     is_untrusted: bool | UnsetType = UNSET
     images: list[StepImage] | UnsetType = UNSET
+    calls: int | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:

@@ -9,6 +9,9 @@ import pytest
 
 from luxx.config import ToolsConfig
 from luxx.errors import InvalidInput, ToolFailed
+from luxx.runs.entries import carried_out
+from luxx.runs.state import ChatState
+from luxx.runs.subagents import calls_in
 from luxx.tools.builtin.result import reading_tools
 from luxx.tools.compositions.branching import chosen
 from luxx.tools.compositions.checking import check
@@ -36,6 +39,7 @@ from luxx.tools.rules import in_order
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.step import Step, StepType
 
 Json = dict[str, Any]
 Maker = Callable[..., ToolContext]
@@ -687,3 +691,14 @@ def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_ther
     shape = shape_of(theirs, bench.registry, 1)
     assert shape.required_permission == CommandPermission.READ_ONLY
     assert shape.problems == ["there is no tool named mcp__other__find any more"]
+
+
+def test_a_composition_counts_as_the_calls_that_it_makes(bench: Bench, context_of: Maker) -> None:
+    members = [member("a", "fail", fallbacks=[{"tool": "fail"}, {"tool": "say"}]), member("b", "say")]
+    done = ran(bench, context_of(), {"members": members})
+    call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
+    result = carried_out(call, 1, done).step
+    assert (done.calls, result.calls, calls_in(ChatState(steps=(call, result)))) == (4, 4, 4)
+    alone = asyncio.run(bench.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of()))
+    result = carried_out(call, 1, alone).step
+    assert calls_in(ChatState(steps=(call, result))) == 1

@@ -119,9 +119,10 @@ class Chain:
 
     async def _called(self, place: str, member_id: str, call: Member | Fallback) -> MemberEnded:
         """`place`: the member's id, or which of its fallbacks; no two calls of one composition share it."""
-        tool = self._executor.registry.get(call.tool)
+        self._context.marks.calls += 1
+        found = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
         try:
-            if tool is not None and (reason := why_no_member(tool)) is not None:
+            if found is not None and (reason := why_no_member(found[0])) is not None:
                 raise ToolFailed(reason)
             arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
         except (ToolFailed, RecursionError) as error:

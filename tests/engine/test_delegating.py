@@ -1,11 +1,16 @@
 """Runs that delegate, in processes that end: how many subagents there may be, and what a handover leaves."""
 
+import asyncio
 from pathlib import Path
+
+from sqlalchemy import update
 
 from engine.conftest import Runs
 from engine.town import Town, ended, types_of, until
+from luxx.clock import new_id, utc_now
 from luxx.conversations.views import ConversationChange
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
+from luxx.runs.models import RunRow
 from luxx.runs.service import Sending
 from luxx.wire.run import RunStatus
 
@@ -80,5 +85,28 @@ def test_a_skill_of_the_same_answer_takes_no_subagent_away_at_a_handover(tmp_pat
             assert (await ended(house, ann, lead)).status == RunStatus.COMPLETED
             (calls, _total) = await house.replay.calls(ann, tool="delegate", run_id=None, page=1, page_size=9)
             assert [call.status for call in calls] == ["success"]
+
+    run(story())
+
+
+def test_who_stops_a_run_waits_for_its_subagents_too(tmp_path: Path, run: Runs) -> None:
+    async def story() -> None:
+        url = f"sqlite:///{tmp_path}/t.db"
+        async with Town(tmp_path, url, Script(rules=[Rule(reply=[Text(text="Yes.")])])) as town:
+            house = await town.house()
+            ann = await town.person(house, "ann")
+            lead = await ended(house, ann, await town.send(house, ann))
+            below = RunRow(
+                id=new_id(), user_id=ann.user_id, tenant_id=1, kind="chat", subject_id=lead.subject_id,
+                parent_run_id=lead.id, status="waiting", request="{}", created_at=utc_now(),
+            )  # fmt: skip
+            its_end = update(RunRow).where(RunRow.parent_run_id == lead.id).values(status="cancelled")
+            await house.store.write(lambda session: session.add(below))
+            stopping = asyncio.create_task(house.runs.stop(ann, lead.id))
+            await asyncio.wait({stopping}, timeout=0.3)
+            assert not stopping.done()
+            await house.store.write(lambda session: session.execute(its_end))
+            async with asyncio.timeout(5):
+                await stopping
 
     run(story())

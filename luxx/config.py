@@ -154,7 +154,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cost_per_run: Amount = 0
     seconds_per_run: Amount = 0
     tool_calls_per_run: Count = 0
-    delegation_depth: Annotated[int, Meta(ge=0, le=10)] = 2
+    delegation_depth: Annotated[int, Meta(ge=0, le=3)] = 2
+    subagents_per_run: Count = 50
     question_timeout_seconds: Count = 300
 
 

@@ -117,6 +117,7 @@ def test_contract_defaults_hold() -> None:
         "seconds_per_run": 0,
         "tool_calls_per_run": 0,
         "delegation_depth": 2,
+        "subagents_per_run": 50,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")

@@ -16,12 +16,20 @@ from sqlalchemy import Connection
 
 from luxx.clock import new_id
 from luxx.errors import ToolFailed
-from luxx.runs.brief import ChatBrief, ChatRequest
+from luxx.runs.brief import ChatBrief, ChatRequest, beginning
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.engine import Engine
 from luxx.runs.events import Entry
 from luxx.runs.state import ChatState
-from luxx.runs.subagents import cancel_subagents, end_of, insert_run, new_run, status_of
+from luxx.runs.subagents import (
+    cancel_subagent,
+    cancel_subagents,
+    count_below,
+    end_of,
+    insert_run,
+    new_run,
+    status_of,
+)
 from luxx.store.engine import Store
 from luxx.tools.builtin.delegate import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
@@ -38,6 +46,9 @@ MOST_AT_ONCE = 4
 
 FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.1, 1.0
 """How soon a subagent is looked at again that is not driven here: the sooner, the shorter it has been."""
+
+LAST_LOOK_AT_WAITING_SECONDS = 10.0
+"""The same of one that waits for a person, which may take days; if it goes on here, that is known at once."""
 
 STOP_SECONDS = 0.35
 """How long a run that ends waits for its subagents to: its own end is promised within half a second."""
@@ -56,10 +67,15 @@ class Order:
         self.request = request
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def refuse(self, words: str) -> None:
+        """Raises ToolFailed in the call that ordered it."""
+        if not self.done.done():
+            self.done.set_exception(ToolFailed(words))
+
 
 class Delegator:
-    """For one drive. `depth` is how deep may be delegated at all, `share` how many calls of tools one more
-    subagent may make."""
+    """For one drive. `depth` is how deep may be delegated at all, `most` how many subagents the first run may
+    have below it (0: any number), `share` how many calls of tools one more subagent may make."""
 
     def __init__(
         self,
@@ -69,6 +85,7 @@ class Delegator:
         engine: Engine,
         *,
         depth: int,
+        most: int,
         share: Callable[[ChatState], int | None],
     ) -> None:
         self._brief = brief
@@ -76,6 +93,7 @@ class Delegator:
         self._store = store
         self._engine = engine
         self._depth = depth
+        self._most = most
         self._share = share
         self._gate = asyncio.Semaphore(MOST_AT_ONCE)
         self._orders: list[Order] = []
@@ -95,6 +113,10 @@ class Delegator:
         for order in orders:
             if order.request is None:
                 await self._log.append([order.event])
+            elif await self._is_full():
+                order.refuse(
+                    f"this run has had {self._most} subagents, as many as this server allows; do it yourself"
+                )
             else:
                 await self._begin(order, order.request)
             if not order.done.done():
@@ -114,6 +136,25 @@ class Delegator:
             if known is not None:
                 entries.append(replace(known, status=RunStatus(end.status), tool_calls=end.tool_calls))
         return entries
+
+    def free_of_skills(self, call: Step, context: ToolContext) -> ToolContext:
+        """For a call that has its subagent already: a skill of the same answer came after it."""
+        is_begun = self._known(str(call.id_ref)) is not None
+        return replace(context, narrowed=beginning(self._brief).narrowed) if is_begun else context
+
+    async def settle(self, executed: Executed) -> None:
+        """Ends the subagent of a call that ended without it, because the call is not allowed any more."""
+        known = self._known(executed.call_id)
+        if known is None or known.status in ENDED or executed.call_id in self._ends:
+            return
+        run_id = known.subagent_run_id
+        await self._store.write_rows(lambda connection: cancel_subagent(connection, run_id))
+        await self._engine.cancel(run_id)
+        await self._engine.wait(run_id, STOP_SECONDS)
+        end = await self._store.read_rows(lambda connection: end_of(connection, run_id))
+        if end is not None:
+            status = end.status if RunStatus(end.status) in ENDED else RunStatus.CANCELLED.value
+            self._ends[executed.call_id] = replace(end, status=status)
 
     async def stop(self) -> None:
         """Ends the subagents that have not ended, for the run ends; they are given a moment."""
@@ -191,6 +232,13 @@ class Delegator:
             self.bell.set_result(None)
         await order.done
 
+    async def _is_full(self) -> bool:
+        asked = self._brief.request.delegated
+        root = self._brief.run_id if asked is None else asked.root_run_id
+        if not self._most:
+            return False
+        return await self._store.read_rows(lambda connection: count_below(connection, root)) >= self._most
+
     async def _begin(self, order: Order, request: ChatRequest) -> None:
         run: Run = new_run(order.event.subagent_run_id, self._brief)
 
@@ -209,11 +257,12 @@ class Delegator:
             if status is None or status in ENDED:
                 break
             if (status == RunStatus.WAITING) != is_told:
-                is_told = status == RunStatus.WAITING
+                is_told, began = status == RunStatus.WAITING, time.monotonic()
                 await self._order(Order(replace(known, status=status)))
-            # It waits for a person, or another process drives it.
-            waited = time.monotonic() - began
-            await asyncio.sleep(min(max(FIRST_LOOK_SECONDS, waited / 10), LAST_LOOK_SECONDS))
+            # It waits for a person or a place, or another process drives it.
+            longest = LAST_LOOK_AT_WAITING_SECONDS if is_told else LAST_LOOK_SECONDS
+            pause = min(max(FIRST_LOOK_SECONDS, (time.monotonic() - began) / 10), longest)
+            await self._engine.wait_for_start(run_id, pause)
         end = await self._store.read_rows(lambda connection: end_of(connection, run_id))
         if end is None:
             raise ToolFailed("the subagent's run was deleted before it ended")

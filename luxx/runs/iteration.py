@@ -313,11 +313,14 @@ class Iteration:
         return tool is not None and tool.repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
+        told = self._delegator.free_of_skills(call, self._asker.told(call, context))
         told = msgspec.structs.replace(
-            self._delegator.told(call, self._asker.told(call, context)),
+            self._delegator.told(call, told),
             activate=partial(self._wanted.__setitem__, str(call.id_ref)),
         )
-        return self._delegator.marked(await self._executor.execute(call_of(call), told))
+        executed = await self._executor.execute(call_of(call), told)
+        await self._delegator.settle(executed)
+        return self._delegator.marked(executed)
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
         return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)

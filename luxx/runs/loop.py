@@ -157,6 +157,7 @@ class ChatLoop:
             self._store,
             self._engine(),
             depth=self._limits.delegation_depth,
+            most=self._limits.subagents_per_run,
             share=spending.share_of_calls,
         )
 

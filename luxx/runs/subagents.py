@@ -7,7 +7,7 @@ driven as any run, has no message and needs no place; what it may do and spend i
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from luxx.clock import utc_now
 from luxx.runs.brief import ChatBrief, ChatRequest
@@ -27,6 +27,17 @@ _look = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(_runs.c
 _cancel = (
     _runs.update()
     .where(_runs.c.parent_run_id == bindparam("parent"), _runs.c.status.not_in(_ended))
+    .values(is_cancelled=True)
+    .returning(_runs.c.id)
+)
+_first_below = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
+_all_below = _first_below.union_all(
+    select(_runs.c.id).join(_first_below, _runs.c.parent_run_id == _first_below.c.id)
+)
+_count_below = select(func.count()).select_from(_all_below)
+_cancel_one = (
+    _runs.update()
+    .where(_runs.c.id == bindparam("run_id"), _runs.c.status.not_in(_ended))
     .values(is_cancelled=True)
     .returning(_runs.c.id)
 )
@@ -82,6 +93,18 @@ def end_of(connection: Connection, run_id: str) -> SubagentEnd | None:
         tool_calls=calls_in(state),
         is_tainted=state.tainted_by is not None,
     )
+
+
+def count_below(connection: Connection, root_run_id: str) -> int:
+    """How many subagents there were and are below the run, however deep."""
+    return int(connection.scalar(_count_below, {"root": root_run_id}) or 0)
+
+
+def cancel_subagent(connection: Connection, run_id: str) -> None:
+    """Marks one as ended by a person, if it has not ended."""
+    found = list(connection.execute(_cancel_one, {"run_id": run_id}).scalars())
+    if found:
+        wake(connection, RunRow.id.in_(found))
 
 
 def cancel_subagents(connection: Connection, parent_run_id: str) -> list[str]:

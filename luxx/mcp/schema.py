@@ -77,7 +77,12 @@ def _at_the_top(found: Schema, given: Schema) -> Schema:
         raise Unfit("its arguments are told as alternatives alone, which models are not given")
     for name in properties:
         if not _NAME.fullmatch(name):
-            raise Unfit(f"models do not take an argument named {shortened(name, 64)!r}")
+            raise Unfit(f"models do not take an argument named {name!r}")
+    required = schema.pop("required", None)
+    if isinstance(required, list):
+        # Some vendors refuse one that is not told of; the server still misses it.
+        told = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
+        schema |= {"required": told} if told else {}
     return schema
 
 

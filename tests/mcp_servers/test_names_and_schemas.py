@@ -126,7 +126,7 @@ def test_a_schema_that_is_too_much_is_refused_at_once(what: str) -> None:
 
 def test_what_vendors_refuse_at_the_top_is_left_out() -> None:
     refused = {"anyOf": [{"required": ["a"]}], "not": {}, "enum": [1], "if": {}, "then": False}
-    found = harmless({"properties": {"a": {"type": "string"}}, **refused})
+    found = harmless({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
     assert found == {"type": "object", "properties": {"a": {"type": "string"}}}
     whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": found}}
     assert harmless(whole) == found

@@ -53,6 +53,7 @@ def test_what_a_server_was_given_is_nowhere_in_what_is_told_of_its_tools() -> No
         listed("told", description=padding + SECRET),
         listed(f"{'n' * 90}{SECRET}", **{"a b": {}}),
         listed("value", a={"enum": [SECRET]}),
+        listed("argument", **{f"{'a' * 60} {SECRET}": {}}),
     )
     (tool,) = found.tools.list_all()
     assert tool.description == padding + "…"

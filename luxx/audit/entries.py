@@ -19,6 +19,9 @@ MOST_NAMES = 50
 """Most names in a list of an entry's detail."""
 
 
+MAX_TARGET_ID = 64
+
+
 class Action(StrEnum):
     """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise.
 
@@ -66,7 +69,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is worth knowing besides; what does not apply is left out.
 
     `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands, or
-    how often it was done. `call_id` and `run_id` tell which call did it.
+    how often it was done. `call_id` and `run_id` tell which call did it. `hosts` are told in full where the
+    target's id has no room for one, or stands for several.
     """
 
     name: str | UnsetType = UNSET
@@ -83,6 +87,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     run_id: str | UnsetType = UNSET
+    hosts: list[str] | UnsetType = UNSET
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +119,7 @@ def record(session: Session, entry: Entry, now: datetime | None = None) -> None:
             "username": _cut(actor.username, 64),
             "action": entry.action.value,
             "target_type": _cut(entry.target_type, 40),
-            "target_id": _cut(entry.target_id, 64),
+            "target_id": _cut(entry.target_id, MAX_TARGET_ID),
             "outcome": entry.outcome.value,
             "detail": _encode(entry.detail).decode(),
             "address": _cut(actor.address, 64),

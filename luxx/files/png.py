@@ -17,6 +17,8 @@ _PIECE = 256 * 1024
 # What unpacks to anything but pixels.
 _PACKED = frozenset({b"iCCP", b"zTXt"})
 _PACKED_TEXT = b"iTXt"
+# Each frame of a moving image is packed by itself.
+_MOVING = frozenset({b"acTL", b"fcTL", b"fdAT"})
 
 
 class NotShown(Exception):
@@ -43,6 +45,10 @@ def png_size(data: bytes) -> PngSize:
     for kind, body in chunks:
         if kind in _PACKED or (kind == _PACKED_TEXT and _is_packed_text(body)):
             raise NotShown("holds packed data that are no pixels")
+        if kind in _MOVING:
+            raise NotShown("is a moving image")
+    if sum(1 for kind, _ in chunks if kind == b"IHDR") > 1:
+        raise NotShown("is no whole PNG image, or more than one")
     bits = depth * _CHANNELS[colour]
     size = _unpacked(width, height, bits, is_interlaced=interlace == 1)
     _require_size(b"".join(body for kind, body in chunks if kind == b"IDAT"), size)

@@ -11,7 +11,7 @@ import structlog
 from luxx.network.guard import Resolve
 
 MOST_PLACES = 50
-"""Of one outing that are kept by name; the others are counted with the last."""
+"""Of one outing, which goes to no more; and its refusals kept by name, the others counted with the last."""
 OTHERS = "others"
 MOST_WORDS = 300
 
@@ -59,6 +59,7 @@ class Outing:
         self.resolve = resolve
         self.connections = 0
         self.bytes = 0
+        self._places: set[str] = set()
         self._reached: dict[str, Reached] = {}
         self._refused: dict[tuple[str, str], Refused] = {}
 
@@ -70,13 +71,18 @@ class Outing:
     def refused(self) -> list[Refused]:
         return list(self._refused.values())
 
+    def may_try(self, host_port: str) -> bool:
+        """Whether it may go there, too, and so where it was can be told in full."""
+        if len(self._places) < MOST_PLACES:
+            self._places.add(host_port)
+        return host_port in self._places
+
     def has_reached(self, host_port: str) -> Reached:
         """A connection was made."""
-        key = host_port if host_port in self._reached or len(self._reached) < MOST_PLACES else OTHERS
-        if key not in self._reached:
-            self._reached[key] = Reached(host=key)
-            self._tell("egress", host=key)
-        place = self._reached[key]
+        if host_port not in self._reached:
+            self._reached[host_port] = Reached(host=host_port)
+            self._tell("egress", host=host_port)
+        place = self._reached[host_port]
         place.connections += 1
         return place
 

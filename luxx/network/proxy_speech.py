@@ -6,8 +6,8 @@ here and another there. Which host may be spoken to is the proxy's to decide.
 
 import asyncio
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 
 import h11
 
@@ -19,6 +19,9 @@ PIECE = 64 * 1024
 READ_BYTES = 4096
 """At a time where it is parsed: a parser hands out all the crumbs of a read without a pause."""
 MOST_PRELIMINARY = 16
+MOST_HEADERS = 200
+_CRUMBS = 64
+"""Pieces in one read that are too small to be passed over."""
 LINGER_SECONDS, LINGER_BYTES = 1.0, 1024 * 1024
 
 Headers = list[tuple[bytes, bytes]]
@@ -38,6 +41,19 @@ _OF_ONE_HOP = frozenset(
 )
 
 
+class Crumbs:
+    """Makes those who send crumbs, which take long to read, wait for each other: of all that one proxy
+    serves, they get a fifth of the time."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def pause(self, seconds: float) -> None:
+        """After reading so long."""
+        async with self._turn:
+            await asyncio.sleep(4 * seconds)
+
+
 class Side:
     """One end: a SERVER to the jail, a CLIENT to the host."""
 
@@ -48,12 +64,14 @@ class Side:
         writer: asyncio.StreamWriter,
         traffic: Traffic,
         idle_seconds: float,
+        crumbs: Crumbs,
     ) -> None:
         self.http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
         self.writer = writer
         self._reader = reader
         self._traffic = traffic
         self._idle_seconds = idle_seconds
+        self._crumbs = crumbs
         self._is_jail = role is h11.SERVER
 
     async def read(self, most: int) -> bytes:
@@ -73,9 +91,21 @@ class Side:
         return data
 
     async def write(self, data: bytes | None) -> None:
-        if data:
-            self.writer.write(data)
-            await self.writer.drain()
+        """Raises TimeoutError where none of it is taken for a while, without traffic either way."""
+        if not data:
+            return
+        self.writer.write(data)
+        while True:
+            left = self.writer.transport.get_write_buffer_size()
+            try:
+                async with asyncio.timeout(self._idle_seconds):
+                    await self.writer.drain()
+                return
+            except TimeoutError:
+                if self.writer.transport.get_write_buffer_size() < left:
+                    self._traffic.moved()
+                elif time.monotonic() - self._traffic.moved_at >= self._idle_seconds:
+                    raise
 
     async def next(self) -> h11.Event:
         """The next thing said; ConnectionClosed at the end. Raises RemoteProtocolError."""
@@ -91,6 +121,25 @@ class Side:
                 await self.say(h11.InformationalResponse(status_code=100, headers=[]))
             await asyncio.sleep(0)
             self.http.receive_data(await self.read(READ_BYTES))
+
+    async def body(self) -> AsyncGenerator[bytes]:
+        """What follows a head, all that one read brought at a time. Raises RemoteProtocolError."""
+        event = await self.next()
+        while True:
+            began, pieces = time.monotonic(), list[bytes]()
+            while isinstance(event, h11.Data):
+                pieces.append(event.data)
+                event = self.http.next_event()
+            seconds = time.monotonic() - began
+            if pieces:
+                yield b"".join(pieces)
+            if isinstance(event, h11.EndOfMessage):
+                return
+            if event is not h11.NEED_DATA:
+                raise h11.RemoteProtocolError("it broke off")
+            if len(pieces) >= _CRUMBS:
+                await self._crumbs.pause(seconds)
+            event = await self.next()
 
     async def say(self, event: h11.Event) -> None:
         await self.write(self.http.send(event))
@@ -114,8 +163,9 @@ class Side:
 def request_towards(url: WebUrl, request: h11.Request) -> h11.Request:
     """The request as the host is to get it, whose name is the judged one whatever the program's `Host` says.
 
-    Raises RemoteProtocolError where its length is said in two ways.
+    Raises RemoteProtocolError where its length is said in two ways, or too much is said.
     """
+    _require_few(request.headers)
     names = {name for name, _ in request.headers}
     if b"transfer-encoding" in names and b"content-length" in names:
         raise h11.RemoteProtocolError("its length is said in two ways", error_status_hint=400)
@@ -127,11 +177,10 @@ def request_towards(url: WebUrl, request: h11.Request) -> h11.Request:
 
 
 async def pass_body(jail: Side, host: Side) -> None:
-    """The rest of a request."""
-    while not isinstance(event := await jail.next(), h11.EndOfMessage):
-        if not isinstance(event, h11.Data):
-            return
-        await host.say(h11.Data(data=event.data))
+    """The rest of a request. Raises RemoteProtocolError where it breaks off."""
+    async with aclosing(jail.body()) as pieces:
+        async for piece in pieces:
+            await host.say(h11.Data(data=piece))
     await host.say(h11.EndOfMessage())
 
 
@@ -140,6 +189,7 @@ async def answer_head(host: Side) -> h11.Response:
     for _ in range(MOST_PRELIMINARY):
         event = await host.next()
         if isinstance(event, h11.Response):
+            _require_few(event.headers)
             return event
         if not isinstance(event, h11.InformationalResponse):
             break
@@ -150,11 +200,15 @@ async def pass_answer(answer: h11.Response, host: Side, jail: Side) -> None:
     """The answer whose head has come, to its end."""
     headers = [*_end_to_end(answer.headers), (b"connection", b"close")]
     await jail.say(h11.Response(status_code=answer.status_code, headers=headers, reason=answer.reason))
-    while not isinstance(event := await host.next(), h11.EndOfMessage):
-        if not isinstance(event, h11.Data):
-            raise h11.RemoteProtocolError("it broke off")
-        await jail.say(h11.Data(data=event.data))
+    async with aclosing(host.body()) as pieces:
+        async for piece in pieces:
+            await jail.say(h11.Data(data=piece))
     await jail.say(h11.EndOfMessage())
+
+
+def _require_few(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    if sum(1 for _ in headers) > MOST_HEADERS:
+        raise h11.RemoteProtocolError(f"it has more than {MOST_HEADERS} headers", error_status_hint=431)
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -163,11 +217,8 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     named = {
         part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")
     }
-    return [
-        (name, value)
-        for name, value in given
-        if name not in _OF_ONE_HOP | (named - {b"host", b"content-length"})
-    ]
+    left_out = _OF_ONE_HOP | (named - {b"host", b"content-length"})
+    return [(name, value) for name, value in given if name not in left_out]
 
 
 async def tunnel(jail: Side, host: Side) -> None:

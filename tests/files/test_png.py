@@ -76,6 +76,10 @@ BOMB = 200_000_000
         (image(more=chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1000)))), "packed"),
         (image(more=chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(1000)))), "packed"),
         (image(more=chunk(b"iTXt", b"k\0\1\0\0\0" + zlib.compress(bytes(1000)))), "packed"),
+        (image(more=chunk(b"acTL", bytes(8))), "moving"),
+        (image(more=chunk(b"fcTL", bytes(26))), "moving"),
+        (image(more=chunk(b"fdAT", bytes(4) + zlib.compress(bytes(1000)))), "moving"),
+        (image(more=chunk(b"IHDR", bytes(13))), "more than one"),
         (image(more=b"\xff\xff\xff\xffJUNK"), "damaged"),
     ],
 )

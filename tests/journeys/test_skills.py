@@ -204,6 +204,7 @@ def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxServer, t
     travel(journey())
 
 
+@pytest.mark.heavy
 def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(
     tmp_path: Path, travel: Traveller
 ) -> None:

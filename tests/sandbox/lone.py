@@ -38,6 +38,8 @@ async def main(backend: str, home: Path, token: str) -> dict[str, Any]:
         "outputs": [(one.result.data or {}).get("stdout") for one in done],
         "capabilities": (able.result.data or {}).get("stdout"),
         "risks": [str(one.risk) for one in desk.executor.registry.list_all()],
+        "untrusted": [one.is_untrusted for one in done],
+        "egress": [one.is_egress for one in desk.executor.registry.list_all()],
         "left": processes_with(f"{home}/workspaces"),
     }
 

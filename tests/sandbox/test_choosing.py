@@ -119,6 +119,8 @@ def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> N
         found = alone(Path(home), sandbox="none", program=program, **more)
     assert found["in_force"] == "none"
     assert found["risks"] == ["high", "high"]
+    # They have the server's own network, and nobody sees where they were.
+    assert (found["untrusted"], found["egress"]) == ([True, True], [True, True])
     assert found["outputs"] == ["6\n", "6\n"]
     assert found["left"] == []
 

@@ -70,7 +70,7 @@ def python_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -
         category="code",
         required_permission=CommandPermission.EXECUTE,
         starts_programs=True,
-        is_egress=sandbox.way_out.is_wanted,
+        is_egress=sandbox.way_out.is_wanted or sandbox.is_unprotected,
         risk=risk_of(sandbox, Risk.MEDIUM),
         timeout=longest(sandbox, EXECUTE),
     )

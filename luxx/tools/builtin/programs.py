@@ -74,6 +74,7 @@ class Going(msgspec.Struct, frozen=True, kw_only=True):
     keep_figures: KeepFigures
     outing: Outing | None
     network_problem: str
+    is_unprotected: bool
 
 
 def going_of(
@@ -95,6 +96,7 @@ def going_of(
         keep_figures=keep_figures,
         outing=way_out.outing(who),
         network_problem=way_out.problem,
+        is_unprotected=sandbox.is_unprotected,
     )
 
 
@@ -105,7 +107,8 @@ async def run_and_tell(going: Going, run: Callable[[], Awaitable[Ran]]) -> ToolR
     try:
         ran = await run()
     finally:
-        marks.is_untrusted = going.outing is not None and bool(going.outing.reached)
+        # What runs unprotected may have been anywhere, and nobody has seen where.
+        marks.is_untrusted = going.is_unprotected or (going.outing is not None and bool(going.outing.reached))
     changes = changes_between(before, await asyncio.to_thread(look, workspace))
     figures = _figures(changes)
     data: dict[str, Any] = {

@@ -15,6 +15,7 @@ from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
 from luxx.network.guard import Resolve
 from luxx.network.outing import Outing
+from luxx.network.proxy import ProxyBounds
 from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
 from luxx.tools.sandbox.handover import sweep
 from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
@@ -40,7 +41,7 @@ class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
     No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
-    `resolve_for` stands in for the lookups of each user's programs.
+    `resolve_for` stands in for the lookups of each user's programs, and `bounds` for their usual ones outside.
     Raises ConfigError where programs would run as root and unprotected.
     """
 
@@ -52,6 +53,7 @@ class Sandbox:
         hidden: Sequence[Path] = (),
         *,
         resolve_for: Callable[[int], Resolve] | None = None,
+        bounds: ProxyBounds | None = None,
     ) -> None:
         forbid_unprotected_root(config, os.geteuid())
         self._config = config
@@ -60,7 +62,7 @@ class Sandbox:
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
-        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for)
+        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for, bounds=bounds)
         self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
 
     @property

@@ -41,7 +41,7 @@ class Sandbox:
     """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
 
     No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
-    `resolve_for` stands in for the lookups of each user's programs, and `bounds` for their usual ones outside.
+    `resolve_for` stands in for the lookups of each user's programs, `bounds` for those of going out.
     Raises ConfigError where programs would run as root and unprotected.
     """
 

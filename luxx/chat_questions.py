@@ -20,14 +20,42 @@ class HeardOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeardQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a frame tells of it."""
+    """A question as a frame tells of it. `run_id`: the run that asks, which may be a subagent's."""
 
     question_id: str
+    run_id: str = ""
     prompt: str
     options: list[HeardOption] = []
     multiple: bool = False
     required: bool = False
     arguments: str = ""
+    because: str = ""
+
+
+class ListedQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question as a list tells of it."""
+
+    id: str
+    run_id: str
+    subject_id: str
+    prompt: str
+    options: list[HeardOption] = []
+    multiple: bool = False
+    required: bool = False
+    arguments: str = ""
+    because: str = ""
+
+    def heard(self) -> HeardQuestion:
+        return HeardQuestion(
+            question_id=self.id,
+            run_id=self.run_id,
+            prompt=f"[a subagent] {self.prompt}",
+            options=self.options,
+            multiple=self.multiple,
+            required=self.required,
+            arguments=self.arguments,
+            because=self.because,
+        )
 
 
 class LeftOpen(Exception):
@@ -37,6 +65,8 @@ class LeftOpen(Exception):
 def question_lines(question: HeardQuestion) -> list[str]:
     """What is asked, with its options counted from 1."""
     lines = [f"? {question.prompt}"]
+    if question.because:
+        lines.append(f"  ({question.because})")
     if question.arguments:
         lines.append(f"  {question.arguments}")
     for number, option in enumerate(question.options, 1):

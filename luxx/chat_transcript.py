@@ -13,9 +13,11 @@ from msgspec import UNSET, UnsetType
 
 from luxx.chat_questions import HeardOption, HeardQuestion, question_lines
 from luxx.wire.event import ENDING
+from luxx.wire.run import ENDED
 from luxx.wire.step import StepType
 
 SHOWN_RESULT = 200
+SUBAGENTS_SECONDS = 2.0
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What a model or a tool says may not steer the terminal."""
 
@@ -63,11 +65,14 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
     status: str = ""
     question_id: str = ""
+    run_id: str = ""
+    subagent_run_id: str = ""
     prompt: str = ""
     options: list[HeardOption] = []
     multiple: bool = False
     required: bool = False
     arguments: str = ""
+    because: str = ""
 
 
 class Transcript:
@@ -80,6 +85,9 @@ class Transcript:
         self.error = ""
         self.is_over = False
         self.questions: dict[str, HeardQuestion] = {}
+        self.subagents: set[str] = set()
+        """The runs of those that have not ended."""
+        self._asked: set[str] = set()
         self._texts: dict[int, str] = {}
         self._shown: dict[int, str] = {}
         self._told: set[int] = set()
@@ -93,6 +101,8 @@ class Transcript:
         if heard.run is not None:
             self.run_id = heard.run.id
             self._texts.clear()
+        if heard.subagent_run_id:
+            (self.subagents.discard if heard.status in ENDED else self.subagents.add)(heard.subagent_run_id)
         if heard.type in ENDING:
             self.is_over = True
             self.status = heard.status
@@ -116,7 +126,17 @@ class Transcript:
 
     def _question(self, heard: Heard) -> list[Piece]:
         names = HeardQuestion.__struct_fields__
-        question = HeardQuestion(**{name: getattr(heard, name) for name in names})
+        return self.ask(HeardQuestion(**{name: getattr(heard, name) for name in names}))
+
+    def pause(self) -> float | None:
+        """How long there may be silence before it is asked what subagents ask: no frame tells of it."""
+        return SUBAGENTS_SECONDS if self.subagents else None
+
+    def ask(self, question: HeardQuestion) -> list[Piece]:
+        """Takes in a question, unless it was before."""
+        if question.question_id in self._asked:
+            return []
+        self._asked.add(question.question_id)
         self.questions[question.question_id] = question
         return [note(line) for line in question_lines(question)]
 

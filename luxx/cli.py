@@ -24,13 +24,15 @@ from luxx.cli_keeping import add_keeping_commands
 from luxx.config import Config
 from luxx.config_file import load_config
 from luxx.doctor import examine
-from luxx.errors import LuxxError
+from luxx.errors import LuxxError, Unavailable
 from luxx.house import House
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
 from luxx.serving import DRAIN_SECONDS, serve, work
 from luxx.store.engine import open_engine, resolve_url
 from luxx.store.upgrade import bring_up
+from luxx.tools.sandbox.packages import install
+from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
     _command(commands, "migrate", _migrate, "bring the database to this version")
     _command(commands, "doctor", _doctor, "check everything and say how to mend it")
+    _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
     add_keeping_commands(lambda name, run, about: _command(commands, name, run, about), load)
@@ -194,6 +197,17 @@ def _doctor(options: argparse.Namespace) -> int:
     for finding in findings:
         print(finding)
     return 1 if any(finding.is_bad for finding in findings) else 0
+
+
+def _packages(options: argparse.Namespace) -> int:
+    config = load(options)
+    sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
+    asyncio.run(sandbox.open())
+    if sandbox.interpreter is None:
+        raise Unavailable("no Python runs in the sandbox; `luxx doctor` says why")
+    install(config.tools.packages, sandbox.interpreter.program, sandbox.packages)
+    print(f"python_execute has {', '.join(sorted(config.tools.packages)) or 'no packages'}")
+    return 0
 
 
 def _user_add(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Text = Annotated[str, Meta(min_length=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -58,6 +58,20 @@ class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: str = "*"
 
 
+class ToolLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program that `tool` starts may use, for callers of `level`; what is left out stays as it was."""
+
+    tool: Text = "*"
+    level: Annotated[int, Meta(ge=1, le=4)] | None = None
+    seconds: Positive | None = None
+    cpu_seconds: Annotated[float, Meta(ge=1)] | None = None
+    memory_mb: Annotated[int, Meta(ge=16)] | None = None
+    processes: PositiveCount | None = None
+    file_mb: PositiveCount | None = None
+    disk_mb: PositiveCount | None = None
+    output_kb: PositiveCount | None = None
+
+
 class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enable_cache: bool = True
     cache_ttl: Count = 300
@@ -66,8 +80,45 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     modules: list[str] = []
     timeout_seconds: Positive = 60
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
+    python: str = ""
+    packages: list[str] = []
+    prewarmed: Count = 4
+    limits: list[ToolLimits] = []
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
+    web_allow_private: list[str] = []
+    network_allow: list[str] = []
+    when_asked: Literal["wait", "deny"] = "wait"
+
+
+class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program that speaks the Model Context Protocol on its pipes. `env`, as `NAME=value`, may hold secrets
+    and stays out of the repr, as do the words of the command."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$")]
+    command: Annotated[list[Text], Meta(min_length=1, max_length=100)]
+    tenant: Text = "default"
+    env: Annotated[
+        list[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]], Meta(max_length=100)
+    ] = []
+    reads: list[Text] = []
+    workspace: str = ""
+    level: Annotated[int, Meta(ge=1, le=4)] = 3
+    start_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
+    call_seconds: Annotated[float, Meta(gt=0, le=3600)] = 60
+
+    def __repr__(self) -> str:
+        return f"McpServerConfig(name={self.name!r}, tenant={self.tenant!r})"
+
+
+class McpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    servers: list[McpServerConfig] = []
+
+
+class SkillsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Relative `directories` are in the data directory."""
+
+    directories: list[str] = field(default_factory=lambda: ["skills"])
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +139,8 @@ class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued."""
+    """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued; of
+    `delegation_depth`, that nobody delegates."""
 
     requests_per_minute: Count = 600
     logins_per_minute: Count = 10
@@ -102,6 +154,8 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cost_per_run: Amount = 0
     seconds_per_run: Amount = 0
     tool_calls_per_run: Count = 0
+    delegation_depth: Annotated[int, Meta(ge=0, le=3)] = 2
+    subagents_per_run: Count = 50
     question_timeout_seconds: Count = 300
 
 
@@ -167,6 +221,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workspace: WorkspaceConfig = WorkspaceConfig()
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
+    mcp: McpConfig = McpConfig()
+    skills: SkillsConfig = SkillsConfig()
     logging: LoggingConfig = LoggingConfig()
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()

@@ -17,8 +17,9 @@ import msgspec
 import yaml
 from msgspec import UNSET
 
-from luxx.config import Config, ModelConfig
-from luxx.errors import ConfigError
+from luxx.config import Config, McpServerConfig, ModelConfig
+from luxx.errors import ConfigError, InvalidInput
+from luxx.network.allowlist import allowed_host
 
 DEFAULT_FILE = Path("config.yaml")
 PREFIX = "LUXX_"
@@ -32,6 +33,9 @@ OTHER_VARIABLES = frozenset(
     }
 )
 """Variables with our prefix that are not configuration keys."""
+
+MOST_ENVIRONMENT = 32 * 1024
+"""Characters of what one MCP server is given: it has to fit a pipe."""
 
 VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,6 +62,8 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
     _agree_on_database(merged, places)
     _agree_on_prices(merged.get("models", []), places)
+    _require_hosts(merged.get("tools", {}).get("network_allow", []), places)
+    _agree_on_servers(merged.get("mcp", {}).get("servers", []), places)
     sections = _fields(Config)
     return Config(
         **{
@@ -296,6 +302,26 @@ def _agree_on_prices(models: list[ModelConfig], places: Mapping[str, str]) -> No
             raise _failure(
                 places[key], key, "max_output is larger than context_window, which it is a part of"
             )
+
+
+def _require_hosts(entries: list[str], places: Mapping[str, str]) -> None:
+    for index, entry in enumerate(entries):
+        key = f"tools.network_allow[{index}]"
+        try:
+            allowed_host(entry)
+        except InvalidInput as error:
+            raise _failure(places[key], key, error.message) from error
+
+
+def _agree_on_servers(servers: list[McpServerConfig], places: Mapping[str, str]) -> None:
+    """The tools of two servers of a tenant are told apart by the servers' names."""
+    for index, server in enumerate(servers):
+        key = f"mcp.servers[{index}]"
+        if any((one.name, one.tenant) == (server.name, server.tenant) for one in servers[:index]):
+            raise _failure(places[f"{key}.name"], f"{key}.name", "another server of the tenant has this name")
+        if sum(len(one) for one in server.env) > MOST_ENVIRONMENT:
+            problem = f"takes more than {MOST_ENVIRONMENT // 1024} KiB in all"
+            raise _failure(places[f"{key}.env"], f"{key}.env", problem)
 
 
 def _failure(place: str, key: str, problem: str) -> ConfigError:

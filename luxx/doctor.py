@@ -1,6 +1,7 @@
 """`luxx doctor`: looks at every part that a server needs and says how to mend what is bad.
 
 Only looks: it makes no file, changes no row and holds no lock for longer than a glance. No secret is told.
+What MCP servers do in their own directories while they are tried is theirs.
 """
 
 import asyncio
@@ -22,6 +23,9 @@ from luxx.accounts.models import User
 from luxx.bus.choosing import choose_wire
 from luxx.checkup import Finding, examine_work
 from luxx.config import Config
+from luxx.doctor_mcp import examine_mcp
+from luxx.doctor_sandbox import examine_sandbox
+from luxx.doctor_skills import examine_skills
 from luxx.errors import LuxxError
 from luxx.observe import redact
 from luxx.providers.addresses import AddressGuard
@@ -56,7 +60,8 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
             mend="set workspace.root to a directory the server may write",
         ),
         _disk(data_dir),
-        Finding(part="sandbox", text="none in force and none needed: no tool here starts a program yet"),
+        *await examine_sandbox(config),
+        *examine_skills(config),
     ]
     findings += await _database_and_what_is_in_it(config, data_dir, environ)
     return findings
@@ -174,6 +179,7 @@ async def _database_and_what_is_in_it(
                     store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
                 ),
                 *await _providers(store, config, data_dir, environ),
+                *await examine_mcp(config, store),
             ]
         finally:
             store.close()

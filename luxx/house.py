@@ -6,14 +6,12 @@ The only wiring; no decision is made here. `open` and `close` are its life; its 
 import asyncio
 import gc
 import os
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
 from luxx.accounts.administering import Administration
@@ -32,8 +30,7 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
 from luxx.api.sse import Streams
-from luxx.audit.keeping import prune
-from luxx.audit.refusals import WINDOW_SECONDS, Refusals
+from luxx.audit.refusals import Refusals
 from luxx.bus.choosing import choose_bus
 from luxx.clock import new_id
 from luxx.config import Config
@@ -64,31 +61,19 @@ from luxx.runs.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.questions import QuestionService
 from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
-from luxx.runs.retention import forget_logs
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.runs.watch import BEAT_SECONDS
-from luxx.store.clock import time_to_delete_by
+from luxx.skills.shelf import tell_of
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.store.lock import DataDirLock
 from luxx.store.upgrade import bring_up
-from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import ToolRegistry
-from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import CallRecord, CallStatus
-from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.transfer.service import TransferService
+from luxx.upkeep import keep_audit, keep_logs, sweep_transfers
 from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
-
-NO_SANDBOX = "none"
-"""No tool here starts a program yet, so there is nothing to jail."""
-
-PRUNE_SECONDS = 3600.0
-"""How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
-
-SWEEP_SECONDS = 3600.0
-"""How often what killed servers left of imports is deleted, where servers share a database."""
+from luxx.wire.question import WhenAsked
+from luxx.workshop import Workshop
 
 GC_THRESHOLDS = (10_000, 20, 50)
 """Objects made before the collector looks: the language's own 700 would be met every few tokens."""
@@ -121,9 +106,7 @@ class House:
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
-        self.registry = ToolRegistry(builtin_tools())
-        load_modules(self.registry, config.tools.modules, installed_entry_points())
-        self.executor = ToolExecutor(self.registry, config.tools, on_call=self._count_call)
+        self._make_tools()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
         self.attachments = AttachmentReader(self.files, PdfReader())
@@ -142,6 +125,14 @@ class House:
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
+
+    def _make_tools(self) -> None:
+        workshop = Workshop(
+            self.config, self.data_dir, self.store, self.workspaces, self.metrics, self.refusals
+        )
+        self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
+        self.executor, self.mcp = workshop.executor, workshop.mcp
+        self.compositions, self.rules = workshop.compositions, workshop.rules
 
     def _make_people(self, secret: str) -> None:
         """What the command line needs too, in a house that is not opened."""
@@ -174,9 +165,10 @@ class House:
     async def open(self) -> None:
         """Migrates, makes the first user, finds providers, takes up what was running."""
         config = self.config
+        tell_of(self.shelf)
         if self.store.is_sqlite:
             self.lock.take()
-        await asyncio.to_thread(bring_up, self.engine)
+        await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
         await self.bus.open()
         await self.relay.open()
         await self.transfer.open()
@@ -193,14 +185,15 @@ class House:
         self._background = [
             asyncio.create_task(self._keep_lines_open()),
             asyncio.create_task(watch_event_loop(self.metrics)),
-            asyncio.create_task(self._keep_audit()),
+            asyncio.create_task(keep_audit(self.store, self.refusals, days=self.config.runs.retention_days)),
             asyncio.create_task(self.notices.keep_telling()),
             asyncio.create_task(self.sockets.keep_checking()),
             asyncio.create_task(self.streams.keep_checking()),
-            asyncio.create_task(self._keep_logs()),
+            asyncio.create_task(keep_logs(self.store, days=self.config.runs.retention_days)),
         ]
         if not self.store.is_sqlite:
-            self._background.append(asyncio.create_task(self._sweep_transfers()))
+            self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
+        self.mcp.open()
         gc.collect()
         gc.freeze()
         # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
@@ -232,6 +225,8 @@ class House:
         await self.refusals.flush()
         await self.drain()
         await self.durable.close()
+        await self.mcp.close()
+        await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
         await self.relay.close()
@@ -262,18 +257,23 @@ class House:
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
     def _wire_runs(self) -> None:
-        config = self.config
+        config, own_tools_in = self.config, self.compositions.own_tools_in
+        crew = CrewFinder(
+            self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf
+        )
         self.loop = ChatLoop(
             store=self.store,
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=CrewFinder(self.providers, self.registry, self.workspaces),
+            crew=crew,
+            engine=lambda: self.durable,
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
             decision_seconds=config.limits.question_timeout_seconds,
             told=self.notices.told,
+            asked=self._answer_covered_questions,
         )
         self.durable = Durable(
             self.store,
@@ -285,7 +285,6 @@ class House:
             is_alone=self.store.is_sqlite,
             at_beat=self._answer_due_questions,
         )
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.registry, self.notices.told)
         self.runs = RunService(
             self.store,
             self.hub,
@@ -295,11 +294,13 @@ class House:
             config.limits,
             self.attachments,
             self.notices.told,
+            own_tools_in,
+            WhenAsked(config.tools.when_asked),
         )
-        self.processes = ProcessService(self.store)
-        self._wire_conversations()
 
     def _wire_conversations(self) -> None:
+        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
+        self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)
         self.projects = ProjectService(self.store)
@@ -328,52 +329,17 @@ class House:
     async def _answer_due_questions(self) -> None:
         await self.questions.answer_due()
 
+    async def _answer_covered_questions(self, user_id: int) -> None:
+        await self.questions.answer_covered(user_id)
+
     async def workspace_of(self, caller: Caller) -> Path:
         """The caller's directory, made where the config says so."""
         return await asyncio.to_thread(self.workspaces.prepare_if_wanted, caller.user_id)
-
-    def _count_call(self, call: CallRecord) -> None:
-        # A model may ask for a tool of any name; only known ones become labels.
-        name = call.name if self.registry.get(call.name) is not None else "unknown"
-        success = call.status in (CallStatus.DONE, CallStatus.CACHED)
-        self.metrics.tool_called(name, call.duration_ms / 1000, success=success)
 
     async def _keep_lines_open(self) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self.hub.wake_all()
-
-    async def _keep_audit(self) -> None:
-        next_prune = 0.0
-        while True:
-            try:
-                if time.monotonic() >= next_prune:
-                    next_prune = time.monotonic() + PRUNE_SECONDS
-                    if (now := await self.store.read(time_to_delete_by)) is not None:
-                        await prune(self.store, now, days=self.config.runs.retention_days)
-                await self.refusals.flush_if_due()
-            except SQLAlchemyError as error:
-                logger.warning("audit_not_pruned", error=str(error))
-            await asyncio.sleep(WINDOW_SECONDS / 2)
-
-    async def _keep_logs(self) -> None:
-        while True:
-            try:
-                if (now := await self.store.read(time_to_delete_by)) is not None:
-                    forgotten = await forget_logs(self.store, now, days=self.config.runs.retention_days)
-                    if forgotten:
-                        logger.info("logs_deleted", runs=forgotten)
-            except SQLAlchemyError as error:
-                logger.warning("logs_not_deleted", error=str(error))
-            await asyncio.sleep(PRUNE_SECONDS)
-
-    async def _sweep_transfers(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await self.transfer.sweep()
-            except SQLAlchemyError as error:
-                logger.warning("transfers_not_swept", error=str(error))
 
     def service_state(self) -> ServiceState:
         """What the public routes tell."""
@@ -390,7 +356,9 @@ class House:
             bus=self.bus,
             version=__version__,
             database="sqlite" if self.store.is_sqlite else "postgresql",
-            sandbox=NO_SANDBOX,
+            sandbox=self.sandbox.in_force,
+            sandbox_backends=self.sandbox.reports,
+            mcp_servers=lambda: [one.state for one in self.mcp.statuses],
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},

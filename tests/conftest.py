@@ -20,3 +20,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             "\nLUXX_FORBID_SKIPS is set and tests were skipped: this session failed", red=True
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Lines that tests put into the property `matrix`, such as what held in which sandbox."""
+    lines = [
+        str(value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", [])
+        if name == "matrix" and getattr(report, "when", "") == "call"
+    ]
+    if lines:
+        terminalreporter.section("matrix")
+        for line in sorted(lines):
+            terminalreporter.write_line(line)

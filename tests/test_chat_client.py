@@ -137,8 +137,13 @@ ASK = Call(
         "options": [{"label": "red"}, {"label": "blue", "description": "like the sea"}],
     },
 )
+DELEGATE = Call(name="delegate", arguments={"task": "ask for it", "system_prompt": "the hand"})
 SCRIPT = Script(
     rules=[
+        Rule(when=When(system="the hand", has_tool_result=False), reply=[ASK]),
+        Rule(when=When(system="the hand"), reply=[Text(text="Blue.")]),
+        Rule(when=When(user="^delegate", has_tool_result=False), reply=[DELEGATE]),
+        Rule(when=When(user="^delegate"), reply=[Text(text="It wants blue.")]),
         Rule(when=When(user="ask me", has_tool_result=False), reply=[ASK]),
         Rule(when=When(user="ask me", has_tool_result=True), reply=[Text(text="As you like.")]),
         Rule(when=When(user="^count"), reply=[Thinking(text="Counting."), Text(text=LONG)], delay=0.02),
@@ -262,6 +267,15 @@ def test_a_question_is_shown_and_answered_by_number_and_the_answer_goes_on(serve
     assert terminal.end() == 0
 
 
+def test_a_question_of_a_subagent_is_shown_and_answered_as_well(server: LiveServer) -> None:
+    terminal = Terminal(["luxx", "chat", "--url", server.url, "delegate this"])
+    terminal.expect("? [a subagent] Which colour?")
+    terminal.expect("answer> ")
+    terminal.say("2\n")
+    terminal.expect("It wants blue.")
+    assert terminal.end() == 0
+
+
 def test_ctrl_c_at_a_question_stops_the_run(server: LiveServer) -> None:
     terminal = Terminal(["luxx", "chat", "--url", server.url, "ask me"])
     terminal.expect("answer> ")
@@ -381,22 +395,40 @@ def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
     streams: list[str] = []
     host, _, port = url.removeprefix("http://").partition(":")
 
+    carrying: set[asyncio.Task[None]] = set()
+
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         up_reader, up_writer = await asyncio.open_connection(host, int(port))
-        length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-        body = await reader.readexactly(int(length[1])) if length else b""
-        up_writer.write(re.sub(rb"(?i)connection: [^\r]*", b"connection: close", head) + body)
-        left = sys.maxsize
-        if re.match(rb"POST /messages/stream|GET /runs/[^/ ]+/events", head):
-            streams.append(head.split(b"\r\n")[0].decode())
-            left = cut * len(streams) if len(streams) < 6 else left
-        while left > 0 and (piece := await up_reader.read(min(left, 65536))):
-            left -= len(piece)
-            writer.write(piece)
-            await writer.drain()
-        up_writer.close()
+        try:
+            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+            body = await reader.readexactly(int(length[1])) if length else b""
+            up_writer.write(re.sub(rb"(?i)connection: [^\r]*", b"connection: close", head) + body)
+            left = sys.maxsize
+            if re.match(rb"POST /messages/stream|GET /runs/[^/ ]+/events", head):
+                streams.append(head.split(b"\r\n")[0].decode())
+                left = cut * len(streams) if len(streams) < 6 else left
+            while left > 0 and (piece := await up_reader.read(min(left, 65536))):
+                left -= len(piece)
+                writer.write(piece)
+                await writer.drain()
+        finally:
+            up_writer.close()
+
+    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        carrying.add(task := asyncio.create_task(carry(reader, writer)))
+        # Whoever asked may have gone, or the line ends.
+        await asyncio.gather(task, return_exceptions=True)
+        carrying.discard(task)
         writer.close()
+
+    async def end() -> None:
+        line.close()
+        for task in carrying:
+            task.cancel()
+        await asyncio.gather(*carrying, return_exceptions=True)
+        # What was closed is closed at the loop's next turns.
+        await asyncio.sleep(0.05)
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -405,11 +437,11 @@ def breaking_line(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
     def in_loop(work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_SECONDS)
 
-    line = in_loop(asyncio.start_server(carry, "127.0.0.1", 0))
+    line = in_loop(asyncio.start_server(taken, "127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{line.sockets[0].getsockname()[1]}", streams
     finally:
-        loop.call_soon_threadsafe(line.close)
+        in_loop(end())
         loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE_SECONDS)
         loop.close()
@@ -469,8 +501,8 @@ def test_an_expired_token_is_refreshed_and_the_request_asked_again() -> None:
                 return 401, {"success": False, "error": "expired", "code": 401, "detail": detail}
             case "POST /conversations":
                 return 201, {"success": True, "data": {"id": "c"}}
-            case "GET /runs":
-                return 200, {"success": True, "data": {"items": []}}
+            case "GET /conversations/c/execution-status":
+                return 200, {"success": True, "data": {"run": None}}
             case _:
                 return 200, 'data: {"type":"run","run":{"id":"r"}}\n\nid: 1\ndata: {"type":"done"}\n\n'
 
@@ -487,8 +519,8 @@ def test_a_message_that_was_not_taken_is_never_sent_twice() -> None:
                 return 200, tokens("t")
             case "POST /conversations":
                 return 201, {"success": True, "data": {"id": "c"}}
-            case "GET /runs":
-                return 200, {"success": True, "data": {"items": [{"id": "an older run"}]}}
+            case "GET /conversations/c/execution-status":
+                return 200, {"success": True, "data": {"run": {"id": "an older run"}}}
             case _:
                 return 200, ""
 

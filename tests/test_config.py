@@ -116,6 +116,8 @@ def test_contract_defaults_hold() -> None:
         "cost_per_run": 0,
         "seconds_per_run": 0,
         "tool_calls_per_run": 0,
+        "delegation_depth": 2,
+        "subagents_per_run": 50,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")
@@ -198,6 +200,7 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path) -> None:
     }
     environ["LUXX_TOOLS__RULES"] = '[{tool: shell_execute, action: ask, pattern: "git *"}]'
     environ["LUXX_SERVER__ALLOWED_HOSTS"] = "[a.example.org, 'localhost:8000']"
+    environ["LUXX_SKILLS__DIRECTORIES"] = "[skills]"
     environ["LUXX_LOGGING__LEVEL"] = document["logging"]["level"] = "DEBUG"
     config = msgspec.to_builtins(load_config(write(tmp_path, ""), environ, {}))
     assert config == {**document, "models": models, "data_dir": "./data"}

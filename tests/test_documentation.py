@@ -18,13 +18,19 @@ import pytest
 from live_server import ROOT, live_server, scripted_models
 
 from luxx.cli import main
-from luxx.config import Config, ModelConfig
+from luxx.config import Config, ModelConfig, ToolsConfig
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
-from luxx.tools.builtin import builtin_tools
+from luxx.skills.shelf import Shelf
+from luxx.skills.tools import skill_tools
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import load_modules
+from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.event import Event, RunState
 
 PAGES = [
@@ -140,13 +146,19 @@ def test_the_program_with_the_scripted_provider_runs() -> None:
 
 
 def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (module,) = blocks(ROOT / "docs/tools.md", "python")
-    (tmp_path / "my_documented_tools.py").write_text(module, "utf-8")
+    (tmp_path / "my_documented_tools.py").write_text("\n".join(blocks(ROOT / "docs/tools.md", "python")))
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry = ToolRegistry()
-    assert load_modules(registry, ["my_documented_tools"]) == ["count_words", "leave_note"]
+    engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
+    Base.metadata.create_all(engine)
+    store, registry = Store(engine), ToolRegistry()
+    known = ["count_words", "leave_note", "latest_conversations"]
+    assert load_modules(registry, ["my_documented_tools"], store=store) == known
     context = ToolContext(
-        user_id=1, username="carol", user_permission_level=CommandPermission.WRITE, workspace=tmp_path
+        user_id=1,
+        username="carol",
+        user_permission_level=CommandPermission.WRITE,
+        workspace=tmp_path,
+        tenant_id=1,
     )
 
     async def run(name: str, arguments: str) -> object:
@@ -160,6 +172,8 @@ def test_the_tools_of_the_documentation_work(tmp_path: Path, monkeypatch: pytest
     assert asyncio.run(run("count_words", '{"text": "a bee sees", "minimum": 2}')) == {"words": 2}
     assert asyncio.run(run("leave_note", '{"note": "milk"}')) == "written for carol"
     assert (tmp_path / "note.txt").read_text("utf-8") == "milk"
+    assert asyncio.run(run("latest_conversations", "{}")) == []
+    store.close()
 
 
 # --- links ------------------------------------------------------------------------------------------
@@ -213,7 +227,16 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
-    assert {(tool.name, str(int(tool.required_permission))) for tool in builtin_tools()} == set(rows)
+    sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
+    tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(Shelf())]
+    assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
+
+
+def test_every_limit_of_the_sandbox_is_documented_with_its_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", text_of("docs/sandbox.md"), re.MULTILINE)
+    levels = [limits_for("any", level, []) for level in (CommandPermission.EXECUTE, CommandPermission.ADMIN)]
+    real = [(name, *(f"{getattr(one, name):g}" for one in levels)) for name in Limits.__struct_fields__]
+    assert rows == real
 
 
 def test_every_type_of_provider_is_documented() -> None:

@@ -20,14 +20,21 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             {
                 "app",
                 "house",
+                "workshop",
+                "upkeep",
                 "cli",
                 "cli_keeping",
                 "serving",
                 "checkup",
                 "chat_client",
                 "chat_questions",
+                "chat_server",
                 "chat_transcript",
                 "doctor",
+                "doctor_mcp",
+                "doctor_sandbox",
+                "doctor_skills",
+                "entry",
             }
         ),
     ),
@@ -57,7 +64,24 @@ BANDS: list[tuple[str, frozenset[str]]] = [
             }
         ),
     ),
-    ("GROUND", frozenset({"store", "bus", "config", "config_file", "errors", "observe", "vault", "clock"})),
+    (
+        "GROUND",
+        frozenset(
+            {
+                "store",
+                "bus",
+                "network",
+                "documents",
+                "config",
+                "config_file",
+                "errors",
+                "observe",
+                "vault",
+                "clock",
+                "removal",
+            }
+        ),
+    ),
     ("WORDS", frozenset({"wire"})),
 ]
 """From top to bottom; an import goes down or stays in its band."""
@@ -75,7 +99,14 @@ ONLY_IN = {
         "luxx.providers.discovery",
         "luxx.providers.local",
         "luxx.chat_client",
+        "luxx.chat_server",
+        "luxx.network.fetch",
     },
+    "h11": {"luxx.network.proxy", "luxx.network.proxy_speech"},
+    "httpcore": {"luxx.network.transport", "luxx.network.wire"},
+    "lxml": {"luxx.documents.tree"},
+    "pypdf": {"luxx.documents.pdf_text"},
+    "charset_normalizer": {"luxx.documents.charset"},
     "httpx_aiohttp": {"luxx.providers.body"},
     "openai": set[str](),
     "anthropic": set[str](),

@@ -550,6 +550,8 @@ def test_health_names_the_backends_in_force() -> None:
             "status": "ok",
             "version": "1.2.3",
             "sandbox": "bubblewrap",
+            "sandbox_backends": [],
+            "mcp_servers": {"running": 0, "starting": 0, "not_started": 0, "failed": 0},
             "database": "sqlite",
             "bus": "none",
         }

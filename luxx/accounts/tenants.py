@@ -160,6 +160,11 @@ def check_may_connect(session: Session, caller: Caller) -> None:
         )
 
 
+def ids_by_name(session: Session) -> dict[str, int]:
+    """All tenants."""
+    return {row.name: row.id for row in session.execute(select(Tenant.name, Tenant.id))}
+
+
 def tenant_id_of(session: Session, name: str) -> int:
     """The tenant of this name. Raises NotFound."""
     found = session.scalar(select(Tenant.id).where(Tenant.name == name))

@@ -1,13 +1,13 @@
 """Where each user's files live: one directory per user below `workspace.root`. Nothing here reads them."""
 
 import hashlib
-import shutil
 import stat
 from pathlib import Path
 
 import structlog
 
 from luxx.errors import Unavailable
+from luxx.removal import remove_tree
 
 logger = structlog.get_logger()
 
@@ -58,7 +58,5 @@ class Workspaces:
             path.rename(aside)
         except FileNotFoundError:
             return
-        try:
-            shutil.rmtree(aside)
-        except OSError as error:
-            logger.warning("workspace_not_deleted", path=str(aside), error=str(error))
+        if not remove_tree(str(aside)):
+            logger.warning("workspace_not_deleted", path=str(aside))

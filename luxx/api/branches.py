@@ -118,6 +118,7 @@ async def _asking_again(message_id: str, body: AskingBody) -> AskingAgain:
     return AskingAgain(
         message_id=message_id,
         response_schema=await response_schema(body.response_format),
+        when_asked=body.when_asked,
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,

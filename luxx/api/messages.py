@@ -19,6 +19,7 @@ from luxx.errors import InvalidInput
 from luxx.files.attachments import GivenAttachment
 from luxx.runs.service import RunService, Sending
 from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.wire.question import WhenAsked
 
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
@@ -40,7 +41,8 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
-    handle. `response_format`: the JSON schema that the text of the answer must fit.
+    handle. `response_format`: the JSON schema that the text of the answer must fit. `when_asked`: `wait` for
+    a person where the run has to ask, or `deny` what it asks for because nobody will be there.
     """
 
     tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
@@ -48,6 +50,7 @@ class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     response_format: ResponseFormat | None = None
+    when_asked: WhenAsked | None = None
 
 
 class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +153,7 @@ async def _sending(body: MessageBody) -> Sending:
         attachments=[attachment(file) for file in body.attachments],
         parent_id=body.parent_id,
         response_schema=await response_schema(body.response_format),
+        when_asked=body.when_asked,
         tools=body.tools,
         thinking_enabled=body.thinking_enabled,
         model=body.model,

@@ -18,7 +18,7 @@ from luxx.api.described import with_described
 from luxx.api.envelope import Failure, Success
 from luxx.api.guards import PUBLIC
 from luxx.api.schema_files import DOWNLOADS, UPLOADS
-from luxx.api.schema_types import Json, Types, is_shape, parameter_type
+from luxx.api.schema_types import Json, Types, is_list, is_shape, parameter_type
 from luxx.api.websocket import message_table
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
@@ -39,7 +39,9 @@ TAGS = {
     "search": "Full text over your own conversations.",
     "questions": "What runs ask you, and your answers.",
     "runs": "Look at runs, follow one, cancel one.",
+    "permissions": "Which calls of tools are allowed, asked about or denied.",
     "providers": "Connect models.",
+    "skills": "Instructions that models load when they need them.",
     "tools": "Which tools there are, and running one by hand.",
     "usage": "Tokens and money.",
     "replay": "What happened in a conversation, and what its tools did.",
@@ -160,7 +162,8 @@ def _wanted(operations: list[Operation]) -> list[Any]:
     wanted += [document for document, _ in DOWNLOADS.values()]
     for operation in operations:
         wanted += [parameter_type(field) for field, _ in operation.parameters]
-        wanted += [one for one in (operation.body, operation.answer) if is_shape(one)]
+        wanted += [operation.answer] if is_shape(operation.answer) else []
+        wanted += [operation.body] if is_shape(operation.body) or is_list(operation.body) else []
     return wanted
 
 

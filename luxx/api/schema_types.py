@@ -89,6 +89,11 @@ def is_shape(kind: Any) -> bool:
     return isinstance(named, type) and issubclass(named, msgspec.Struct)
 
 
+def is_list(kind: Any) -> bool:
+    """Whether a type is a list, with bounds or without."""
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is list
+
+
 def parameter_type(field: FieldDefinition) -> Any:
     """The parameter's type with its bounds; null has no spelling in a path or a query."""
     options = [one for one in get_args(field.annotation) if one is not type(None)]

@@ -21,7 +21,9 @@ from luxx.api.envelope import Success, success
 from luxx.api.guards import PUBLIC
 from luxx.bus.core import Bus
 from luxx.errors import NotAllowed, Unavailable
+from luxx.mcp.server import ServerState
 from luxx.observe import Metrics
+from luxx.tools.sandbox.choosing import BackendReport, Standing
 
 CHECK_SECONDS = 2.0
 PROMETHEUS = "text/plain; version=0.0.4"
@@ -47,6 +49,8 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     is_metrics_public: bool
     checks: dict[str, Callable[[], Awaitable[object]]]
+    sandbox_backends: list[BackendReport] = []
+    mcp_servers: Callable[[], list[ServerState]] = list
 
 
 class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +63,36 @@ class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
     ui: str = "/ui/"
 
 
+class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to hold programs in; `reason` says why it is not in force."""
+
+    name: str
+    standing: Standing
+    reason: str
+
+
+class McpCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the configured MCP servers stand how; which they are is for `luxx doctor`."""
+
+    not_started: int
+    starting: int
+    running: int
+    failed: int
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The process lives. `sandbox` and `database` are the backends in force.
 
     `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
     servers are shown more slowly. `none`: there can be no other server.
+    `sandbox_backends`: how each stands on this host.
     """
 
     status: Literal["ok"] = "ok"
     version: str
     sandbox: str
+    sandbox_backends: list[SandboxBackend]
+    mcp_servers: McpCounts
     database: str
     bus: Literal["none", "up", "away"]
 
@@ -118,6 +142,11 @@ class ProbeController(Controller):
             Health(
                 version=state.version,
                 sandbox=state.sandbox,
+                sandbox_backends=[
+                    SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
+                    for one in state.sandbox_backends
+                ],
+                mcp_servers=_counted(state.mcp_servers()),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )
@@ -146,6 +175,10 @@ class ProbeController(Controller):
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
         return Response(service_state.metrics.render(), media_type=PROMETHEUS)
+
+
+def _counted(servers: list[ServerState]) -> McpCounts:
+    return McpCounts(**{state.value: servers.count(state) for state in ServerState})
 
 
 async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:

@@ -1,6 +1,6 @@
 """/tools: which tools the caller has, running one by hand, forgetting cached answers.
 
-The caller is the approver of what it runs here: levels hold, nothing is asked.
+The caller is the approver of what it runs here: levels and denials hold, nothing is asked.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,13 +17,27 @@ from luxx.api.envelope import Page, Success, success
 from luxx.api.parameters import GivenCaller, PageNumber, PageSize, TextId
 from luxx.clock import new_id
 from luxx.errors import InvalidInput, NotAllowed, NotFound
-from luxx.tools.core import CommandPermission, Risk, ToolCall, ToolContext, ToolDefinition
+from luxx.tools.core import (
+    Chaining,
+    CommandPermission,
+    OwnTools,
+    Risk,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    own_available_to,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
+from luxx.wire.rule import PlacedRule
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
+RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
+OwnToolsOf = Callable[[Caller], Awaitable[OwnTools]]
 GivenExecutor = NamedDependency[ToolExecutor]
 GivenWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
+GivenRulesOf = NamedDependency[SkipValidation[RulesOf]]
+GivenOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,14 +76,20 @@ class ToolController(Controller):
         self,
         caller: GivenCaller,
         tool_executor: GivenExecutor,
+        own_tools_of: GivenOwnToolsOf,
         category: Annotated[str | None, QueryParameter(max_length=64)] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ToolView]]:
-        """In the order they were registered."""
+        """In the order they were registered; after them the caller's compositions."""
+        level = caller.permission_level
+        own = await own_tools_of(caller)
         tools = [
             tool
-            for tool in tool_executor.registry.available_to(caller.permission_level)
+            for tool in (
+                *tool_executor.registry.available_to(level, tenant_id=caller.tenant_id),
+                *own_available_to(own, level),
+            )
             if category is None or tool.category == category
         ]
         first = (page - 1) * page_size
@@ -78,13 +98,18 @@ class ToolController(Controller):
 
     @get("/{name:str}", summary="One tool")
     async def get_tool(
-        self, caller: GivenCaller, tool_executor: GivenExecutor, name: TextId
+        self,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        own_tools_of: GivenOwnToolsOf,
+        name: TextId,
     ) -> Success[ToolView]:
         """404 for a tool above the caller's level too."""
-        tool = tool_executor.registry.get(name)
-        if tool is None or tool.required_permission > caller.permission_level:
+        known = tool_executor.registry.lookup_for(name, caller.tenant_id)
+        found = known or (await own_tools_of(caller)).lookup(name)
+        if found is None or found[0].required_permission > caller.permission_level:
             raise _not_found(name)
-        return success(_view(tool))
+        return success(_view(found[0]))
 
     @post("/{name:str}/execute", status_code=200, summary="Run a tool")
     async def execute_tool(
@@ -92,6 +117,8 @@ class ToolController(Controller):
         caller: GivenCaller,
         tool_executor: GivenExecutor,
         workspace_of: GivenWorkspaceOf,
+        rules_of: GivenRulesOf,
+        own_tools_of: GivenOwnToolsOf,
         name: TextId,
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
@@ -102,6 +129,10 @@ class ToolController(Controller):
             username=caller.username,
             user_permission_level=caller.permission_level,
             workspace=await workspace_of(caller),
+            tenant_id=caller.tenant_id,
+            rules=await rules_of(caller),
+            own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller),
+            chaining=Chaining(call_id=call.call_id),
         )
         done = await tool_executor.execute(call, context)
         _require_run(done)
@@ -120,7 +151,7 @@ def _require_run(done: Executed) -> None:
     match done.status:
         case CallStatus.UNKNOWN:
             raise _not_found(done.name)
-        case CallStatus.DENIED:
+        case CallStatus.DENIED | CallStatus.REJECTED:
             raise NotAllowed(words)
         case CallStatus.INVALID:
             raise InvalidInput(words, kind="arguments_invalid", detail={"fields": done.problems})

@@ -19,8 +19,14 @@ MOST_NAMES = 50
 """Most names in a list of an entry's detail."""
 
 
+MAX_TARGET_ID = 64
+
+
 class Action(StrEnum):
-    """`request`: any other request, and only if it was refused."""
+    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise.
+
+    `egress`: a host that a program of a tool reached, or was not let to.
+    """
 
     SIGN_IN = "sign_in"
     SIGN_OUT = "sign_out"
@@ -38,6 +44,9 @@ class Action(StrEnum):
     PROVIDER_CHANGE = "provider_change"
     PROVIDER_DELETE = "provider_delete"
     ALLOWED_HOSTS_CHANGE = "allowed_hosts_change"
+    RULES_CHANGE = "rules_change"
+    TOOL_CALL = "tool_call"
+    EGRESS = "egress"
     REQUEST = "request"
 
 
@@ -59,7 +68,9 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is worth knowing besides; what does not apply is left out.
 
-    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands.
+    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands, or
+    how often it was done. `call_id` and `run_id` tell which call did it. `hosts` are told in full where the
+    target's id has no room for one, or stands for several.
     """
 
     name: str | UnsetType = UNSET
@@ -74,6 +85,9 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str | UnsetType = UNSET
     route: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
+    call_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    hosts: list[str] | UnsetType = UNSET
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +119,7 @@ def record(session: Session, entry: Entry, now: datetime | None = None) -> None:
             "username": _cut(actor.username, 64),
             "action": entry.action.value,
             "target_type": _cut(entry.target_type, 40),
-            "target_id": _cut(entry.target_id, 64),
+            "target_id": _cut(entry.target_id, MAX_TARGET_ID),
             "outcome": entry.outcome.value,
             "detail": _encode(entry.detail).decode(),
             "address": _cut(actor.address, 64),

@@ -91,7 +91,7 @@ class Refusals:
                 first,
                 target_type=None,
                 target_id=None,
-                detail=msgspec.structs.replace(first.detail, count=count),
+                detail=msgspec.structs.replace(first.detail, count=count, hosts=msgspec.UNSET),
             )
             for first, count in self._over.values()
         ]

@@ -137,9 +137,9 @@ def _call(step: Step) -> ToolCall:
 
 def _result(step: Step) -> ToolPrompt:
     success = step.success is not UNSET and bool(step.success)
-    return ToolPrompt(
-        call_id=_known(step.id_ref), name=_known(step.name), content=step.content, success=success
-    )
+    note = _known(step.note)
+    content = f"{step.content}\n\n{note}" if note else step.content
+    return ToolPrompt(call_id=_known(step.id_ref), name=_known(step.name), content=content, success=success)
 
 
 def _known(value: Any) -> str:

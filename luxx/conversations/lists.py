@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 
 from luxx.accounts.caller import Caller
+from luxx.conversations.citations import Citation, citations_in
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.stored import user_content
 from luxx.conversations.views import ConversationView, MessageView
@@ -238,6 +239,7 @@ def _message(row: AnyRow) -> MessageView:
     fields: dict[str, Any] = dict(zip(_message_columns, row, strict=False))
     stored = fields["content"]
     attachments: list[Attachment] = []
+    citations: list[Citation] = []
     steps: Any = []
     if row.role == "user":
         content = user_content(stored)
@@ -245,9 +247,10 @@ def _message(row: AnyRow) -> MessageView:
     else:
         steps = _steps.decode(stored).steps
         text = _text(stored)
+        citations = citations_in(stored)
     fields["content"] = text
     fields["usage"] = None if row.usage is None else msgspec.Raw(row.usage)
-    return MessageView(**fields, steps=steps, text=text, attachments=attachments, citations=[])
+    return MessageView(**fields, steps=steps, text=text, attachments=attachments, citations=citations)
 
 
 def _text(stored: str) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.conversations.citations import Citation, citations_in
 from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.stored import assistant_steps, user_content
 from luxx.wire.message import Attachment
@@ -36,16 +37,6 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None
     created_at: datetime
     updated_at: datetime
-
-
-class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that a message was built on; `index` counts from 1."""
-
-    index: int
-    url: str
-    title: str
-    domain: str
-    snippet: str
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +106,14 @@ def message_view(row: MessageRow) -> MessageView:
     """A message's row as a value, its text computed from its steps."""
     steps: list[Step] = []
     attachments: list[Attachment] = []
+    citations: list[Citation] = []
     if row.role == "user":
         content = user_content(row.content)
         text, attachments = content.text, content.attachments
     else:
         steps = assistant_steps(row.content)
         text = steps_text(steps)
+        citations = citations_in(row.content)
     return MessageView(
         id=row.id,
         conversation_id=row.conversation_id,
@@ -131,7 +124,7 @@ def message_view(row: MessageRow) -> MessageView:
         text=text,
         content=text,
         attachments=attachments,
-        citations=[],
+        citations=citations,
         token_count=row.token_count,
         usage=_usage.decode(row.usage) if row.usage else None,
         status=row.status,

@@ -107,7 +107,7 @@ class AttachmentReader:
                 data = await _whole(file, MAX_IMAGE_BYTES)
                 return file.name, _checked(file.name, PromptImage(media_type=kind, data=data))
             if b"%PDF-" in head:
-                text = await self._pdfs.text_of(file, characters=MAX_TEXT)
+                text = await self._pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
             else:
                 text = _decoded(file.name, await _whole(file, MAX_TEXT))
         finally:

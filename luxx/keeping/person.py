@@ -9,6 +9,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+from luxx.wire.composition import Composition
+
 FORMAT = "luxx.user"
 VERSION = 1
 PERSON = "person.json"
@@ -46,6 +49,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     settings: ToldSettings = ToldSettings()
     projects: list[ToldProject] = []
+    compositions: Annotated[list[Composition], Meta(max_length=MOST_COMPOSITIONS)] = []
 
 
 class ToldUsage(msgspec.Struct, frozen=True, kw_only=True):

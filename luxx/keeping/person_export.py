@@ -32,6 +32,7 @@ from luxx.keeping.person import (
     ToldUsage,
 )
 from luxx.store.upgrade import current_step, newest_step
+from luxx.tools.compositions.rows import composition_of, read_own
 from luxx.transfer.export import write_json
 from luxx.usage.models import UsageRow
 from luxx.wire.tool import CommandPermission
@@ -121,6 +122,7 @@ def _person(session: Session, user: User) -> Person:
             )
             for each in projects
         ],
+        compositions=[composition_of(each) for each in read_own(session.connection(), user.id)],
     )
 
 

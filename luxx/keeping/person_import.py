@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from luxx.accounts.models import UserSettings
+from luxx.accounts.models import User, UserSettings
 from luxx.clock import new_id, utc_now
 from luxx.config import FilesConfig
 from luxx.conversations.hidden import forget, hidden_of, reveal
@@ -31,6 +31,8 @@ from luxx.keeping.manifest import PersonManifest
 from luxx.keeping.person import FILES, FORMAT, MOST_PERSON, VERSION, Person, ToldProject
 from luxx.keeping.person_export import check_step, found_user
 from luxx.store.engine import Store
+from luxx.tools.compositions.checking import check
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS, new_row, read_own, take_turn
 from luxx.transfer.child import Reader
 from luxx.transfer.document import ImportReport
 from luxx.transfer.draft import object_of
@@ -95,6 +97,9 @@ def import_person(
             person = msgspec.json.decode(archive.read(manifest.person, MOST_PERSON), type=Person)
         except msgspec.DecodeError as error:
             raise archive.damaged(f"what it says of the user cannot be read ({error})") from error
+        for composition in person.compositions:
+            # Which tools there are here is seen when it is used.
+            check(composition)
         return _Importing(home, store, archive, manifest, person, config).run(username, rows)
 
 
@@ -255,6 +260,7 @@ class _Importing:
             which = update(ConversationRow).where(*mine, ConversationRow.id == conversation_id)
             session.execute(which.values(project_id=made[place]))
         self._fill_settings(session, user_id)
+        self._add_compositions(session, user_id)
         reveal(session, user_id, import_id)
 
     def _add_project(self, session: Session, user_id: int, told: ToldProject) -> str:
@@ -268,6 +274,18 @@ class _Importing:
         )
         session.add(row)
         return row.id
+
+    def _add_compositions(self, session: Session, user_id: int) -> None:
+        take_turn(session.connection(), user_id)
+        names = {each.name for each in read_own(session.connection(), user_id)}
+        tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
+        for composition in self._person.compositions:
+            if composition.name not in names and len(names) < MOST_COMPOSITIONS:
+                names.add(composition.name)
+                session.add(new_row(tenant_id, user_id, composition, utc_now()))
+            else:
+                because = "the name is taken, or there are too many"
+                self._notes.append(f"the composition {composition.name} was left out: {because}")
 
     def _fill_settings(self, session: Session, user_id: int) -> None:
         row = session.scalar(select(UserSettings).where(UserSettings.user_id == user_id))

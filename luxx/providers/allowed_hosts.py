@@ -8,13 +8,8 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.rights import check_still_admin
 from luxx.errors import InvalidInput
-from luxx.providers.addresses import (
-    AddressGuard,
-    Reach,
-    join_host_port,
-    parse_host_port,
-    reach_of_name,
-)
+from luxx.network.hosts import Reach, join_host_port, parse_host_port, reach_of_name
+from luxx.providers.addresses import AddressGuard
 from luxx.providers.models import AllowedHostRow
 from luxx.providers.queries import add_allowed, record_hosts
 from luxx.providers.views import AllowedHostView

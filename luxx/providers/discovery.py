@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 from luxx.clock import utc_now
 from luxx.config import Config, LlmConfig
 from luxx.errors import InvalidInput
-from luxx.providers.addresses import Endpoint, Reach, parse_base_url, reach_of_name
+from luxx.network.hosts import Reach, reach_of_name
+from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import STARTING_MODELS
 from luxx.providers.local import LOCAL
 from luxx.providers.models import AllowedHostRow, ProviderRow

@@ -119,7 +119,12 @@ def admit(
 def forget_runs_of(session: Session, messages: Select[str]) -> None:
     """Deletes the runs that answered or wrote messages that are being deleted: their logs hold the text."""
     runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
-    for which in (RunRow.id.in_(runs), RunRow.question_id.in_(messages)):
+    answering = select(RunRow.id).where(RunRow.id.in_(runs)).cte("answering", recursive=True)
+    below = answering.union_all(select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id))
+    # Subagents first: they are found by the runs that delegated to them.
+    for which in (
+        RunRow.id.in_(select(below.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
+    ):  # fmt: skip
         session.execute(delete(RunRow).where(which).execution_options(synchronize_session=False))
 
 

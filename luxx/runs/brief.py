@@ -9,8 +9,12 @@ from luxx.context.prompt import PastMessage
 from luxx.conversations.stored import read_path
 from luxx.runs.events import read_log
 from luxx.runs.models import RunRow
+from luxx.runs.state import ChatState
 from luxx.store.tables import table_of
+from luxx.wire.delegation import Delegated
 from luxx.wire.event import LoggedEvent
+from luxx.wire.message import UserContent
+from luxx.wire.question import WhenAsked
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +22,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools` names the tools offered to the model. `parent_id` is the user's message that is answered.
     `response_schema` is the JSON schema that the answer's text must fit.
-    `takes_images`: whether the model is shown the conversation's images.
+    `takes_images`: whether the model is shown the conversation's images. `when_asked`: what becomes of it
+    where it has to ask a person. `delegated`: it is a subagent's, whose task stands in place of the messages.
     """
 
     parent_id: str
@@ -31,10 +36,13 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     system_prompt: str = ""
     response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked = WhenAsked.WAIT
+    delegated: Delegated | None = None
 
 
 class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to drive. `events` is its log so far: empty when it has just begun."""
+    """A run to drive. `events` is its log so far: empty when it has just begun. A subagent writes no message,
+    so its `message_id` is empty."""
 
     run_id: str
     user_id: int
@@ -66,19 +74,33 @@ _request = msgspec.json.Decoder(ChatRequest)
 def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | None:
     """The brief, or None if the run was deleted or taken by another process since."""
     run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
-    if run is None or run.message_id is None:
+    if run is None:
         return None
     request = _request.decode(run.request)
+    if run.message_id is None and request.delegated is None:
+        return None
     return ChatBrief(
         run_id=run_id,
         user_id=run.user_id,
         tenant_id=run.tenant_id,
         conversation_id=run.subject_id,
-        message_id=run.message_id,
+        message_id=run.message_id or "",
         fence=fence,
         is_cancelled=run.is_cancelled,
         driven_seconds=run.driven_seconds,
         request=request,
-        past=read_path(connection, request.parent_id, with_images=request.takes_images),
+        past=_past(connection, request),
         events=read_log(connection, run_id) if run.last_seq else [],
     )
+
+
+def beginning(brief: ChatBrief) -> ChatState:
+    """The state before the first event: that of a subagent is as narrow as its parent's."""
+    delegated = brief.request.delegated
+    return ChatState() if delegated is None else ChatState(narrowed=delegated.narrowed)
+
+
+def _past(connection: Connection, request: ChatRequest) -> list[PastMessage]:
+    if request.delegated is not None:
+        return [PastMessage(user=UserContent(text=request.delegated.task))]
+    return read_path(connection, request.parent_id, with_images=request.takes_images)

@@ -71,3 +71,13 @@ class CancelSignal:
             self._task = task
             if task is not None and self.is_fired:
                 task.cancel()
+
+
+async def on_its_own(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
+    task = asyncio.create_task(work)
+    try:
+        await task
+    finally:
+        if task.done() and not task.cancelled():
+            task.exception()  # Seen, also where a cancellation came at the same moment.

@@ -7,7 +7,7 @@ who lost a run and who waits for a place is found out in `reaping.py`.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import structlog
 from sqlalchemy import Connection
@@ -63,6 +63,7 @@ class Durable:
         self._bus = bus
         self._is_alone = is_alone
         self._driven: dict[str, Driven] = {}
+        self._starts: dict[str, asyncio.Event] = {}
         self._hurry = asyncio.Event()
         self.turn: AbstractAsyncContextManager[object] = nullcontext() if is_alone else asyncio.Lock()
         self.process = process.id
@@ -137,6 +138,8 @@ class Durable:
         signal = CancelSignal()
         task = asyncio.create_task(self._guard(run_id, fence, signal), name=f"drive {run_id}")
         self._driven[run_id] = Driven(task, signal, fence)
+        if (awaited := self._starts.pop(run_id, None)) is not None:
+            awaited.set()
 
     async def start_taken(self, taken: list[leases.Taken]) -> None:
         """Drives runs that were taken up, but for one that was taken up too often."""
@@ -170,6 +173,19 @@ class Durable:
         driven = self._driven.get(run_id)
         if driven is not None:
             await asyncio.wait([driven.task], timeout=seconds)
+
+    async def wait_for_start(self, run_id: str, seconds: float) -> None:
+        """Returns once this process drives the run, or after `seconds`."""
+        if run_id in self._driven:
+            return
+        started = self._starts[run_id] = asyncio.Event()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await started.wait()
+        finally:
+            if self._starts.get(run_id) is started:
+                del self._starts[run_id]
 
     def drives(self) -> dict[str, Driven]:
         """What is driven here just now."""

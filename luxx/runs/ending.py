@@ -95,7 +95,12 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
 
 
 def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Connection], None]:
-    """Work that stores the answer, makes it the selected leaf and frees the conversation."""
+    """Work that stores the answer, makes it the selected leaf and frees the conversation.
+
+    A subagent's answer goes to the run that waits for it, so nothing is stored.
+    """
+    if brief.request.delegated is not None:
+        return _store_nothing
     row = {
         "id": brief.message_id,
         "user_id": brief.user_id,
@@ -125,6 +130,10 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
         )
 
     return work
+
+
+def _store_nothing(connection: Connection) -> None:
+    pass
 
 
 def _has_replay(state: ChatState) -> bool:

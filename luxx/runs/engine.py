@@ -37,3 +37,7 @@ class Engine(Protocol):
     async def wait(self, run_id: str, seconds: float | None) -> None:
         """Returns when the run is no longer driven in this process, or after `seconds`."""
         ...
+
+    async def wait_for_start(self, run_id: str, seconds: float) -> None:
+        """Returns once the run is driven in this process, or after `seconds`. For one waiter at a time."""
+        ...

@@ -5,9 +5,10 @@ from msgspec import UNSET
 
 from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH
+from luxx.tools.history import CallStatus, Executed
 from luxx.wire.event import ProcessStep
-from luxx.wire.step import Step, StepStatus, StepType, step_id
-from luxx.wire.tool import ToolResult
+from luxx.wire.step import CallOutcome, Step, StepStatus, StepType, step_id
+from luxx.wire.tool import ToolCall, ToolResult
 
 _encode = msgspec.json.Encoder().encode
 
@@ -40,6 +41,28 @@ def marked(step: Step, status: StepStatus, duration_ms: int | None = None) -> Pr
     """The entry that gives a logged step another status."""
     duration = UNSET if duration_ms is None else duration_ms
     return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
+
+
+def call_of(step: Step) -> ToolCall:
+    """The call that a step says the model made."""
+    return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
+
+
+def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
+    """The entry of the result of a call that was carried out, or refused."""
+    entry = answered(call, index, executed.result, executed.duration_ms)
+    outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
+    if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):
+        outcome = CallOutcome(executed.status.value)
+    step = msgspec.structs.replace(
+        entry.step,
+        outcome=outcome,
+        note=UNSET if executed.note is None else executed.note,
+        is_untrusted=True if executed.is_untrusted else UNSET,
+        images=list(executed.images) or UNSET,
+        calls=executed.calls or UNSET,
+    )
+    return ProcessStep(step=step)
 
 
 def answered(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:

@@ -12,6 +12,7 @@ from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.questions_rows import close_questions
+from luxx.runs.subagents import cancel_subagents
 from luxx.store.tables import table_of
 from luxx.usage.reserve import settle_left
 from luxx.wire.event import Done, DoneStatus, ErrorEvent
@@ -54,6 +55,7 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
     if ended.rowcount != 1:
         raise LostRun(run_id)
     close_questions(connection, run_id)
+    cancel_subagents(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
     settle_left(connection, run_id)
 

@@ -1,9 +1,7 @@
 """One iteration: one completion, then the tools it asked for, each logged before what follows from it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection
@@ -11,20 +9,33 @@ from sqlalchemy import Connection
 from luxx.context.prompt import prompt_messages
 from luxx.errors import LuxxError, ProviderError
 from luxx.observe import Metrics
-from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.adapter import CompletionRequest
 from luxx.providers.answer import Answer, Retry
-from luxx.providers.catalog import ModelCard
 from luxx.providers.client import ModelClient
 from luxx.runs.brief import ChatBrief
-from luxx.runs.cancel import CancelSignal, RunCancelled
+from luxx.runs.cancel import CancelSignal, RunCancelled, on_its_own
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.completion import CompletionReader
-from luxx.runs.entries import INTERRUPTED, NOT_RUN, added, answered, closing, marked, whole_result
+from luxx.runs.delegation import Delegator
+from luxx.runs.entries import (
+    INTERRUPTED,
+    NOT_RUN,
+    added,
+    answered,
+    call_of,
+    carried_out,
+    closing,
+    marked,
+    whole_result,
+)
 from luxx.runs.events import Entry
+from luxx.runs.hands import Completed, Crew, Cut
 from luxx.runs.hub import Channel, Frame
-from luxx.runs.questions_asking import Asker
+from luxx.runs.narrowed import activated, still_offered, with_skills
+from luxx.runs.questions_asking import Asker, wanted_by
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, open_calls, unsettled
+from luxx.runs.taint import brought, inherited, tainted_by
 from luxx.runs.tool_calls import keep_output
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
@@ -32,41 +43,15 @@ from luxx.tools.history import Executed
 from luxx.usage.estimate import estimated_usage
 from luxx.usage.ledger import UsageEntry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, Retrying, Warning
-from luxx.wire.question import Question
 from luxx.wire.run import RunPhase
+from luxx.wire.skill import SkillHead
 from luxx.wire.step import Step, StepStatus, StepType
-from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.tool import ToolSpec
 from luxx.wire.usage import Usage
 
 _encode = msgspec.json.Encoder().encode
 
 Tasks = dict["asyncio.Task[Executed]", Step]
-
-
-class Cut(Exception):
-    """A completion ended before its end: its open steps, closed with what they had, and what it used."""
-
-    def __init__(self, completed: "Completed", because: ProviderError | None) -> None:
-        super().__init__()
-        self.completed = completed
-        self.because = because
-
-
-class Completed(msgspec.Struct, frozen=True):
-    """A completion that is not yet in the log: its closing entries, and its line of the ledger if a provider
-    may bill it."""
-
-    entries: list[Entry]
-    usage: UsageEntry | None
-
-
-class Crew(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a run works with. `context_in` reads the user's rights anew, so that a demotion counts at once."""
-
-    target: Target
-    card: ModelCard
-    tools: list[ToolSpec]
-    context_in: Callable[[Connection], ToolContext | LuxxError]
 
 
 class Iteration:
@@ -84,10 +69,12 @@ class Iteration:
         crew: Crew,
         spending: Spending,
         asker: Asker,
+        delegator: Delegator,
         metrics: Metrics,
     ) -> None:
         self._spending = spending
         self._asker = asker
+        self._delegator = delegator
         self._metrics = metrics
         self._deltas = 0
         self._answer: Answer | None = None
@@ -98,6 +85,9 @@ class Iteration:
         self._client = client
         self._executor = executor
         self._crew = crew
+        self._wanted: dict[str, SkillHead] = {}
+        """Skills that calls of this drive have taken from the shelf, by the calls' ids."""
+        self._known = crew.context
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; what the user may do was read as they were."""
 
@@ -112,14 +102,14 @@ class Iteration:
         reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
         self._deltas = 0
         request = await self._spending.admitted(
-            self._request(self._crew.tools if with_tools else []),
+            self._request(self._offered() if with_tools else []),
             self._crew.target,
             self._crew.card,
             self._log,
             self._signal,
         )
         try:
-            await self._signal.wait(_on_its_own(self._read(reader, request)))
+            await self._signal.wait(on_its_own(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
@@ -144,8 +134,10 @@ class Iteration:
         """
         refused = self._spending.calls_too_many(state)
         calls = [call for call in open_calls(state) if call not in refused]
-        running = [marked(call, StepStatus.RUNNING) for call in calls if not self._asks_first(call)]
-        entries: list[Entry] = [*before, *running]
+        known = self._as_it_stands(self._known)
+        free = [call for call in calls if not await self._asks_first(call, known)]
+        running = [marked(call, StepStatus.RUNNING) for call in free]
+        entries: list[Entry] = [*before, *inherited(state, self._brief), *running]
         for index, call in enumerate(refused, len(state.steps)):
             entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
         if self._spending.uses_up_calls(state):
@@ -172,6 +164,8 @@ class Iteration:
         context, self._context = self._context, None
         if not isinstance(context, ToolContext):
             raise context or LuxxError("the calls were not started")
+        self._known, context = context, self._as_it_stands(context)
+        await self._mark_late(context)
         tasks: Tasks = {
             asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
         }
@@ -233,12 +227,16 @@ class Iteration:
     def _may_be_billed(self, error: ProviderError) -> bool:
         return self._answer is not None and self._answer.may_be_billed(error)
 
+    def _offered(self) -> list[ToolSpec]:
+        return still_offered(self._crew.tools, self._executor.registry, self._log.state)
+
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
         asked, state = self._brief.request, self._log.state
         replay = [dict(note.replay) for note in state.notes]
+        system = with_skills(asked.system_prompt, self._crew.skills)
         return CompletionRequest(
             model=asked.model,
-            messages=prompt_messages(asked.system_prompt, self._brief.past, state.steps, replay),
+            messages=prompt_messages(system, self._brief.past, state.steps, replay),
             tools=tools,
             thinking_enabled=asked.thinking_enabled,
             temperature=asked.temperature,
@@ -315,23 +313,45 @@ class Iteration:
         return tool is not None and tool.repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
-        asked = ToolCall(call_id=str(call.id_ref), name=str(call.name), arguments=str(call.arguments or "{}"))
-        return await self._executor.execute(asked, self._asker.told(call, context))
+        told = self._delegator.free_of_skills(call, self._asker.told(call, context))
+        told = msgspec.structs.replace(
+            self._delegator.told(call, told),
+            activate=partial(self._wanted.__setitem__, str(call.id_ref)),
+        )
+        executed = await self._executor.execute(call_of(call), told)
+        await self._delegator.settle(executed)
+        return self._delegator.marked(executed)
 
-    def _asks_first(self, call: Step) -> bool:
-        return self._executor.asks_first(str(call.name)) and not self._asker.is_free(call)
+    async def _asks_first(self, call: Step, context: ToolContext) -> bool:
+        return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
 
-    async def _gather(self, tasks: Tasks) -> list[tuple[Step, Question]]:
+    def _as_it_stands(self, context: ToolContext) -> ToolContext:
+        """With what the log says that binds a call: taint, and skills."""
+        state = self._log.state
+        by = tainted_by(state, self._brief)
+        return msgspec.structs.replace(context, tainted_by=by, narrowed=state.narrowed)
+
+    async def _mark_late(self, context: ToolContext) -> None:
+        """Logs those calls as running that would have asked by the rules of before, and do not any more."""
+        pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
+        late = [call for call in pending if not await self._asks_first(call, context)]
+        if late:
+            await self._log.append([marked(call, StepStatus.RUNNING) for call in late])
+
+    async def _gather(self, tasks: Tasks) -> list[tuple[Step, NeedsAnswer]]:
         """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
-            done, waiting = await self._signal.wait(
-                asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await self._signal.wait(
+                asyncio.wait({*waiting, self._delegator.bell}, return_when=asyncio.FIRST_COMPLETED)
             )
-            ended = [(tasks[task], task.result()) for task in tasks if task in done and not _wanted(task)]
+            waiting -= done
+            if self._delegator.bell in done:
+                await self._delegator.carry_out()
+            ended = [(tasks[task], task.result()) for task in tasks if task in done and not wanted_by(task)]
             if ended:
                 await self._log_results(ended)
-        return [(call, question) for task, call in tasks.items() if (question := _wanted(task)) is not None]
+        return [(call, signal) for task, call in tasks.items() if (signal := wanted_by(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
@@ -339,7 +359,11 @@ class Iteration:
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
             entries.append(marked(call, status, executed.duration_ms))
-            entries.append(answered(call, index, executed.result, executed.duration_ms))
+            entries.append(carried_out(call, index, executed))
+        ended = [executed for _call, executed in results]
+        entries += brought(self._log.state, ended)
+        entries += activated(self._log.state, self._wanted, ended)
+        entries += self._delegator.ended(ended)
         whole = [
             whole_result(self._brief.run_id, executed.call_id, executed.full_output)
             for _call, executed in results
@@ -359,23 +383,7 @@ class Iteration:
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.index in waiting and _wanted(task) is None
+            if task.done() and not task.cancelled() and call.index in waiting and wanted_by(task) is None
         ]
         if ready:
             await self._log_results(ready)
-
-
-async def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
-    """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
-    task = asyncio.create_task(work)
-    try:
-        await task
-    finally:
-        if task.done() and not task.cancelled():
-            task.exception()  # Seen, also where a cancellation came at the same moment.
-
-
-def _wanted(task: "asyncio.Task[Executed]") -> Question | None:
-    """What the tool of an ended task has to ask before it can go on."""
-    raised = task.exception()
-    return raised.question if isinstance(raised, NeedsAnswer) else None

@@ -4,6 +4,7 @@
 its fence: it asks the log and not its memory. How it comes to be started is `durable.py`'s affair.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import assert_never
 
@@ -17,10 +18,11 @@ from luxx.config import LimitsConfig
 from luxx.errors import LuxxError
 from luxx.observe import Metrics
 from luxx.providers.client import ModelClient
-from luxx.runs.brief import ChatBrief, read_brief
+from luxx.runs.brief import ChatBrief, beginning, read_brief
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.crew import CrewFinder, Seen
+from luxx.runs.delegation import Delegator
 from luxx.runs.ending import (
     CANCELLED,
     FINISHED,
@@ -32,11 +34,13 @@ from luxx.runs.ending import (
     failed,
     store_message,
 )
+from luxx.runs.engine import Engine
 from luxx.runs.entries import added, closing, marked
 from luxx.runs.events import Entry, LostRun, RunLog
 from luxx.runs.giving_up import give_up
+from luxx.runs.hands import Completed, Cut
 from luxx.runs.hub import Channel, Hub
-from luxx.runs.iteration import Completed, Cut, Iteration
+from luxx.runs.iteration import Iteration
 from luxx.runs.notices import Told
 from luxx.runs.questions_asking import Asker
 from luxx.runs.questions_rows import close_questions
@@ -62,7 +66,14 @@ LAST_ITERATION = (
 )
 BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
 
+Asked = Callable[[int], Awaitable[None]]
+"""Is told whose run has begun to wait for a person: a rule may have come that allows what it asks."""
+
 logger = structlog.get_logger()
+
+
+async def nobody_asks(user_id: int) -> None:
+    """The `asked` of a loop whose questions nothing but a person answers."""
 
 
 class ChatLoop:
@@ -80,9 +91,13 @@ class ChatLoop:
         limits: LimitsConfig,
         metrics: Metrics,
         told: Told,
+        engine: Callable[[], Engine],
         decision_seconds: int = 0,
+        asked: Asked = nobody_asks,
     ) -> None:
+        self._asked = asked
         self._told = told
+        self._engine = engine
         self._limits = limits
         self._store = store
         self._hub = hub
@@ -106,7 +121,7 @@ class ChatLoop:
         brief, seen = found
         if brief.is_cancelled:
             signal.fire()
-        state = fold(brief.events)
+        state = fold(brief.events, beginning(brief))
         # It may have been queued, or lost.
         self._told(run_id, brief.user_id)
         with self._hub.driven(run_id, state.seq, fence) as channel, self._metrics.run(RunKind.CHAT) as ended:
@@ -117,7 +132,8 @@ class ChatLoop:
             async with self._wall_time(brief, signal) as wall_time:
                 spending = Spending(self._limits, brief)
                 log = ChatLog(run_log, state)
-                turn = Turn(brief, log, channel, self._max_iterations, spending, wall_time)
+                delegator = self._delegator(brief, log, spending)
+                turn = Turn(brief, log, channel, self._max_iterations, spending, wall_time, delegator)
                 try:
                     await spending.take_over(log)
                     await self._work_to_the_end(turn, seen, signal)
@@ -131,6 +147,19 @@ class ChatLoop:
                     await wall_time.keep()
             if turn.status:
                 ended(turn.status, turn.usage or turn.log.state.usage)
+        if not turn.status and decide(turn.log.state) == Next.WAIT:
+            await self._asked(brief.user_id)
+
+    def _delegator(self, brief: ChatBrief, log: ChatLog, spending: Spending) -> Delegator:
+        return Delegator(
+            brief,
+            log,
+            self._store,
+            self._engine(),
+            depth=self._limits.delegation_depth,
+            most=self._limits.subagents_per_run,
+            share=spending.share_of_calls,
+        )
 
     def _wall_time(self, brief: ChatBrief, signal: CancelSignal) -> WallTime:
         return WallTime(
@@ -182,6 +211,7 @@ class ChatLoop:
             if signal.is_fired:
                 raise RunCancelled
             raise seen
+        depth = self._limits.delegation_depth
         iteration = Iteration(
             brief=brief,
             log=turn.log,
@@ -189,9 +219,10 @@ class ChatLoop:
             signal=signal,
             client=self._client,
             executor=self._executor,
-            crew=await signal.wait(self._crew.make(brief, seen, signal)),
+            crew=await signal.wait(self._crew.make(brief, seen, signal, delegation_depth=depth)),
             spending=turn.spending,
             asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds),
+            delegator=turn.delegator,
             metrics=self._metrics,
         )
         while await turn.go_on(iteration):
@@ -209,8 +240,10 @@ class Turn:
         max_iterations: int,
         spending: Spending,
         wall_time: WallTime,
+        delegator: Delegator,
     ) -> None:
         self.spending = spending
+        self.delegator = delegator
         self._wall_time = wall_time
         self.brief = brief
         self.log = log
@@ -253,6 +286,7 @@ class Turn:
 
         `is_cut`: the entries do not tell the sums with `usage`, for its completion did not come to its end.
         """
+        await self.delegator.stop()
         last = self.log.after(entries)
         if is_cut and usage is not None:
             last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))

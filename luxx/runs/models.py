@@ -6,8 +6,9 @@ from sqlalchemy import BigInteger, Double, Float, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.store.tables import Base, UtcDateTime
+from luxx.tools.output import MAX_REF
 
-CALL_ID_LENGTH = 200
+CALL_ID_LENGTH = MAX_REF
 TOOL_LENGTH = 200
 
 

@@ -209,6 +209,8 @@ class Notices:
             return
         is_new = self._seen.get(news.run_id) != news.status
         self._seen[news.run_id] = news.status
+        if not news.is_told:
+            return
         is_worth_a_note = is_new and news.status in SENTENCES
         if is_worth_a_note:
             is_watched = is_watched or self._is_watched(news.run_id)

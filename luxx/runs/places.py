@@ -1,6 +1,9 @@
 """Places: how many runs may be in progress, who waits for a place, and who gets the next one.
 
-A place is a running run. The next one goes to the user with the fewest of them, then to who waits longest.
+A place is a running run with its subagents, which need none: they would wait for the run that waits for
+them. While all that it does is wait for subagents that wait for persons, it holds none either, and the first
+subagent that goes on needs one again. The next one goes to the user with the fewest of them, then to who
+waits longest.
 Admissions and the queue count under one lock, so that no place is given twice.
 """
 
@@ -14,6 +17,7 @@ from sqlalchemy import Connection, bindparam, func, select, text
 
 from luxx.config import LimitsConfig
 from luxx.errors import TooMany
+from luxx.runs.idle import Idle, find_idle
 from luxx.runs.leases import Taken, begin
 from luxx.runs.models import RunRow
 from luxx.runs.processes import ProcessKind, has_workers
@@ -30,18 +34,22 @@ FOR_WORKERS = frozenset({RunKind.ROOM, RunKind.TASK})
 """What workers drive where there are any; a chat begins where it arrives."""
 
 _runs = table_of(RunRow)
+_has_own_place = _runs.c.parent_run_id.is_(None)
 _one_at_a_time = text("SELECT pg_advisory_xact_lock(:lock)")
 _counts = (
     select(_runs.c.user_id, _runs.c.status, func.count().label("runs"))
-    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]))
+    .where(_runs.c.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]), _has_own_place)
     .group_by(_runs.c.user_id, _runs.c.status)
 )
 _queued = _runs.c.status == RunStatus.QUEUED.value
 _in_turn = func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("turn")
 _line = (
     select(_runs.c.user_id, _runs.c.id, _in_turn)
-    .where(_queued, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
+    .where(_queued, _has_own_place, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
     .subquery()
+)
+_subagents = select(_runs.c.id).where(
+    _queued, _runs.c.parent_run_id.is_not(None), _runs.c.kind.in_(bindparam("kinds", expanding=True))
 )
 _first = select(_line.c.user_id, _line.c.id).where(_line.c.turn <= bindparam("most")).order_by(_line.c.id)
 _queued_kinds = select(_runs.c.kind).where(_queued).distinct()
@@ -78,6 +86,8 @@ def find_place(connection: Connection, user_id: int, kind: RunKind, limits: Limi
     Nobody else can take the place before this transaction ends.
     """
     counts = _count(connection)
+    if counts.queued or not _has_place(counts, user_id, limits):
+        counts = _without(find_idle(connection), counts)
     is_free = not counts.queued and _has_place(counts, user_id, limits)
     if is_free or _may_overtake(counts, user_id, limits):
         is_theirs = kind in FOR_WORKERS and has_workers(connection)
@@ -91,16 +101,20 @@ def take_queued(
 ) -> list[Taken]:
     """Gives what places there are to those who wait for them, in their order."""
     counts = _count(connection)
+    idle = find_idle(connection)
+    counts = _without(idle, counts)
+    found = list(connection.scalars(_subagents, {"kinds": [kind.value for kind in kinds]}))
+    free_of = [run_id for run_id in found if run_id not in idle.resuming]
+    subagents = [taken for run_id in free_of for taken in begin(connection, owner, run_id)]
     free = _free(counts, limits)
     if free <= 0:
-        return []
+        return subagents
     rows = connection.execute(_first, {"kinds": [kind.value for kind in kinds], "most": free})
     line = [Queued(row.user_id, row.id) for row in rows]
-    return [
-        taken
-        for run_id in next_in_line(line, counts.running, free, limits.concurrent_runs_per_user)
-        for taken in begin(connection, owner, run_id)
-    ]
+    line += [Queued(idle.resuming[run_id], run_id) for run_id in found if run_id in idle.resuming]
+    line.sort(key=lambda queued: queued.run_id)
+    chosen = next_in_line(line, counts.running, free, limits.concurrent_runs_per_user)
+    return [*subagents, *(taken for run_id in chosen for taken in begin(connection, owner, run_id))]
 
 
 def queued_kinds(connection: Connection) -> set[RunKind]:
@@ -134,6 +148,15 @@ def _count(connection: Connection) -> Counts:
     for row in connection.execute(_counts):
         of_status = queued if row.status == RunStatus.QUEUED.value else running
         of_status[row.user_id] = row.runs
+    return Counts(running=running, queued=queued)
+
+
+def _without(idle: Idle, counts: Counts) -> Counts:
+    """With subagents in the queue that need a place again, instead of the runs that wait for them."""
+    running = {user: runs - idle.roots.get(user, 0) for user, runs in counts.running.items()}
+    queued = dict(counts.queued)
+    for user in idle.resuming.values():
+        queued[user] = queued.get(user, 0) + 1
     return Counts(running=running, queued=queued)
 
 

@@ -1,17 +1,21 @@
 """Questions as their person uses them: see them, answer one. And what happens when nobody does in time."""
 
+import asyncio
 from typing import Any, Protocol, assert_never
 
 import msgspec
 import structlog
 from sqlalchemy import Select, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.runs.approvals import answer_to, check_permission, wrong
 from luxx.runs.hub import Hub
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
+from luxx.runs.questions_covered import covered, keep_rule, open_permissions, settle_covered
 from luxx.runs.questions_rows import (
     DUE_AT_ONCE,
     QuestionRow,
@@ -25,7 +29,8 @@ from luxx.runs.questions_rows import (
 )
 from luxx.runs.views import own_run
 from luxx.store.engine import Store
-from luxx.tools.core import ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.rules_rows import take_turn
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     Answer,
@@ -67,11 +72,11 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(self, store: Store, hub: Hub, engine: Engine, registry: ToolRegistry, told: Told) -> None:
+    def __init__(self, store: Store, hub: Hub, engine: Engine, executor: ToolExecutor, told: Told) -> None:
         self._store = store
         self._hub = hub
         self._engine = engine
-        self._registry = registry
+        self._executor = executor
         self._told = told
 
     async def list_page(
@@ -95,17 +100,41 @@ class QuestionService:
         Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, Settled]:
+        def work(session: Session) -> tuple[QuestionView, Settled, bool]:
+            if given.answer == Permission.ALWAYS:
+                take_turn(session.connection(), caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
             check_open(row.status)
-            answered = self._checked(question_id, question_of(row), given)
+            question = question_of(row)
+            answered = self._checked(run_id, question_id, question, given)
+            is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
+            if is_rule:
+                keep_rule(session, caller, self._executor, question, answered)
             settled = settle(session.connection(), row, answered)
             session.refresh(row)
-            return question_view(row, run.subject_id), settled
+            return question_view(row, run.subject_id), settled, is_rule
 
-        view, settled = await self._store.write(work)
-        await self._go_on(caller.user_id, settled)
+        view, settled, is_rule = await self._store.write(work)
+        self._go_on(caller.user_id, [settled])
+        if is_rule:
+            await self.answer_covered(caller.user_id)
         return view
+
+    async def answer_covered(self, user_id: int) -> None:
+        """Answers those open permissions of the user's runs that a rule allows now.
+
+        What brought the rule has been done by then: where this fails, the questions stay open.
+        """
+        try:
+            asked = await self._store.read(lambda session: open_permissions(session, user_id))
+            found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
+            if not found:
+                return
+            settled = await self._store.write(lambda session: settle_covered(session, user_id, found))
+        except (Conflict, SQLAlchemyError):
+            logger.exception("covered_questions_stay_open", user_id=user_id)
+            return
+        self._go_on(user_id, settled)
 
     async def answer_due(self) -> None:
         """Gives those questions their recommended option whose time is over; any process may do it."""
@@ -126,38 +155,35 @@ class QuestionService:
             return False
         user_id, settled = found
         logger.info("question_timed_out", run_id=settled.run_id)
-        await self._go_on(user_id, settled)
+        self._go_on(user_id, [settled])
         return True
 
-    async def _go_on(self, user_id: int, settled: Settled) -> None:
-        self._hub.tell(settled.run_id, settled.seq)
-        self._told(settled.run_id, user_id)
-        if settled.is_last:
+    def _go_on(self, user_id: int, all_settled: list[Settled]) -> None:
+        for settled in all_settled:
+            self._hub.tell(settled.run_id, settled.seq)
+            self._told(settled.run_id, user_id)
+        if any(settled.is_last for settled in all_settled):
             self._engine.wake()
 
-    def _checked(self, question_id: str, question: Question, given: GivenAnswer) -> QuestionAnswered:
+    def _checked(
+        self, run_id: str, question_id: str, question: Question, given: GivenAnswer
+    ) -> QuestionAnswered:
         """The answer as it is logged. Raises InvalidInput for what answers something else."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
-            raise _wrong("arguments", "only a permission takes arguments")
+            raise wrong("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                _check_permission(given.answer)
+                check_permission(question, given.answer)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
                 assert_never(question.kind)
         edited = None if given.arguments is None else self._edited(question, given.arguments)
-        return QuestionAnswered(
-            question_id=question_id,
-            answer=given.answer,
-            answered_by=AnsweredBy.PERSON,
-            note=msgspec.UNSET if given.note is None else given.note,
-            arguments=msgspec.UNSET if edited is None else edited,
-        )
+        return answer_to(run_id, question_id, question, given.answer, note=given.note, edited=edited)
 
     def _edited(self, question: Question, arguments: dict[str, Any]) -> str:
         """A person's arguments as JSON text; they have to fit the tool as the model's had to."""
-        found = self._registry.lookup(str(question.tool))
+        found = self._executor.registry.lookup(str(question.tool))
         problems = found[1].problems(arguments) if found is not None else {}
         if problems:
             words = "; ".join(problems.values())
@@ -193,21 +219,12 @@ def _own_question(
     return run, row
 
 
-def _check_permission(answer: Answer) -> None:
-    if answer not in list(Permission):
-        raise _wrong("answer", "a permission is answered with once, always or reject")
-
-
 def _check_choice(question: Question, answer: Answer) -> None:
     if isinstance(answer, list) and not question.multiple:
-        raise _wrong("answer", "this question takes one answer, so give one text")
+        raise wrong("answer", "this question takes one answer, so give one text")
     said = answer if isinstance(answer, list) else [answer]
     if not said or not all(one.strip() for one in said):
-        raise _wrong("answer", "at least one visible character is needed")
-
-
-def _wrong(field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
+        raise wrong("answer", "at least one visible character is needed")
 
 
 def _answer_due(session: Session, question_id: str) -> tuple[int, Settled] | None:

@@ -3,37 +3,37 @@
 Putting questions is the last that a drive does; what comes after is in `questions.py`.
 """
 
+import asyncio
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 
 from luxx.clock import new_id
 from luxx.errors import ToolFailed
+from luxx.runs.approvals import carried_over, may_be_rule, options_of, permission_for
 from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import RunCancelled
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.events import Entry
 from luxx.runs.models import CALL_ID_LENGTH, RunRow
 from luxx.runs.questions_rows import insert_questions
-from luxx.runs.state import Asked
 from luxx.store.clock import database_now
-from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition
-from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
-from luxx.wire.question import Option, Permission, Question, QuestionKind, QuestionStatus
+from luxx.tools.core import Approved, Chaining, NeedsAnswer, ToolContext, ToolDefinition, WhyAsked
+from luxx.tools.history import Executed
+from luxx.wire.event import MembersEnded, ProcessStep, QuestionAnswered, QuestionAsked
+from luxx.wire.question import AnsweredBy, Question, QuestionKind, QuestionStatus, WhenAsked
 from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.step import Step, StepStatus
 
 CLARIFICATION_SECONDS = 60
 """How long a clarification waits unless the call says so; decisions have a setting."""
 
-PERMISSIONS = [
-    Option(label=Permission.ONCE.value, description="This call may run"),
-    Option(label=Permission.ALWAYS.value, description="This tool may run until the run ends"),
-    Option(label=Permission.REJECT.value, description="This call may not run"),
-]
+NOBODY = "nobody is there to be asked: this run was begun so"
 
 WAITING: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
 
@@ -50,40 +50,68 @@ class Asker:
         self._decision_seconds = decision_seconds
 
     def is_free(self, call: Step) -> bool:
-        """Whether this call has what it asks for before it begins: an answer, or its tool's permission."""
+        """Whether this call has what it asks for before it begins: a permission for what it is, an answer."""
         asked = self._log.state.asked
-        is_answered = any(one.answer is not None and one.question.call_id == call.id_ref for one in asked)
-        return is_answered or self._is_always_allowed(str(call.name))
+        if permission_for(self._brief.run_id, call, asked) is not None:
+            return True
+        return any(
+            one.answer is not None
+            and one.question.call_id == call.id_ref
+            and one.question.kind != QuestionKind.PERMISSION
+            for one in asked
+        )
 
-    def told(self, call: Step, context: ToolContext) -> ToolContext:
+    def told(self, call: Step, context: ToolContext, member: str | UnsetType = UNSET) -> ToolContext:
         """The context for one call: with its answers, or with the way to ask."""
-        answered = [one for one in self._log.state.asked if one.question.call_id == call.id_ref]
-        given = iter([one for one in answered if one.question.kind != QuestionKind.PERMISSION])
-        permission = next((one for one in answered if one.question.kind == QuestionKind.PERMISSION), None)
+        asked = [one for one in self._log.state.asked if one.question.call_id == call.id_ref]
+        given = iter([one for one in asked if one.question.kind != QuestionKind.PERMISSION])
+        permission = permission_for(self._brief.run_id, call, self._log.state.asked, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
             one = next(given, None)
-            if one is None or one.answer is None:
-                raise NeedsAnswer(self._question(question))
-            return _told(one.answer)
+            if one is not None and one.answer is not None:
+                return _told(one.answer)
+            wanted = self._question(question)
+            if self._is_unattended:
+                return _unattended(wanted)
+            raise NeedsAnswer(wanted)
 
-        async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
-            if permission is not None and permission.answer is not None:
-                return _permitted(permission.answer, arguments)
-            if self._is_always_allowed(tool.name):
-                return arguments
-            raise NeedsAnswer(_permission(tool, call))
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
+            if self._is_unattended:
+                raise ToolFailed(f"{tool.name} was not run: {why.because}, and {NOBODY}")
+            raise NeedsAnswer(replace(_permission(tool, call, why), member=member))
 
-        return replace(context, ask=ask, approve=approve)
+        answered = None if permission is None else partial(carried_over, permission)
+        chaining = self._chaining(call)
+        return replace(context, ask=ask, approve=approve, answered=answered, chaining=chaining)
 
-    async def put(self, wanted: list[tuple[Step, Question]]) -> None:
+    def _chaining(self, call: Step) -> Chaining:
+        """What a composition's call is told: each of its members is asked about as a call of its own."""
+
+        def told(context: ToolContext, member: str, tool: str, arguments: str) -> ToolContext:
+            return self.told(replace(call, name=tool, arguments=arguments), context, member)
+
+        before = [one for one in self._log.state.members_ended if one.call_id == call.id_ref]
+        recalled = {member.key: member for one in before for member in one.members}
+        return Chaining(call_id=str(call.id_ref), told=told, recalled=recalled)
+
+    @property
+    def _is_unattended(self) -> bool:
+        return self._brief.request.when_asked == WhenAsked.DENY
+
+    async def put(self, wanted: list[tuple[Step, NeedsAnswer]]) -> None:
         """Logs the questions and makes the run wait, in one transaction; from then on nobody drives it.
+
+        With a composition's question goes what the composition has done before it asked.
 
         Raises RunCancelled where a person has ended the run meanwhile.
         """
         entries: list[Entry] = []
         put: list[QuestionAsked] = []
-        for call, question in wanted:
+        for call, signal in wanted:
+            question = signal.question
+            if signal.ended:
+                entries.append(MembersEnded(call_id=str(call.id_ref), members=list(signal.ended)))
             if call.status != StepStatus.PENDING:
                 entries.append(ProcessStep(step=replace(call, status=StepStatus.PENDING)))
             asked = QuestionAsked(
@@ -148,35 +176,28 @@ class Asker:
         is_required = question.required or not any(option.is_recommended for option in question.options)
         return replace(question, required=is_required, timeout_seconds=None if is_required else seconds)
 
-    def _is_always_allowed(self, tool: str) -> bool:
-        return any(_allows_always(one, tool) for one in self._log.state.asked)
 
-
-def _allows_always(one: Asked, tool: str) -> bool:
-    is_permission = one.question.kind == QuestionKind.PERMISSION and one.question.tool == tool
-    return is_permission and one.answer is not None and one.answer.answer == Permission.ALWAYS.value
-
-
-def _permission(tool: ToolDefinition, call: Step) -> Question:
+def _permission(tool: ToolDefinition, call: Step, why: WhyAsked) -> Question:
     return Question(
         kind=QuestionKind.PERMISSION,
         prompt=f"May {tool.name} be run with these arguments?",
-        options=PERMISSIONS,
+        options=options_of(why.usual),
         required=True,
         tool=tool.name,
         arguments=str(call.arguments or "{}"),
         risk=tool.risk.value,
+        because=why.because,
+        usual=why.usual if may_be_rule(why.usual) else UNSET,
     )
 
 
-def _permitted(answer: QuestionAnswered, arguments: dict[str, Any]) -> dict[str, Any]:
-    match Permission(str(answer.answer)):
-        case Permission.ONCE | Permission.ALWAYS:
-            edited = answer.arguments
-            return msgspec.json.decode(edited) if isinstance(edited, str) else arguments
-        case Permission.REJECT:
-            because = f", and says: {answer.note}" if isinstance(answer.note, str) else ""
-            raise ToolFailed(f"the person whom you work for did not allow this call{because}")
+def _unattended(question: Question) -> dict[str, Any]:
+    """What is recommended. Raises ToolFailed where only a person can answer."""
+    recommended = [option.label for option in question.options if option.is_recommended]
+    if question.required or not recommended:
+        raise ToolFailed(f"{NOBODY}; go on as you think best, or say what is missing")
+    answer = recommended if question.multiple else recommended[0]
+    return {"answer": answer, "answered_by": AnsweredBy.TIMEOUT.value}
 
 
 def _told(answer: QuestionAnswered) -> dict[str, Any]:
@@ -184,3 +205,9 @@ def _told(answer: QuestionAnswered) -> dict[str, Any]:
     if isinstance(answer.note, str):
         told["note"] = answer.note
     return told
+
+
+def wanted_by(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
+    """What the tool of an ended task has to ask before it can go on."""
+    raised = task.exception()
+    return raised if isinstance(raised, NeedsAnswer) else None

@@ -18,6 +18,7 @@ from luxx.conversations.models import MessageRow
 from luxx.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.runs.events import StoredEvent, count_with_room
+from luxx.runs.idle import waits_below
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.retention import check_log
 from luxx.runs.views import own_run, run_view
@@ -28,6 +29,10 @@ from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
 
 CURSOR_LENGTH = 120
+_is_its_own = RunRow.parent_run_id.is_(None)
+"""One after the other. Subagents work beside them, so that no place in the order of runs could be gone on
+from; what they did is at their own runs."""
+
 _events = msgspec.json.Decoder(Event)
 _result = msgspec.json.Decoder(ToolResult)
 
@@ -41,7 +46,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a conversation is at. `last_sequence` is the end of the log of `run`, its newest run;
-    `current_message_id` the message that is being written. `is_waiting`: the run waits for a person's answer.
+    `current_message_id` the message that is being written. `is_waiting`: it, or a subagent,
+    waits for a person's answer.
     """
 
     is_running: bool
@@ -106,8 +112,8 @@ class ReplayService:
     async def events(
         self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
     ) -> tuple[list[StoredEvent], str | None, bool]:
-        """Up to `limit` events of all runs, oldest first, of large ones fewer; the cursor after them; whether
-        there are more."""
+        """Up to `limit` events of the conversation's own runs, oldest first, of large ones fewer; the cursor
+        after them; whether there are more."""
         place = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
@@ -119,6 +125,7 @@ class ReplayService:
                 .where(
                     RunRow.user_id == caller.user_id,
                     RunRow.subject_id == conversation_id,
+                    _is_its_own,
                     *_after(place, event.seq),
                 )
                 .order_by(RunRow.id, event.seq)
@@ -138,7 +145,7 @@ class ReplayService:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
-                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id)
+                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_its_own)
                 .order_by(RunRow.id.desc())
                 .limit(1)
             )
@@ -147,7 +154,7 @@ class ReplayService:
             is_running = run is not None and run.status not in ENDED
             return ExecutionStatus(
                 is_running=is_running,
-                is_waiting=run is not None and run.status == RunStatus.WAITING,
+                is_waiting=run is not None and _is_waiting(session, run),
                 last_sequence=0 if run is None else run.last_seq,
                 current_message_id=run.message_id if run is not None and is_running else None,
                 run=run,
@@ -158,7 +165,7 @@ class ReplayService:
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
     ) -> tuple[list[ToolExecution], str | None, bool]:
-        """The conversation's tool calls, oldest first; of a `message_id` those of the runs it belongs to.
+        """The calls of the conversation's own runs, oldest first; of a `message_id` those of its runs.
 
         Raises NotFound also for a message that is not in the conversation.
         """
@@ -167,7 +174,7 @@ class ReplayService:
         def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
-                RunRow.subject_id == conversation_id, *_after(place, ToolCallRow.step_index)
+                RunRow.subject_id == conversation_id, _is_its_own, *_after(place, ToolCallRow.step_index)
             )
             if message_id is not None:
                 query = query.where(_belongs(session, caller, conversation_id, message_id))
@@ -225,6 +232,12 @@ class ReplayService:
             )
 
         return await self._store.read(work)
+
+
+def _is_waiting(session: Session, run: Run) -> bool:
+    if run.status == RunStatus.RUNNING:
+        return waits_below(session.connection(), run.id) is not None
+    return run.status == RunStatus.WAITING
 
 
 def read_cursor(cursor: str | None) -> Place | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,29 +11,32 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.settings import read_settings
 from luxx.config import LimitsConfig
-from luxx.conversations.access import locked_message, message_in, own_conversation, own_message
+from luxx.conversations.access import locked_message, message_in, own_conversation
 from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.views import MessageView, message_view
-from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable
+from luxx.conversations.views import MessageView
+from luxx.errors import Conflict, InvalidInput, Unavailable
 from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
 from luxx.providers.service import ProviderService
 from luxx.runs.admission import NewChat, admit
+from luxx.runs.answering import UNFINISHED, answer_of, where
 from luxx.runs.brief import ChatRequest
 from luxx.runs.engine import Engine
-from luxx.runs.events import StoredEvent, read_last_error, read_page
+from luxx.runs.events import StoredEvent, read_page
 from luxx.runs.hub import Hub
+from luxx.runs.idle import has_subagents
 from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
 from luxx.runs.questions_rows import wake
 from luxx.runs.retention import check_log
-from luxx.runs.spending import nothing_fits
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
-from luxx.tools.core import ToolRegistry
+from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.core import ToolRegistry, own_available_to
 from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunStatus, StopReason
+from luxx.wire.question import WhenAsked
+from luxx.wire.run import ENDED, Run
 
 T = TypeVar("T")
 
@@ -43,12 +47,9 @@ STOP_SECONDS = 15.0
 """How long `stop` waits: another process ends a run at its next beat or append, and one that died with a
 run keeps it until its lease is over."""
 
-UNFINISHED = "the answer is not finished; follow its run"
 STOPPING = "this server is stopping; send it again in a moment, to whichever server answers then"
 STOPPING_SECONDS = 1
 """When to try again: where there are several servers the next one is up already."""
-
-UNDER_WAY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
 
 ANSWER_SECONDS = 1.0
 """A run that has no place, or is driven elsewhere, is looked at at least so often for one who awaits its
@@ -57,11 +58,15 @@ answer; the sooner, the shorter it has been waited for."""
 LOOK_SECONDS = 0.1
 """How often a run that another process drives is looked at."""
 
+FIRST_SECONDS, LAST_SECONDS = 1.0, 5.0
+"""How often one that is driven here is: a subagent of it may wait for a person."""
+
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
     """How to be answered. `tools`: all the user may use, none, or those named; None: what suits the model.
 
-    `response_schema` is a JSON schema for the text of the answer.
+    `response_schema` is a JSON schema for the text of the answer. `when_asked`: whether the run waits where
+    it has to ask; None: as the configuration says.
     """
 
     tools: bool | list[str] | None = None
@@ -69,6 +74,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     provider_id: int | None = None
     response_schema: dict[str, Any] | None = None
+    when_asked: WhenAsked | None = None
 
 
 class Sending(Asking, frozen=True, kw_only=True):
@@ -99,8 +105,12 @@ class RunService:
         limits: LimitsConfig,
         attachments: AttachmentReader,
         told: Told,
+        own_tools_in: OwnToolsIn,
+        when_asked: WhenAsked = WhenAsked.WAIT,
     ) -> None:
+        self._own_tools_in = own_tools_in
         self._told = told
+        self._when_asked = when_asked
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -167,12 +177,16 @@ class RunService:
         began = time.monotonic()
         try:
             while True:
-                await self._not_driven_here(run.id, closes)
-                answer = await self._store.read(lambda session: _answer(session, caller, run.id))
+                waited = time.monotonic() - began
+                seconds = min(max(FIRST_SECONDS, waited / 10), LAST_SECONDS)
+                is_driven_here = await self._is_driven_here(run.id, closes, seconds)
+                answer = await self._store.read(lambda session: answer_of(session, caller, run.id))
                 if answer is not None:
                     return answer
                 if closes.done():
-                    raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
+                    raise Unavailable(UNFINISHED, kind="run_active", detail=where(run))
+                if is_driven_here:
+                    continue
                 # It has no place yet, or another process drives it. What it says is not wanted, only its
                 # end: nobody need tell us of it, and who has waited long waits a little longer.
                 waited = time.monotonic() - began
@@ -180,11 +194,12 @@ class RunService:
         finally:
             closes.cancel()
 
-    async def _not_driven_here(self, run_id: str, closes: asyncio.Task[Any]) -> None:
-        """Returns when the run is no longer driven here, or when the server begins to stop."""
+    async def _is_driven_here(self, run_id: str, closes: asyncio.Task[Any], seconds: float) -> bool:
+        """Returns when it no longer is, when the server begins to stop, or after `seconds`."""
         ends = asyncio.create_task(self._engine.wait(run_id, None))
         try:
-            await asyncio.wait({ends, closes}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ends, closes}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            return not ends.done()
         finally:
             ends.cancel()
 
@@ -236,17 +251,23 @@ class RunService:
         return await self._ended_within(caller, run_id, CANCEL_SECONDS)
 
     async def stop(self, caller: Caller, run_id: str) -> None:
-        """Cancels a run if it has not ended, and returns when it has. Raises Conflict after STOP_SECONDS."""
-        try:
-            run = await self.cancel(caller, run_id)
-        except Conflict:
-            return  # It has ended by itself.
-        if run.status not in ENDED:
-            run = await self._ended_within(caller, run_id, STOP_SECONDS)
-        if run.status not in ENDED:
-            raise Conflict(
-                "what runs here is being stopped, which takes a while; try again", kind="run_active"
-            )
+        """Cancels a run if it has not ended, and returns when it and its subagents have.
+
+        Raises Conflict after STOP_SECONDS.
+        """
+        until = time.monotonic() + STOP_SECONDS
+        with suppress(Conflict):  # It has ended by itself.
+            await self.cancel(caller, run_id)
+        run = await self._ended_within(caller, run_id, STOP_SECONDS)
+        while run.status not in ENDED or await self._has_subagents(run.subject_id):
+            if time.monotonic() > until:
+                raise Conflict(
+                    "what runs here is being stopped, which takes a while; try again", kind="run_active"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _has_subagents(self, subject_id: str) -> bool:
+        return await self._store.read_rows(lambda connection: has_subagents(connection, subject_id))
 
     async def _ended_within(self, caller: Caller, run_id: str, seconds: float) -> Run:
         """The run once it has ended, or as it is after `seconds`. One driven elsewhere is looked at."""
@@ -295,17 +316,25 @@ class RunService:
             parent_id="",
             provider_id=choice.provider_id,
             model=choice.model,
-            tools=self._tools(caller, sending.tools, has_tools=choice.card.tools),
+            tools=self._tools(session, caller, sending.tools, has_tools=choice.card.tools),
             takes_images=choice.card.may_take_images,
             thinking_enabled=bool(thinking),
             temperature=_first(conversation.temperature, settings.temperature),
             max_tokens=_first(conversation.max_tokens, settings.max_tokens, choice.max_tokens),
             system_prompt=_first(conversation.system_prompt, settings.system_prompt) or "",
             response_schema=sending.response_schema,
+            when_asked=sending.when_asked or self._when_asked,
         )
 
-    def _tools(self, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool) -> list[str]:
-        known = [tool.name for tool in self._registry.available_to(caller.permission_level)]
+    def _tools(
+        self, session: Session, caller: Caller, asked: bool | list[str] | None, *, has_tools: bool
+    ) -> list[str]:
+        if not (has_tools if asked is None else asked):
+            return []
+        own = self._own_tools_in(session.connection(), caller.user_id)
+        level = caller.permission_level
+        shared = self._registry.available_to(level, tenant_id=caller.tenant_id)
+        known = [tool.name for tool in (*shared, *own_available_to(own, level))]
         if isinstance(asked, list):
             unknown = sorted(set(asked) - set(known))
             if unknown:
@@ -315,34 +344,7 @@ class RunService:
                     detail={"fields": {"$.tools": "unknown tool"}},
                 )
             return [name for name in known if name in asked]
-        return known if (has_tools if asked is None else asked) else []
-
-
-def _where(run: Run) -> dict[str, Any]:
-    return {"run_id": run.id, "message_id": run.message_id}
-
-
-def _answer(session: Session, caller: Caller, run_id: str) -> MessageView | None:
-    """The answer of a run that has ended; None while it is under way. Raises as `RunService.answer`."""
-    run = run_view(own_run(session, caller, run_id))
-    if run.status in UNDER_WAY:
-        return None
-    if run.status == RunStatus.WAITING:
-        raise Conflict(
-            f"the run waits for a person; answer what GET /runs/{run.id}/questions shows",
-            kind="run_waiting",
-            detail=_where(run),
-        )
-    if run.status not in ENDED or run.message_id is None:
-        raise Unavailable(UNFINISHED, kind="run_active", detail=_where(run))
-    if run.status == RunStatus.FAILED:
-        said = read_last_error(session.connection(), run.id)
-        kind = said.code if said is not None else None
-        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=_where(run))
-    message = message_view(own_message(session, caller, run.message_id))
-    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
-        raise nothing_fits(read_last_error(session.connection(), run.id), _where(run))
-    return message
+        return known
 
 
 def _question(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:

@@ -28,7 +28,7 @@ _newer = _runs.alias("newer")
 _sessions = table_of(ConversationRow)
 _newest = (
     select(_newer.c.id)
-    .where(_newer.c.subject_id == _sessions.c.id)
+    .where(_newer.c.subject_id == _sessions.c.id, _newer.c.parent_run_id.is_(None))
     .order_by(_newer.c.id.desc())
     .limit(1)
     .scalar_subquery()
@@ -46,8 +46,9 @@ _states = (
     )
 )  # fmt: skip
 _news = select(
-    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.status, _runs.c.error, _sessions.c.title
-).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))
+    _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.status, _runs.c.error,
+    _sessions.c.title,
+).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
 _news_by_id = _news.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _news_unended = _news.where(_runs.c.status.in_(UNENDED))
 _news_after = _news.where(
@@ -63,7 +64,13 @@ class RunNews(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     title: str
     status: RunStatus
+    is_subagent: bool = False
     error: str | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Of a subagent no more than that it waits for a person: its end is not its session's."""
+        return not self.is_subagent or self.status == RunStatus.WAITING
 
 
 def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]) -> dict[str, SessionState]:
@@ -116,6 +123,7 @@ def _run_news(row: Row[*tuple[Any, ...]]) -> RunNews:
         session_id=row.subject_id,
         title=row.title,
         status=RunStatus(row.status),
+        is_subagent=row.parent_run_id is not None,
         error=_cut(row.error),
     )
 

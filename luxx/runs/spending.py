@@ -22,6 +22,8 @@ from luxx.runs.brief import ChatBrief
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.chat_log import ChatLog
 from luxx.runs.state import ChatState, open_calls
+from luxx.runs.subagents import calls_in
+from luxx.tools.builtin.delegate import DELEGATE_TOOL
 from luxx.usage.estimate import prompt_size
 from luxx.usage.ledger import Spent, UsageEntry, record
 from luxx.usage.reserve import (
@@ -42,11 +44,12 @@ from luxx.usage.reserve import (
     set_aside,
     settle_left,
     spent_by_run,
+    spent_by_tree,
     take_turn,
 )
 from luxx.wire.event import ErrorEvent, Retrying
 from luxx.wire.run import RunPhase, StopReason
-from luxx.wire.step import Step, StepStatus, StepType
+from luxx.wire.step import Step, StepStatus
 from luxx.wire.usage import Usage
 
 PATIENCE_SECONDS = 60.0
@@ -178,7 +181,7 @@ class Spending:
         brief = self._brief
 
         def also(connection: Connection) -> None:
-            rooms = self._rooms_of_run(log.state)
+            rooms = self._rooms_of_run(log.state, connection)
             if self._has_daily:
                 take_turn(connection, brief.user_id)
                 rooms += self._rooms_of_day(connection)
@@ -198,16 +201,25 @@ class Spending:
         await log.append([], also=also)
         return answers[-1]
 
-    def _rooms_of_run(self, state: ChatState) -> list[Room]:
-        spent, limits, before = spent_in(state), self._limits, self._before
-        rooms: list[Room] = []
-        if limits.tokens_per_run:
-            tokens = spent.tokens + before.tokens
-            rooms.append(Room(limit=Limit.TOKENS_PER_RUN, amount=limits.tokens_per_run, spent=tokens))
-        if limits.cost_per_run:
-            cost = spent.cost + before.cost
-            rooms.append(Room(limit=Limit.COST_PER_RUN, amount=limits.cost_per_run, spent=cost))
-        return rooms
+    def _rooms_of_run(self, state: ChatState, connection: Connection) -> list[Room]:
+        limits, before, delegated = self._limits, self._before, self._brief.request.delegated
+        if not (limits.tokens_per_run or limits.cost_per_run):
+            return []
+        if delegated is None and not state.subagents:
+            known = spent_in(state)
+            spent = Spent(tokens=known.tokens + before.tokens, cost=known.cost + before.cost)
+            held = NOTHING
+        else:
+            # A run and all its subagents have one limit together, and set aside side by side.
+            take_turn(connection, self._brief.user_id)
+            root = self._brief.run_id if delegated is None else delegated.root_run_id
+            tree = spent_by_tree(connection, root)
+            spent, held = tree.spent, tree.held
+        tokens = Room(
+            limit=Limit.TOKENS_PER_RUN, amount=limits.tokens_per_run, spent=spent.tokens, held=held.tokens
+        )
+        cost = Room(limit=Limit.COST_PER_RUN, amount=limits.cost_per_run, spent=spent.cost, held=held.cost)
+        return [room for room in (tokens, cost) if room.amount]
 
     def _rooms_of_day(self, connection: Connection) -> list[Room]:
         day, limits = day_of(connection, self._brief.user_id), self._limits
@@ -227,30 +239,45 @@ class Spending:
 
     def calls_too_many(self, state: ChatState) -> list[Step]:
         """The calls that wait to be started although the run has made those it may."""
-        most = self._limits.tool_calls_per_run
-        if not most:
+        most = self._most_calls
+        if most is None:
             return []
         waiting = [call for call in open_calls(state) if call.status == StepStatus.PENDING]
         running = len(open_calls(state)) - len(waiting)
-        return waiting[max(0, most - results_in(state) - running) :]
+        return waiting[max(0, most - calls_in(state) - running) :]
 
     def uses_up_calls(self, state: ChatState) -> bool:
         """Whether the open calls of `state` are the last that the run may make, or more."""
-        most, before = self._limits.tool_calls_per_run, results_in(state)
-        return bool(most) and before < most <= before + len(open_calls(state))
+        most, before = self._most_calls, calls_in(state)
+        return most is not None and before < most <= before + len(open_calls(state))
 
     def out_of_calls(self) -> str:
         """What is said when the last call is made."""
         return (
-            f"This run makes no more than {self._limits.tool_calls_per_run} calls of tools; it answers with "
+            f"This run makes no more than {self._most_calls} calls of tools; it answers with "
             "what these tell. Go on with another message, or an administrator raises "
             "limits.tool_calls_per_run."
         )
 
     def is_out_of_calls(self, state: ChatState) -> bool:
         """Whether the model is offered no more tools."""
-        most = self._limits.tool_calls_per_run
-        return bool(most) and results_in(state) >= most
+        return self._most_calls is not None and calls_in(state) >= self._most_calls
+
+    def share_of_calls(self, state: ChatState) -> int | None:
+        """How many calls one of the subagents may make that are delegated to now; None: any number."""
+        if self._most_calls is None:
+            return None
+        calls = open_calls(state)
+        sharing = sum(call.name == DELEGATE_TOOL for call in calls)
+        # As long as none of them has ended, what is left is as much as when the first was begun.
+        return max(0, self._most_calls - calls_in(state) - len(calls)) // max(1, sharing)
+
+    @property
+    def _most_calls(self) -> int | None:
+        delegated = self._brief.request.delegated
+        if delegated is not None:
+            return delegated.most_calls
+        return self._limits.tool_calls_per_run or None
 
 
 def worst_case(request: CompletionRequest, card: ModelCard) -> Call:
@@ -305,8 +332,3 @@ def nothing_fits(said: ErrorEvent | None, where: dict[str, Any]) -> LuxxError:
 def spent_in(state: ChatState) -> Spent:
     """What the log tells that the run has spent."""
     return Spent(tokens=state.usage.prompt_tokens + state.usage.completion_tokens, cost=state.cost or 0.0)
-
-
-def results_in(state: ChatState) -> int:
-    """How many calls of tools have been answered."""
-    return sum(step.type == StepType.TOOL_RESULT for step in state.steps)

@@ -15,10 +15,15 @@ from luxx.wire.event import (
     CostUpdate,
     Done,
     LoggedEvent,
+    MembersEnded,
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
+    SkillActivated,
+    SubagentAssigned,
+    Tainted,
 )
+from luxx.wire.skill import Narrowing, SkillHead
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.usage import Usage
 
@@ -37,7 +42,9 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 
     Steps before position `settled` belong to ended completions and their tools; the rest were logged
     by a completion whose end is not in the log. `is_answered` says that the last completion asked for
-    no tool and did not pause, so there is nothing more to ask the model.
+    no tool and did not pause, so there is nothing more to ask the model. `tainted_by` is the tool that first
+    brought untrusted content. `skills` are active, `narrowed` is what they leave of the tools.
+    `subagents` is the last that was said of each.
     """
 
     steps: tuple[Step, ...] = ()
@@ -48,6 +55,11 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     notes: tuple[CompletionNote, ...] = ()
     asked: tuple[Asked, ...] = ()
+    tainted_by: str | None = None
+    members_ended: tuple[MembersEnded, ...] = ()
+    skills: tuple[SkillHead, ...] = ()
+    narrowed: tuple[Narrowing, ...] = ()
+    subagents: tuple[SubagentAssigned, ...] = ()
     is_done: bool = False
     seq: int = 0
 
@@ -84,6 +96,15 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
             return replace(state, asked=(*state.asked, Asked(question=event)), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
+        case Tainted(by=tool):
+            return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
+        case MembersEnded():
+            return replace(state, members_ended=(*state.members_ended, event), seq=logged.seq)
+        case SkillActivated():
+            return replace(_with_skill(state, event), seq=logged.seq)
+        case SubagentAssigned():
+            others = tuple(one for one in state.subagents if one.call_id != event.call_id)
+            return replace(state, subagents=(*others, event), seq=logged.seq)
         case Done():
             return replace(state, is_done=True, seq=logged.seq)
         case _:
@@ -129,6 +150,13 @@ def decide(state: ChatState) -> Next:
     if open_calls(state):
         return Next.WAIT if state.asked and open_questions(state) else Next.RUN_TOOLS
     return Next.FINISH if state.is_answered else Next.CALL_MODEL
+
+
+def _with_skill(state: ChatState, event: SkillActivated) -> ChatState:
+    allowed = None if event.allowed_tools is None else tuple(event.allowed_tools)
+    skill = SkillHead(name=event.name, description=event.description, allowed_tools=allowed)
+    narrowing = () if allowed is None else (Narrowing(by=event.name, entries=allowed),)
+    return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
 
 def _with_answer(asked: tuple[Asked, ...], answer: QuestionAnswered) -> tuple[Asked, ...]:

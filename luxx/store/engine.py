@@ -8,6 +8,7 @@ asked once for many writers, and nobody ever sees "database is locked".
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,9 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
+GUESTS = 6
+"""How many at once may hold a connection that are not the house's: never all of them, whoever is slow."""
+
 CASELESS = "luxx_caseless"
 """A function of SQLite connections: a text without capitals, of any language."""
 
@@ -215,12 +219,14 @@ class Store:
         self.reading = reading(engine)
         self._kept = KeptConnections(self.reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
+        self.guests = threading.BoundedSemaphore(GUESTS)
+        """Whoever runs what may take long, in threads that are not the store's, takes a place first."""
         self._first = ThreadPoolExecutor(1, thread_name_prefix="store-first")
         self._writer = GroupWriter(engine) if self.is_sqlite else None
 
     async def read(self, work: Work[T]) -> T:
         """`work(session)` in a read transaction. Do not write in it."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_now, work)
+        return await self.read_rows(partial(in_session, work))
 
     async def write(self, work: Work[T]) -> T:
         """`work(session)` in a write transaction; returns once it is on disk. An exception undoes it alone.
@@ -253,13 +259,17 @@ class Store:
 
     async def read_rows(self, work: RowWork[T]) -> T:
         """`read` for work that needs no objects, only statements: cheaper."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.read_rows_now, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read_kept, work)
 
     def read_rows_now(self, work: RowWork[T]) -> T:
-        """`read_rows` for a caller that is in a thread of its own.
+        """`read_rows` for a caller that is in a thread of its own, which keeps no connection.
 
         On PostgreSQL it is read a second time where the connection was lost in the middle.
         """
+        return self._read_twice(work)
+
+    def _read_kept(self, work: RowWork[T]) -> T:
+        """In one of the store's own threads: on SQLite each of these keeps its connection."""
         if self._kept is None:
             return self._read_twice(work)
         try:

@@ -1,4 +1,7 @@
-"""Answers of repeatable, read-only tools, kept for a while per user. Memory only, bounded."""
+"""Answers of repeatable, read-only tools, kept for a while per user. Memory only, bounded.
+
+They are kept whole: where one is cut, the note in it names the call to read on in, which each has its own.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from luxx.tools.output import CutOutput
+from luxx.wire.tool import ToolResult
 
 _MAX_ENTRIES = 1000
 _MAX_BYTES = 32 * 1024 * 1024
@@ -39,7 +42,7 @@ class ResultCache:
         self._entries: OrderedDict[CacheKey, tuple[float, bytes]] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: CacheKey) -> CutOutput | None:
+    def get(self, key: CacheKey) -> ToolResult | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -49,11 +52,14 @@ class ResultCache:
                 self._drop(key)
                 return None
             self._entries.move_to_end(key)
-        return msgspec.json.decode(text, type=CutOutput)
+        return msgspec.json.decode(text, type=ToolResult)
 
-    def put(self, key: CacheKey, output: CutOutput) -> None:
-        """Keeps a copy; an answer over 1 MB is not kept."""
-        text = msgspec.json.encode(output)
+    def put(self, key: CacheKey, result: ToolResult) -> None:
+        """Keeps a copy; an answer over 1 MB is not kept, nor one that is no valid JSON before it is cut."""
+        try:
+            text = msgspec.json.encode(result)
+        except (UnicodeEncodeError, RecursionError):
+            return
         if len(text) > _MAX_ENTRY_BYTES:
             return
         with self._lock:

@@ -7,15 +7,17 @@ Messages name paths relative to the workspace, never the host's.
 """
 
 import errno
+import fcntl
 import os
 import stat
-import uuid
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from luxx.errors import ToolFailed
 from luxx.tools.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.replacing import put, put_for, version_of
 
 # A tool holds a file in memory, several times over while it works: 10 MB keep that harmless.
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -24,6 +26,8 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 # Deep enough for any source tree, and few enough descriptors for a walk down it.
 MAX_DEPTH = 64
+# How often a change of a file looks whether another one has ended.
+_TURN_PAUSE_SECONDS = 0.005
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -31,7 +35,7 @@ _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 _WORDS = {
     errno.ENOENT: "does not exist",
-    errno.ENOTDIR: "leads through something that is not a directory",
+    errno.ENOTDIR: "is or leads through something that is not a directory",
     errno.EISDIR: "is a directory",
     errno.ELOOP: "is or leads through a link that is not followed",
     errno.EXDEV: "leads out of the workspace",
@@ -56,10 +60,20 @@ def best_open() -> OpenBeneath:
 _BEST_OPEN = best_open()
 
 
-class Workspace:
-    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on."""
+def nothing_required() -> None:
+    """The `require` of a change that is made in any case."""
 
-    def __init__(self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN) -> None:
+
+class Workspace:
+    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on.
+
+    A change of a file waits `turn_seconds` for others who hold it.
+    """
+
+    def __init__(
+        self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN, *, turn_seconds: float = 5.0
+    ) -> None:
+        self._turn_seconds = turn_seconds
         self._root = PurePosixPath(os.path.abspath(root))
         self._open_beneath = open_beneath
 
@@ -118,13 +132,50 @@ class Workspace:
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
         """The whole of a regular file of at most `limit` bytes."""
+        with self.opened(path) as fd:
+            return read_regular(fd, self.relative(path), limit)
+
+    @contextmanager
+    def opened(self, path: str) -> Generator[int]:
+        """The descriptor of a regular file, for reading, closed at the end."""
         name = self.relative(path)
         with self._root_fd() as root, explained(name):
             fd = self._open_beneath(root, name, _READ_FILE)
         try:
-            return read_regular(fd, name, limit)
+            _require_regular(fd, name)
+            yield fd
         finally:
             os.close(fd)
+
+    def change(
+        self,
+        path: str,
+        work: Callable[[bytes], bytes],
+        limit: int = MAX_FILE_BYTES,
+        *,
+        require: Callable[[], None] = nothing_required,
+    ) -> None:
+        """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
+
+        Two changes of a file follow each other, in every process. Raises ToolFailed, also where somebody
+        else wrote the file meanwhile, which stays; what `work` raises passes through, and what `require`
+        does, which is called right before the file changes.
+        """
+        name = self.relative(path)
+        if name == ".":
+            raise ToolFailed(". is a directory")
+        parent, _, last = name.rpartition("/")
+        deadline = time.monotonic() + self._turn_seconds
+        with self.open_directory(parent or ".") as directory, _turn(directory, last, name, deadline) as fd:
+            before = os.fstat(fd)
+            data = work(read_regular(fd, name, limit))
+            if len(data) > limit:
+                raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
+            mode, known = stat.S_IMODE(before.st_mode) & 0o777, version_of(before)
+            with explained(name):
+                is_changed = put_for(directory, last, data, mode, known=known, require=require)
+            if not is_changed:
+                raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
 
     def write(self, path: str, data: bytes, limit: int = MAX_FILE_BYTES) -> bool:
         """Put `data` there, whole or not at all, making the directories above; whether it is a new file.
@@ -140,7 +191,7 @@ class Workspace:
         parent, _, last = name.rpartition("/")
         with self._made_directory(parent) as directory, explained(name):
             old_mode = _replaceable_mode(directory, last, name)
-            _write_atomically(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
+            put(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
         return old_mode is None
 
     @contextmanager
@@ -206,11 +257,9 @@ def kind_of(mode: int) -> str:
 
 def read_regular(fd: int, name: str, limit: int) -> bytes:
     """All of an open file. Raises ToolFailed if it is no regular file or has more than `limit` bytes."""
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISDIR(mode):
-        raise ToolFailed(f"{name} is a directory")
-    if not stat.S_ISREG(mode):
-        raise ToolFailed(f"{name} is not a regular file")
+    size = _require_regular(fd, name)
+    if size > limit:
+        raise ToolFailed(f"{name} has {size:,} bytes; more than {limit:,} bytes are not read at once")
     pieces: list[bytes] = []
     left = limit + 1
     with explained(name):
@@ -218,8 +267,56 @@ def read_regular(fd: int, name: str, limit: int) -> bytes:
             pieces.append(piece)
             left -= len(piece)
     if left <= 0:
-        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read")
+        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read at once")
     return b"".join(pieces)
+
+
+def _require_regular(fd: int, name: str) -> int:
+    """The size of an open file. Raises ToolFailed if it is no regular one."""
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolFailed(f"{name} is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{name} is not a regular file")
+    return status.st_size
+
+
+@contextmanager
+def _turn(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
+    """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
+    while True:
+        with explained(name):
+            fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            _require_regular(fd, name)
+            if _locks(fd) and _is_at(fd, directory, last):
+                yield fd
+                return
+        finally:
+            os.close(fd)
+        if time.monotonic() >= deadline:
+            raise ToolFailed(f"{name} is being changed by something else; try again later")
+        time.sleep(_TURN_PAUSE_SECONDS)
+
+
+def _locks(fd: int) -> bool:
+    """Whether nobody else has the file locked; where a file system knows no locks, nobody has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_at(fd: int, directory: int, last: str) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        now = os.stat(last, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(fd), now)
 
 
 def _sentence(name: str, error: OSError) -> str:
@@ -236,22 +333,3 @@ def _replaceable_mode(directory: int, last: str, name: str) -> int | None:
     if stat.S_ISREG(mode):
         return mode
     raise ToolFailed(f"{name} is a {'directory' if stat.S_ISDIR(mode) else 'link or special file'}")
-
-
-def _write_atomically(directory: int, last: str, data: bytes, mode: int) -> None:
-    draft = f".luxx-{uuid.uuid4().hex}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(draft, flags, mode, dir_fd=directory)
-    try:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(draft, last, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=directory)
-        raise

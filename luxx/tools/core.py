@@ -6,20 +6,32 @@ Not here: how a tool is written (factory), how a call is carried out (executor).
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.hooks import Hooks
+from luxx.tools.marks import CallMarks
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.composition import MemberEnded
+from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question
+from luxx.wire.rule import PlacedRule
+from luxx.wire.skill import Narrowing, SkillHead
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [
+    "Approved",
+    "Chaining",
+    "OwnTools",
+    "WhyAsked",
     "CommandPermission",
+    "KeptOutput",
     "NeedsAnswer",
+    "Rejected",
     "Risk",
     "ToolCall",
     "ToolContext",
@@ -35,11 +47,35 @@ class NeedsAnswer(BaseException):
     """A signal, not an error: the call cannot go on until its run's person has answered `question`.
 
     It passes through everything that does not mean to catch it; once there is an answer, the tool runs anew.
+    A composition that does finds those members of it `recalled` that had `ended`.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, ended: tuple[MemberEnded, ...] = ()) -> None:
         super().__init__()
         self.question = question
+        self.ended = ended
+
+
+class Rejected(ToolFailed):
+    """A person does not want this call to be made."""
+
+
+class WhyAsked(Protocol):
+    """Why a person is asked, and the pattern of what they most likely mean by "always"."""
+
+    @property
+    def because(self) -> str: ...
+
+    @property
+    def usual(self) -> str: ...
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as a person allows it; `note` is what they tell the model with that."""
+
+    arguments: dict[str, Any]
+    is_edited: bool = False
+    note: str | None = None
 
 
 # The narrowest of what model vendors accept as a function's name.
@@ -60,19 +96,90 @@ def never_cancelled() -> bool:
     return False
 
 
-async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any]) -> dict[str, Any]:
+def always_may() -> bool:
+    """The `may_conclude` of a call that is waited for whatever it does."""
+    return True
+
+
+def activate_nothing(skill: SkillHead) -> None:
+    """The `activate` of a call that belongs to no run."""
+
+
+async def nobody_to_delegate_to(assignment: Assignment) -> SubagentEnd:
+    """The `delegate` of a call that belongs to no run."""
+    raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
+
+
+def keep_always(result: ToolResult) -> bool:
+    """The `keeps` of a tool whose every success is good for as long as the cache lives."""
+    return True
+
+
+async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
+    """The `read_result` of a call that belongs to no run."""
+    raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
+
+
+async def nothing_comes(names: Iterable[str]) -> None:
+    """The `arrival` of a registry whose tools are all there from the start."""
+
+
+async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
-    return arguments
+    return Approved(arguments=arguments)
+
+
+class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a tool call's whole output, and how many characters there are in all."""
+
+    output: str
+    total: int
+
+
+def told_alike(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
+    """The `told` of a call in which nobody is asked."""
+    return msgspec.structs.replace(context, answered=None)
+
+
+class Chaining(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is told that makes calls of other tools, which are its members.
+
+    `told(context, member, tool, arguments)` is the context for one of them, with what a person has said of
+    just that call, at the place `member`; `recalled` are those that had ended before this call had to wait,
+    by their keys. `is_member`: the call is one, so it is read by a program and not cut for a model.
+    """
+
+    call_id: str = ""
+    told: Callable[["ToolContext", str, str, str], "ToolContext"] = told_alike
+    recalled: Mapping[str, MemberEnded] = {}
+    is_member: bool = False
+
+
+class OwnTools(Protocol):
+    """Tools that one user has beside those of the server, such as their compositions."""
+
+    def lookup(self, name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None": ...
+
+    def list_all(self) -> "list[ToolDefinition]": ...
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """For whom a tool runs, and its ways to the outside.
 
     `ask` puts a question to the run's person: an asynchronous tool gets the answer by being run again from
-    its beginning, so it asks before it does anything. `approve` gives the arguments that a person allows the
-    tool to run with, or raises ToolFailed; the executor calls it. `emit` reports progress to the run,
-    `cancelled` says whether to stop: a long synchronous tool looks at it between pieces of work. It also
-    becomes true when the tool has overrun its time.
+    its beginning, so it asks before it does anything. `approve` is told why it is asked; it gives the call as
+    a person allows it, or raises Rejected, or ToolFailed where nobody can allow it; the executor calls it.
+    `answered` is what a person has said of just this call before, which counts more than a rule that allows.
+    `rules` are the permission rules above the server's own, in order; `tainted_by` names what brought
+    untrusted content into the run. `read_result(ref, offset, limit)` gives characters of the whole output of
+    an earlier call of the run, or raises ToolFailed. `emit` reports progress to the run, `cancelled` says
+    whether to stop: a long synchronous tool looks at it between pieces of work. It also becomes true when the
+    tool has overrun its time. A synchronous tool that undoes what it did when it is given up asks
+    `may_conclude` before it does what cannot be undone: from a yes on it is waited for past its time.
+    `own_tools` are the user's beside those of the registry. In `marks`, which are
+    new for each call, a tool tells what its result does not. `narrowed`: what skills leave of the tools;
+    `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
+    something, and gives how that ended; it raises ToolFailed where there is no answer.
     """
 
     user_id: int
@@ -81,9 +188,26 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path | None = None
     run_id: str | None = None
     ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
-    approve: "Callable[[ToolDefinition, dict[str, Any]], Awaitable[dict[str, Any]]]" = caller_approves
+    approve: "Callable[[ToolDefinition, dict[str, Any], WhyAsked], Awaitable[Approved]]" = caller_approves
+    read_result: Callable[[str, int, int], Awaitable[KeptOutput]] = nothing_kept
     emit: Callable[[dict[str, Any]], None] = emit_nothing
     cancelled: Callable[[], bool] = never_cancelled
+    may_conclude: Callable[[], bool] = always_may
+    tenant_id: int | None = None
+    rules: tuple[PlacedRule, ...] = ()
+    tainted_by: str | None = None
+    answered: Callable[[dict[str, Any]], Approved] | None = None
+    own_tools: OwnTools | None = None
+    chaining: Chaining = Chaining()
+    marks: CallMarks = msgspec.field(default_factory=CallMarks)
+    narrowed: tuple[Narrowing, ...] = ()
+    activate: Callable[[SkillHead], None] = activate_nothing
+    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
+
+    def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
+        """The server's tool of this name, or else the user's own, with the check of its arguments."""
+        found = registry.lookup_for(name, self.tenant_id)
+        return found or (None if self.own_tools is None else self.own_tools.lookup(name))
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +215,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     `repeatable`: running it again with the same arguments changes nothing and gives the same answer
     for as long as the cache lives. `timeout` in seconds; None: the configured one. `only_asks`: all it does
-    is to ask the run's person, so nobody is asked whether it may.
+    is to ask the run's person, so nobody is asked whether it may. `keeps_lines`: its answer is a page of
+    something kept whole, so long lines in it are not cut. `keeps(result)`: whether this success of a
+    repeatable tool may be given again. `is_chain`: all it does is to call other tools, and each of these
+    calls is judged by itself. `tenant_id`: whose it is alone; None: everybody's.
     """
 
     name: str
@@ -104,6 +231,18 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     repeatable: bool = False
     timeout: float | None = None
     only_asks: bool = False
+    keeps_lines: bool = False
+    subject: str = ""
+    brings_untrusted: bool = False
+    is_egress: bool = False
+    starts_programs: bool = False
+    keeps: Callable[[ToolResult], bool] = keep_always
+    is_chain: bool = False
+    tenant_id: int | None = None
+
+    def is_for(self, tenant_id: int | None) -> bool:
+        """Whether the tool exists for this tenant; to others it is unknown."""
+        return self.tenant_id is None or self.tenant_id == tenant_id
 
     @property
     def is_async(self) -> bool:
@@ -131,10 +270,15 @@ class ToolSource(Protocol):
 
 
 class ToolRegistry:
-    """The tools of one server, by name, in the order they were registered."""
+    """The tools of one server, by name, in the order they were registered.
+
+    `arrival(names)` waits for those of these tools that are still on their way, within bounds.
+    """
 
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        self.hooks = Hooks()
+        self.arrival: Callable[[Iterable[str]], Awaitable[None]] = nothing_comes
         for tool in tools:
             self.register(tool)
 
@@ -158,6 +302,11 @@ class ToolRegistry:
         """The tool with the check of its arguments."""
         return self._tools.get(name)
 
+    def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
+        """The same, if the tool exists for this tenant."""
+        found = self._tools.get(name)
+        return found if found is not None and found[0].is_for(tenant_id) else None
+
     def list_all(self) -> list[ToolDefinition]:
         return [definition for definition, _ in self._tools.values()]
 
@@ -165,16 +314,41 @@ class ToolRegistry:
         return [tool for tool in self.list_all() if tool.category == category]
 
     def available_to(
-        self, level: CommandPermission, names: Iterable[str] | None = None
+        self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
-        """The tools at or below `level`; of these only `names` where given, unknown names left out."""
+        """A tenant's tools at or below `level`; of these only `names` where given, unknown ones left out."""
         wanted = None if names is None else set(names)
         return [
             tool
             for tool in self.list_all()
-            if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+            if tool.required_permission <= level
+            and tool.is_for(tenant_id)
+            and (wanted is None or tool.name in wanted)
         ]
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Returns once those of these tools are there that come later than the server."""
+        missing = [name for name in names if name not in self._tools]
+        if missing:
+            await self.arrival(missing)
+
+    def take_over(self, prepared: "ToolRegistry", prefix: str) -> None:
+        """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
+        kept = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
+        self._tools = kept | prepared._tools
 
     def remove(self, name: str) -> bool:
         """Whether there was such a tool."""
         return self._tools.pop(name, None) is not None
+
+
+def own_available_to(
+    own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
+) -> list[ToolDefinition]:
+    """A user's own tools as `available_to` gives those of the server."""
+    wanted = None if names is None else set(names)
+    return [
+        tool
+        for tool in own.list_all()
+        if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+    ]

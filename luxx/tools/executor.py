@@ -1,12 +1,12 @@
-"""The one way every tool call goes: find, permit, read, check, approve, remember, run in time, cut, record.
+"""The one way every tool call goes: find, read, check, judge, approve, remember, run in time, cut, record.
 
-Not here: how a person is asked, and where results are kept for good (runs).
+Not here: what is permitted (permission), how a person is asked, where results are kept for good (runs).
 """
 
 import asyncio
 import difflib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,12 +16,18 @@ from luxx.clock import timestamp
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
 from luxx.tools.cache import ResultCache, cache_key
-from luxx.tools.core import NeedsAnswer, ToolContext, ToolDefinition, ToolRegistry
-from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed
+from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.cutting import cut_aside
+from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
+from luxx.tools.hooks import HookedCall
+from luxx.tools.marks import CallMarks
+from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
-from luxx.tools.output import CutOutput, cut_output
-from luxx.tools.workers import Overrun, Workers
-from luxx.wire.tool import Risk, ToolCall, ToolResult
+from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, fit
+from luxx.tools.permission import Judge, Verdict, brings_untrusted
+from luxx.tools.workers import Overrun, Watch, Workers
+from luxx.wire.rule import RuleAction
+from luxx.wire.tool import ToolCall, ToolResult
 
 # All users together may run this many times what one may, so that slow tools of one leave room for others.
 _USERS_AT_ONCE = 16
@@ -29,24 +35,54 @@ _USERS_AT_ONCE = 16
 _MAX_PARALLEL = 32
 # How long a cancelled asynchronous tool may take to clean up before it is left alone.
 _GRACE_SECONDS = 1.0
-_READ_RESULT_TOOL = "result_read"
-_RISKS = list(Risk)
+READ_RESULT_TOOL = "result_read"
+
+OnRefused = Callable[[ToolContext, str, Verdict], Awaitable[None]]
+"""Is told of each call of this tool that was refused by its user's level or by a rule."""
+
+
+async def tell_nobody(context: ToolContext, tool: str, verdict: Verdict) -> None:
+    """The `on_refused` of a server that keeps no record of refusals."""
 
 
 class _Stopped(Exception):
-    """The call ends here, without the tool's own answer."""
+    """The call ends here, without the tool's own answer. `verdict` is what refused it."""
 
-    def __init__(self, status: CallStatus, words: str, problems: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: CallStatus,
+        words: str,
+        problems: dict[str, str] | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
         super().__init__(words)
         self.status = status
         self.words = words
         self.problems = problems or {}
+        self.verdict = verdict
+        self.note: str | None = None
+        self.is_corrected = False
+
+
+class _Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended, as `Executed` tells of it."""
+
+    status: CallStatus
+    output: CutOutput
+    problems: dict[str, str] = {}
+    note: str | None = None
+    is_corrected: bool = False
+    is_untrusted: bool = False
+
+
+_CANCELLED = _Ended(status=CallStatus.CANCELLED, output=CutOutput(result=ToolResult.fail("cancelled")))
 
 
 class ToolExecutor:
     """Carries out calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time.
 
-    `on_call` is told of every call that ended, however it did.
+    `on_call` is told of every call that ended, however it did. `is_sandboxed`: whether a sandbox holds what
+    programs do; where none does, and unless told so none does, whatever starts a program asks.
     """
 
     def __init__(
@@ -57,11 +93,14 @@ class ToolExecutor:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = timestamp,
         on_call: Callable[[CallRecord], None] | None = None,
+        on_refused: OnRefused = tell_nobody,
+        is_sandboxed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._on_call = on_call
+        self._on_refused = on_refused
+        self.judge = Judge(config, is_sandboxed)
         self.registry = registry
         self._config = config
-        self._ask_from = _RISKS.index(Risk(config.ask_from))
         self._clock = clock
         self._now = now
         self._cache = ResultCache(config.cache_ttl, clock)
@@ -71,28 +110,41 @@ class ToolExecutor:
     async def execute(self, call: ToolCall, context: ToolContext) -> Executed:
         """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
         started_at, start = self._now(), self._clock()
-        status, output, problems = CallStatus.CANCELLED, CutOutput(result=ToolResult.fail("cancelled")), {}
-        has_ended = True
+        ended, has_ended = _CANCELLED, True
+        context = msgspec.structs.replace(context, marks=CallMarks(call.call_id))
         try:
-            status, output = await self._carry_out(call, context)
+            ended = await self._carry_out(call, context)
         except _Stopped as stop:
-            status, problems = stop.status, stop.problems
             output = CutOutput(result=ToolResult.fail(stop.words))
+            ended = _Ended(
+                status=stop.status,
+                output=output,
+                problems=stop.problems,
+                note=stop.note,
+                is_corrected=stop.is_corrected,
+            )
+            if stop.verdict is not None:
+                await self._on_refused(context, call.name, stop.verdict)
         except NeedsAnswer:
             has_ended = False
             raise
         finally:
             duration_ms = round((self._clock() - start) * 1000)
             if has_ended:
-                self._record(_record(call, context, started_at, self._now(), duration_ms, status))
+                self._record(record_of(call, context, started_at, self._now(), duration_ms, ended.status))
         return Executed(
             call_id=call.call_id,
             name=call.name,
-            result=output.result,
+            result=ended.output.result,
             duration_ms=duration_ms,
-            status=status,
-            full_output=output.full,
-            problems=problems,
+            status=ended.status,
+            full_output=ended.output.full,
+            problems=ended.problems,
+            note=ended.note,
+            is_corrected=ended.is_corrected,
+            is_untrusted=ended.is_untrusted or context.marks.is_untrusted,
+            images=tuple(context.marks.images),
+            calls=context.marks.calls,
         )
 
     def _record(self, record: CallRecord) -> None:
@@ -100,14 +152,16 @@ class ToolExecutor:
         if self._on_call is not None:
             self._on_call(record)
 
-    def needs_approval(self, tool: ToolDefinition) -> bool:
-        """Whether a person has to allow each run of it that a model asks for."""
-        return not tool.only_asks and _RISKS.index(tool.risk) >= self._ask_from
-
-    def asks_first(self, name: str) -> bool:
-        """Whether a call of this tool asks a person before it does anything."""
-        tool = self.registry.get(name)
-        return tool is not None and (tool.only_asks or self.needs_approval(tool))
+    async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
+        """Whether this call asks a person before it does anything."""
+        found = context.find(self.registry, call.name)
+        if found is None or (tool := found[0]).only_asks:
+            return found is not None
+        try:
+            arguments = _read_arguments(call.arguments)
+        except _Stopped:
+            return False
+        return (await self.judge.considered(tool, arguments, context)).action == RuleAction.ASK
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
         """One after the other."""
@@ -166,51 +220,97 @@ class ToolExecutor:
         """Let idle threads end."""
         self._workers.close()
 
-    async def _carry_out(self, call: ToolCall, context: ToolContext) -> tuple[CallStatus, CutOutput]:
+    async def _carry_out(self, call: ToolCall, context: ToolContext) -> _Ended:
         tool, arguments = self._admit(call, context)
-        if self.needs_approval(tool):
-            arguments = await self._approved(tool, arguments, context)
+        approved = await self._permitted(tool, arguments, context)
+        note = note_of(approved)
+        try:
+            status, output = await self._answer(tool, approved.arguments, call, context)
+        except _Stopped as stop:
+            stop.note, stop.is_corrected = note, approved.is_edited
+            raise
+        return _Ended(
+            status=status,
+            output=output,
+            note=note,
+            is_corrected=approved.is_edited,
+            is_untrusted=brings_untrusted(tool),
+        )
+
+    async def _answer(
+        self, tool: ToolDefinition, arguments: dict[str, Any], call: ToolCall, context: ToolContext
+    ) -> tuple[CallStatus, CutOutput]:
+        """What the tool says, or has said before."""
+        read_on, is_whole = self._read_on(call, context), context.chaining.is_member
+        cut = partial(cut_aside, read_on=read_on, keeps_lines=tool.keeps_lines, is_whole=is_whole)
         key = None
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
             if (kept := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, kept
-        result = await self._run(tool, arguments, context)
-        output = cut_output(result, self._read_on(call, context))
-        if key is not None and result.success:
-            self._cache.put(key, output)
+                return CallStatus.CACHED, await cut(kept)
+        hooked = HookedCall(
+            tool=tool.name,
+            arguments=arguments,
+            user_id=context.user_id,
+            username=context.username,
+            run_id=context.run_id,
+        )
+        result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
+        output = await cut(result)
+        if key is not None and result.success and tool.keeps(result):
+            self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
     def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
-        found = self.registry.lookup(call.name)
+        found = context.find(self.registry, call.name)
         if found is None:
             raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
         tool, check = found
-        if tool.required_permission > context.user_permission_level:
-            needed, held = tool.required_permission, context.user_permission_level
-            raise _Stopped(
-                CallStatus.DENIED,
-                f"{tool.name} needs permission level {int(needed)} ({needed.name}); "
-                f"yours is {int(held)} ({held.name})",
-            )
+        refused = self.judge.refusal(tool, context)
+        if refused is not None:
+            raise _Stopped(CallStatus.DENIED, refused.because, verdict=refused)
         arguments = _read_arguments(call.arguments)
         _require_fit(tool, check.problems(arguments))
         return tool, arguments
 
-    async def _approved(
+    async def _permitted(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
-    ) -> dict[str, Any]:
-        """The arguments as a person allows them, which need not be the model's."""
+    ) -> Approved:
+        """The call as it may be made: as the model wants it, or as a person changed it."""
+        verdict = await self._not_denied(tool, arguments, context)
         try:
-            given = await context.approve(tool, arguments)
+            if context.answered is not None:
+                approved = context.answered(arguments)
+            elif verdict.action == RuleAction.ALLOW:
+                return Approved(arguments=arguments)
+            else:
+                approved = await context.approve(tool, arguments, verdict)
+        except Rejected as error:
+            raise _Stopped(CallStatus.REJECTED, error.message) from error
         except ToolFailed as error:
-            raise _Stopped(CallStatus.DENIED, error.message) from error
-        found = self.registry.lookup(tool.name)
-        _require_fit(tool, found[1].problems(given) if found is not None and given is not arguments else {})
-        return given
+            raise _Stopped(CallStatus.DENIED, error.message, verdict=verdict) from error
+        if approved.is_edited:
+            found = context.find(self.registry, tool.name)
+            _require_fit(tool, found[1].problems(approved.arguments) if found is not None else {})
+            try:
+                await self._not_denied(tool, approved.arguments, context)
+            except _Stopped as stop:
+                stop.note = note_of_denied(approved)
+                raise
+        return approved
+
+    async def _not_denied(
+        self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+    ) -> Verdict:
+        verdict = await self.judge.considered(tool, arguments, context)
+        if verdict.action == RuleAction.DENY:
+            words = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
+            raise _Stopped(CallStatus.DENIED, words, verdict=verdict)
+        return verdict
 
     def _unknown(self, name: str, context: ToolContext) -> str:
-        names = [tool.name for tool in self.registry.available_to(context.user_permission_level)]
+        level, tenant_id = context.user_permission_level, context.tenant_id
+        names = [tool.name for tool in self.registry.available_to(level, tenant_id=tenant_id)]
         near = difflib.get_close_matches(name[:64], names, n=3)
         hint = (
             f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"
@@ -224,39 +324,28 @@ class ToolExecutor:
                 return await _run_async(tool, arguments, context, timeout)
             work = partial(_perform, tool, arguments, context)
             return await self._workers.run(context.user_id, work, timeout)
-        except Overrun:
-            raise _Stopped(
-                CallStatus.TIMEOUT, f"{tool.name} did not finish within {timeout:g} seconds and was given up"
-            ) from None
+        except Overrun as overrun:
+            raise _Stopped(CallStatus.TIMEOUT, f"{tool.name} {overrun}") from None
         except ToolFailed as error:
             return ToolResult.fail(error.message)
 
     def _read_on(self, call: ToolCall, context: ToolContext) -> str:
-        if context.run_id is not None and self.registry.get(_READ_RESULT_TOOL) is not None:
-            ref = call.call_id[:128]
-            return f'Read on with {_READ_RESULT_TOOL} {{"ref": "{ref}", "offset": …, "limit": …}}.'
+        # Of a member nothing is kept but what its composition says.
+        reader = None if context.chaining.is_member else self.registry.get(READ_RESULT_TOOL)
+        if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
+            ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
+            words = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
+            if fit(words, MAX_READ_ON_BYTES) == words:
+                return words
         return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
 
 
-def _record(
-    call: ToolCall, context: ToolContext, started_at: str, ended_at: str, duration_ms: int, status: CallStatus
-) -> CallRecord:
-    return CallRecord(
-        call_id=call.call_id,
-        name=call.name[:64],
-        user_id=context.user_id,
-        run_id=context.run_id,
-        started_at=started_at,
-        ended_at=ended_at,
-        duration_ms=duration_ms,
-        status=status,
-    )
-
-
 def _perform(
-    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, is_overrun: Callable[[], bool]
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, watch: Watch
 ) -> ToolResult:
-    told = msgspec.structs.replace(context, cancelled=lambda: is_overrun() or context.cancelled())
+    told = msgspec.structs.replace(
+        context, cancelled=lambda: watch() or context.cancelled(), may_conclude=watch.may_conclude
+    )
     try:
         return result_of(tool.handler(arguments, told))
     except (Exception, SystemExit) as error:
@@ -278,7 +367,7 @@ async def _run_async(
     finally:
         await _cancel({task})
     if not done:
-        raise Overrun
+        raise Overrun(timeout)
     return ToolResult.fail(f"{tool.name} cancelled itself") if task.cancelled() else task.result()
 
 

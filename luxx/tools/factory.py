@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from luxx.errors import ConfigError
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult, keep_always
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.schema import ArgumentCheck, object_schema
 from luxx.tools.signature import Signature
@@ -64,10 +64,16 @@ def tool(
     risk: Risk | str = Risk.LOW,
     repeatable: bool = False,
     timeout: float | None = None,
+    subject: str = "",
+    brings_untrusted: bool = False,
+    is_egress: bool = False,
+    starts_programs: bool = False,
+    keeps: Callable[[ToolResult], bool] = keep_always,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
     """Make a tool of a function; its name and docstring stand in for a name and description not given.
 
-    `parameters`: a JSON schema of type object, or its properties alone. Raises ConfigError.
+    `parameters`: a JSON schema of type object, or its properties alone. The last five are `ToolDefinition`'s.
+    Raises ConfigError.
     """
 
     def decorate(function: Callable[..., Any]) -> ToolFunction:
@@ -88,6 +94,11 @@ def tool(
             risk=_risk(own_name, risk),
             repeatable=repeatable,
             timeout=timeout,
+            subject=subject,
+            brings_untrusted=brings_untrusted,
+            is_egress=is_egress,
+            starts_programs=starts_programs,
+            keeps=keeps,
         )
         return ToolFunction(function, definition)
 
@@ -132,11 +143,11 @@ def _with_signature(function: Callable[..., Any], signature: Signature) -> Calla
     if inspect.iscoroutinefunction(function):
 
         async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
-            return await function(**signature.bind(arguments, context))
+            return await function(**signature.bind(arguments, {ToolContext: context}))
 
         return run_async
 
     def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        return function(**signature.bind(arguments, context))
+        return function(**signature.bind(arguments, {ToolContext: context}))
 
     return run

@@ -7,10 +7,14 @@ from types import ModuleType
 from typing import Any, cast
 
 from luxx.errors import ConfigError
+from luxx.store.engine import Store
 from luxx.tools.core import ToolDefinition, ToolRegistry
 from luxx.tools.factory import ToolFunction
+from luxx.tools.hooks import Hook
 from luxx.tools.outcome import describe
+from luxx.tools.service_tools import ServiceTool
 
+Found = ToolDefinition | ServiceTool | Hook
 ENTRY_POINT_GROUP = "luxx.tools"
 
 
@@ -20,21 +24,35 @@ def installed_entry_points() -> list[EntryPoint]:
 
 
 def load_modules(
-    registry: ToolRegistry, names: Iterable[str], entry_points: Iterable[EntryPoint] = ()
+    registry: ToolRegistry,
+    names: Iterable[str],
+    entry_points: Iterable[EntryPoint] = (),
+    store: Store | None = None,
 ) -> list[str]:
-    """Register the tools found there; the names of the tools, in order.
+    """Register the tools and hooks found there; the names of the tools, in order.
 
-    An entry point may name a module, one tool, or a list of tools. A tool met twice counts once.
+    An entry point may name a module, one tool, or a list of tools. A tool met twice counts once. Tools made
+    of service functions have their sessions from `store`, and are left out where there is none.
     Raises ConfigError naming the module that cannot be imported or holds no tool.
     """
-    seen: dict[int, ToolDefinition] = {}
+    seen: dict[int, Found] = {}
     for name in names:
         _collect(seen, f"tools.modules: {name}", _imported(name))
     for entry in entry_points:
         _collect(seen, f"entry point {entry.name} ({entry.value})", _loaded(entry))
-    for definition in seen.values():
+    for hook in seen.values():
+        if isinstance(hook, Hook):
+            registry.hooks.add(hook)
+    tools = [tool for each in seen.values() if (tool := _definition(each, store)) is not None]
+    for definition in tools:
         registry.register(definition)
-    return [definition.name for definition in seen.values()]
+    return [definition.name for definition in tools]
+
+
+def _definition(found: Found, store: Store | None) -> ToolDefinition | None:
+    if isinstance(found, ServiceTool):
+        return None if store is None else found.on(store)
+    return found if isinstance(found, ToolDefinition) else None
 
 
 def _imported(name: str) -> ModuleType:
@@ -53,14 +71,14 @@ def _loaded(entry: EntryPoint) -> Any:
         ) from error
 
 
-def _collect(seen: dict[int, ToolDefinition], where: str, found: Any) -> None:
+def _collect(seen: dict[int, Found], where: str, found: Any) -> None:
     tools = list(_tools_in(found))
     if not tools:
         raise ConfigError(f"{where} holds no tool; decorate a function in it with @tool")
     seen.update({id(definition): definition for definition in tools})
 
 
-def _tools_in(found: Any) -> Iterator[ToolDefinition]:
+def _tools_in(found: Any) -> Iterator[Found]:
     if isinstance(found, ModuleType):
         candidates: Iterable[Any] = list(vars(found).values())
     elif isinstance(found, list | tuple):
@@ -70,5 +88,5 @@ def _tools_in(found: Any) -> Iterator[ToolDefinition]:
     for value in candidates:
         if isinstance(value, ToolFunction):
             yield value.definition
-        elif isinstance(value, ToolDefinition):
+        elif isinstance(value, Found):
             yield value

@@ -3,19 +3,28 @@
 Sizes are those of the JSON text, which is what the model is given. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
+from luxx.wire.source import Source, citable, source_of
 from luxx.wire.tool import ToolResult
 
 MAX_OUTPUT_BYTES = 50 * 1024
 MAX_LINE_LENGTH = 2000
 MAX_ERROR_BYTES = 1000
-_MAX_READ_ON_BYTES = 600
+MAX_READ_ON_BYTES = 1000
+MAX_WHOLE_BYTES = 128 * 1024
+"""Of a result that a program reads."""
+MAX_REF = 200
+"""Characters of a call's id by which its whole output is known; of a longer id the first."""
+
 # Room left for the error, and for the note that says how to read on.
-_NOTE_BYTES = 2048
+_NOTE_BYTES = 2560
+# A text of so many characters is never shortened to make room.
+_SHORTEST = 64
 # Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
 _MAX_INDENT_BYTES = 8 * 1024 * 1024
 
@@ -27,32 +36,37 @@ class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
     full: str | None = None
 
 
-def cut_output(result: ToolResult, read_on: str) -> CutOutput:
+def cut_output(
+    result: ToolResult, read_on: str, *, keeps_lines: bool = False, is_whole: bool = False
+) -> CutOutput:
     """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
 
     A text is cut at its end, other data keeps its shape if shorter texts in it are enough, and is
-    otherwise given as the beginning of its JSON text.
+    otherwise given as the beginning of its JSON text. With `keeps_lines` only what is over 50 KB is cut;
+    `is_whole`, for what a program reads, only what is over 128 KB.
     """
     try:
-        return _cut(result, read_on)
+        if is_whole and len(msgspec.json.encode(result)) <= MAX_WHOLE_BYTES:
+            return CutOutput(result=result)
+        return _cut(result, read_on, keeps_lines)
     except UnicodeEncodeError:
         mended = ToolResult(success=result.success, data=_mend(result.data), error=_mend(result.error))
-        return _cut(mended, read_on)
+        return _cut(mended, read_on, keeps_lines)
     except RecursionError:
         return CutOutput(result=ToolResult.fail("the tool's answer is nested too deeply"))
 
 
-def _cut(result: ToolResult, read_on: str) -> CutOutput:
+def _cut(result: ToolResult, read_on: str, keeps_lines: bool) -> CutOutput:
     size = len(msgspec.json.encode(result))
     if size <= MAX_LINE_LENGTH:
         return CutOutput(result=result)
-    if size <= MAX_OUTPUT_BYTES and not _has_long_line([result.data, result.error]):
+    if size <= MAX_OUTPUT_BYTES and (keeps_lines or not _has_long_line([result.data, result.error])):
         return CutOutput(result=result)
     data, error, whole = result.data, result.error, result.data
-    if error is not None and len(error) > MAX_ERROR_BYTES:
+    if error is not None and len(msgspec.json.encode(error)) - 2 > MAX_ERROR_BYTES:
         whole = {"data": data, "error": error}
         error = fit(error, MAX_ERROR_BYTES) + "…"
-    note = f"{size:,} bytes in all. {fit(read_on, _MAX_READ_ON_BYTES)}"
+    note = f"{size:,} bytes in all. {fit(read_on, MAX_READ_ON_BYTES)}"
     if len(msgspec.json.encode(data)) > MAX_LINE_LENGTH:
         data = _cut_text(data, note) if isinstance(data, str) else _cut_value(data, note)
     return CutOutput(result=ToolResult(success=result.success, data=data, error=error), full=_whole(whole))
@@ -106,31 +120,108 @@ def _cut_text(text: str, note: str) -> str:
 
 def _cut_value(data: Any, note: str) -> dict[str, Any]:
     shape = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
-    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES
+    cut = {"output_cut": f"Output cut: {note}"}
+    # What was read is cited by its sources, so they stay as they are.
+    apart = _sources_of(shape)
+    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(apart))
+    rest = {key: item for key, item in shape.items() if key not in apart}
+    kept = _shortened(rest, budget)
+    if kept is None:
+        return {"beginning": fit(_whole(data), budget), **apart, **cut}
+    return {**kept, **apart, **cut}
+
+
+def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
+    """The value with its texts cut to as much as fits into `budget` bytes; None if no cut is enough."""
+    if takes_more_than(budget, value, _SHORTEST):
+        return None
+    texts: list[tuple[str, str]] = []
+
+    def collect(text: str) -> str:
+        if len(text) <= _SHORTEST:
+            return text
+        texts.append((text, cut_lines(text)))
+        return ""
+
+    # All but the long texts takes as much whatever these are cut to.
+    budget -= len(msgspec.json.encode(_map_text(value, collect)))
     limit = MAX_OUTPUT_BYTES
-    while limit >= 64:
-        kept = _shorten(shape, limit)
-        if len(msgspec.json.encode(kept)) <= budget:
-            return {**kept, "output_cut": f"Output cut: {note}"}
-        limit //= 2
-    return {"beginning": fit(_whole(data), budget), "output_cut": f"Output cut: {note}"}
+    while limit >= _SHORTEST:
+        if (short := _all_within(texts, limit, budget)) is not None:
+            return _map_text(value, partial(_next_or_same, iter(short)))
+        limit = limit * 3 // 4
+    return None
 
 
-def _shorten(value: Any, limit: int) -> Any:
-    def shorten(text: str) -> str:
-        short = cut_lines(text)
-        return short if len(short) <= limit else f"{short[:limit]}… [cut: {len(text) - limit:,} more]"
+def _next_or_same(short: Iterator[str], text: str) -> str:
+    return text if len(text) <= _SHORTEST else next(short)
 
-    return _map_text(value, shorten)
+
+def _all_within(texts: list[tuple[str, str]], limit: int, budget: int) -> list[str] | None:
+    """The texts, given with their lines cut, at most `limit` characters of each; None if over the budget."""
+    kept: list[str] = []
+    for whole, text in texts:
+        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(whole) - limit:,} more]"
+        budget -= len(msgspec.json.encode(short)) - 2
+        if budget < 0:
+            return None
+        kept.append(short)
+    return kept
+
+
+def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) -> bool:
+    """Whether the JSON text of `value` is certainly longer; looked at no further than until it is.
+
+    Only the first `longest` characters of each text count, and what they are made of does not.
+    """
+    waiting = [value]
+    while waiting and budget >= 0:
+        one = waiting.pop()
+        if isinstance(one, str):
+            budget -= min(len(one), longest) + 2
+        elif isinstance(one, dict):
+            inner = cast(dict[str, Any], one)
+            budget -= 1 + 4 * len(inner)
+            if budget >= 0:
+                budget -= sum(map(len, inner))
+                waiting.extend(inner.values())
+        elif isinstance(one, list):
+            inner = cast(list[Any], one)
+            budget -= 1 + len(inner)
+            if budget >= 0:
+                waiting.extend(inner)
+        else:
+            budget -= 1
+    return budget < 0
+
+
+def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
+    """The list `sources`, if it is one of sources: the first of them that take half the room."""
+    try:
+        sources = msgspec.convert(shape.get("sources"), list[Source])
+    except msgspec.ValidationError:
+        return {}
+    room = MAX_OUTPUT_BYTES // 2
+    kept: list[Source] = []
+    for source in citable(*(source_of(one.url, one.title, one.snippet) for one in sources)):
+        room -= len(msgspec.json.encode(source)) + 1
+        if room < 0:
+            break
+        kept.append(source)
+    return {"sources": msgspec.to_builtins(kept)}
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """All texts changed but addresses: a part of one leads elsewhere."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
         return [_map_text(item, change) for item in cast(list[Any], value)]
     if isinstance(value, dict):
-        return {key: _map_text(item, change) for key, item in cast(dict[str, Any], value).items()}
+        return {
+            key: item if key == "url" and isinstance(item, str) else _map_text(item, change)
+            for key, item in cast(dict[str, Any], value).items()
+        }
     return value
 
 

@@ -10,6 +10,8 @@ MAX_PATTERN_LENGTH = 1000
 _RE2: Any = re2
 # A compiled pattern may use this much memory; the library keeps up to 128 of them.
 _MAX_MEMORY = 1 << 20
+# Characters times instructions, at worst: a second or two. Nothing ends a search but its end.
+_MAX_WORK = 100_000_000
 
 
 class Pattern(Protocol):
@@ -19,6 +21,9 @@ class Pattern(Protocol):
 
     def fullmatch(self, text: Any) -> Any: ...
 
+    @property
+    def programsize(self) -> int: ...
+
 
 def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
     """Raises ToolFailed for what RE2 does not know (look-around, back-references) or finds too big."""
@@ -27,6 +32,8 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
     options: Any = _RE2.Options()
     options.max_mem = _MAX_MEMORY
     options.log_errors = False
+    # Only whether and where it matches is asked, and groups multiply the work.
+    options.never_capture = True
     options.case_sensitive = not ignore_case
     try:
         return cast(Pattern, _RE2.compile(pattern, options))
@@ -37,6 +44,11 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
             f"the pattern is not a regular expression RE2 can run ({text}); "
             "it has no look-around and no back-references"
         ) from error
+
+
+def reach_of(pattern: Pattern) -> int:
+    """How many characters may be searched at once: small patterns a whole file, the largest some thousand."""
+    return max(_MAX_WORK // max(pattern.programsize, 1), 1)
 
 
 def compile_glob(glob: str) -> Pattern:

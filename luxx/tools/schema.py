@@ -5,6 +5,7 @@ Not here: a schema made from a function's signature (signature).
 
 import difflib
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, cast
 
 import jsonschema
@@ -20,6 +21,11 @@ _SCHEMA_WORDS = {"type", "properties", "required", "additionalProperties", "$def
 _MAX_PROBLEMS = 10
 _NO_OTHER_SCHEMAS: Any = cast(Any, Registry)()
 _MAX_PROBLEM_LENGTH = 300
+_MAX_NAMES = 100
+"""Of a tool's arguments that are looked at for one that was meant, or told of."""
+
+MOST_STEPS = 50_000
+"""Of one check of arguments. It takes some tenths of a second, in which the server does nothing else."""
 
 
 def object_schema(
@@ -57,9 +63,47 @@ def _match_pattern(
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-# A schema may come from another server: its patterns run on RE2 like any other stranger's.
+class _TooLong(Exception):
+    """The check has taken all the steps it may."""
+
+
+_left: ContextVar[int] = ContextVar("steps_left")
+"""Of the check under way."""
+
+
+def _spend(steps: int) -> None:
+    left = _left.get() - steps
+    if left < 0:
+        raise _TooLong
+    _left.set(left)
+
+
+def _counted(check: Any) -> Any:
+    """The check of one word of a schema, counted: what it goes through, and the words it makes."""
+
+    def counted(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        _spend(1 + _size(rule) // 10 + _size(instance) // 20)
+        for error in check(validator, rule, instance, schema) or ():
+            _spend(1 + len(error.message) // 100)
+            yield error
+
+    return counted
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value) // 100
+    return len(cast("list[Any]", value)) if isinstance(value, list | dict) else 0
+
+
+# A schema may come from another server: its patterns run on RE2 like any other stranger's, and no other word
+# of it may take long either.
 _VALIDATORS: Any = validators
-_Validator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pattern": _match_pattern})
+_WORDS: dict[str, Any] = {**cast(Any, jsonschema.Draft202012Validator).VALIDATORS, "pattern": _match_pattern}
+_Validator: Any = _VALIDATORS.extend(
+    jsonschema.Draft202012Validator, {word: _counted(check) for word, check in _WORDS.items()}
+)
+_SchemaValidator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pattern": _match_pattern})
 
 
 class ArgumentCheck:
@@ -69,7 +113,7 @@ class ArgumentCheck:
         if schema.get("type") != "object":
             raise ConfigError(f"tool {tool}: its parameters must be a JSON schema of type object")
         try:
-            _Validator.check_schema(schema)
+            _SchemaValidator.check_schema(schema)
         except SchemaError as error:
             raise ConfigError(
                 f"tool {tool}: its parameters are not a JSON schema: {error.message}"
@@ -83,17 +127,25 @@ class ArgumentCheck:
     def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
         """What is wrong, by JSON path; empty if nothing is. At most ten."""
         found: dict[str, str] = {}
+        before = _left.set(MOST_STEPS)
         try:
-            for error in self._validator.iter_errors(arguments):
-                for path, words in self._explain(error):
-                    found.setdefault(path, words[:_MAX_PROBLEM_LENGTH])
+            for path, words in self._violations(arguments):
+                found.setdefault(path[:_MAX_PROBLEM_LENGTH], words[:_MAX_PROBLEM_LENGTH])
                 if len(found) >= _MAX_PROBLEMS:
                     break
         except (Unresolvable, ToolFailed) as error:
             return {"arguments": f"the tool's own schema cannot be used: {error}"}
         except RecursionError:
             return {"arguments": "the arguments are nested too deeply"}
+        except _TooLong:
+            return {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
+        finally:
+            _left.reset(before)
         return found
+
+    def _violations(self, arguments: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        for error in self._validator.iter_errors(arguments):
+            yield from self._explain(error)
 
     def _explain(self, error: ValidationError) -> Iterator[tuple[str, str]]:
         path = "arguments" + "".join(
@@ -115,8 +167,9 @@ class ArgumentCheck:
                 yield path, f"{path}: {error.message}"
 
     def _unknown(self, name: str, known: list[str]) -> str:
-        near = difflib.get_close_matches(name[:64], known, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(known) or 'none'}"
+        some = known[:_MAX_NAMES]
+        near = difflib.get_close_matches(name[:64], some, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(some) or 'none'}"
         return f'there is no argument "{name[:64]}"{hint}'
 
 

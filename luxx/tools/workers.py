@@ -22,28 +22,54 @@ _IDLE_SECONDS = 30.0
 _STUCK_FACTOR = 4
 
 
+CONCLUDING_SECONDS = 30.0
+"""How long a job is waited for past its time that has begun with what cannot be undone."""
+
+
 class Overrun(Exception):
-    """A job did not end in time."""
+    """A job did not end in time. `is_concluding`: so whether it has done what it does is not known."""
+
+    def __init__(self, timeout: float, *, is_concluding: bool = False) -> None:
+        unknown = "; it is not known whether it took effect" if is_concluding else ""
+        super().__init__(f"did not finish within {timeout:g} seconds and was given up{unknown}")
 
 
 class _Job(Generic[T]):
-    def __init__(self, owner: int, work: Callable[[Callable[[], bool]], T]) -> None:
+    def __init__(self, owner: int, work: Callable[["Watch"], T]) -> None:
         self.owner = owner
         self.future: Future[T] = Future()
         self.started_at: float | None = None
         self.is_abandoned = False
+        self.is_concluding = False
         self.is_finished = False
         self._work = work
         self._context = contextvars.copy_context()
 
-    def perform(self) -> Callable[[], None]:
+    def perform(self, watch: "Watch") -> Callable[[], None]:
         """Do the work; what is returned hands over its outcome."""
         try:
-            value = self._context.run(self._work, lambda: self.is_abandoned)
+            value = self._context.run(self._work, watch)
         except BaseException as error:
             failure = error
             return lambda: self.future.set_exception(failure)
         return lambda: self.future.set_result(value)
+
+
+class Watch:
+    """A job's view of its caller. Called, it says whether nobody waits for the job any more."""
+
+    def __init__(self, job: _Job[Any], changed: threading.Condition) -> None:
+        self._job = job
+        self._changed = changed
+
+    def __call__(self) -> bool:
+        return self._job.is_abandoned
+
+    def may_conclude(self) -> bool:
+        """Whether it may begin with what cannot be undone: if so it is waited for past its time."""
+        with self._changed:
+            self._job.is_concluding = not self._job.is_abandoned
+            return self._job.is_concluding
 
 
 class Workers:
@@ -60,20 +86,26 @@ class Workers:
         self._idle = 0
         self._is_closed = False
 
-    async def run(self, owner: int, work: Callable[[Callable[[], bool]], T], timeout: float) -> T:
+    async def run(self, owner: int, work: Callable[[Watch], T], timeout: float) -> T:
         """What `work` returns. Time counts from its start, not from its place in the queue.
 
-        `work` is given a function that says whether nobody waits for it any more.
+        `work` is given a Watch, which says whether nobody waits for it any more.
         Raises Overrun after `timeout` seconds, ToolFailed if the owner has too many overrun jobs.
         """
         job = self._submit(owner, work)
         waiter = asyncio.wrap_future(job.future)
+        limit = timeout
         try:
             while not waiter.done():
                 spent = 0.0 if job.started_at is None else time.monotonic() - job.started_at
-                if spent >= timeout:
-                    raise Overrun
-                await asyncio.wait({waiter}, timeout=timeout - spent)
+                if spent < limit:
+                    await asyncio.wait({waiter}, timeout=limit - spent)
+                elif self._gives_up(job):
+                    raise Overrun(timeout)
+                elif limit > timeout:
+                    raise Overrun(timeout, is_concluding=True)
+                else:
+                    limit = timeout + CONCLUDING_SECONDS
             return waiter.result()
         finally:
             self._abandon(job)
@@ -85,7 +117,7 @@ class Workers:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _submit(self, owner: int, work: Callable[[Callable[[], bool]], T]) -> _Job[T]:
+    def _submit(self, owner: int, work: Callable[[Watch], T]) -> _Job[T]:
         job = _Job(owner, work)
         with self._changed:
             if self._stuck[owner] >= _STUCK_FACTOR * self._per_owner:
@@ -105,7 +137,7 @@ class Workers:
 
     def _serve(self) -> None:
         while (job := self._next_job()) is not None:
-            hand_over = job.perform()
+            hand_over = job.perform(Watch(job, self._changed))
             with self._changed:
                 job.is_finished = True
                 if job.is_abandoned:
@@ -142,6 +174,13 @@ class Workers:
             job.future.set_running_or_notify_cancel()
             return job
         return None
+
+    def _gives_up(self, job: "_Job[Any]") -> bool:
+        """Its time is over: whether it is abandoned, as one is that has not begun to conclude."""
+        with self._changed:
+            if not job.is_concluding:
+                self._abandon(job)
+            return not job.is_concluding
 
     def _abandon(self, job: "_Job[Any]") -> None:
         """Nobody waits for the job any more; nothing happens if it is finished."""

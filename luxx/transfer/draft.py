@@ -174,7 +174,10 @@ class StepWriter:
         self._called.append(call_id)
 
     def result(self, call_id: str, name: str, content: str, *, success: bool) -> None:
-        """A result; one without its call gets one, because no model takes it else."""
+        """A result; one without its call gets one, because no model takes it else.
+
+        Who wrote it is not known, so it counts as written by strangers.
+        """
         if call_id not in self._open:
             call_id = self.new_call_id()
             self.call(call_id, name, "{}")
@@ -189,6 +192,7 @@ class StepWriter:
                 content=content,
                 success=success,
                 status=StepStatus.DONE if success else StepStatus.ERROR,
+                is_untrusted=True,
             )
         )
 

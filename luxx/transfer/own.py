@@ -171,8 +171,21 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
         index = len(kept)
         status = StepStatus.INTERRUPTED if step.status in OPEN else step.status
         content = text_of(step.content, losses)
+        note = text_of(step.note, losses) if isinstance(step.note, str) else UNSET
+        # Whatever the file says of it: who wrote the file is not known.
+        is_untrusted = True if step.type == StepType.TOOL_RESULT else UNSET
         kept.append(
-            msgspec.structs.replace(step, id=step_id(index), index=index, status=status, content=content)
+            msgspec.structs.replace(
+                step,
+                id=step_id(index),
+                index=index,
+                status=status,
+                content=content,
+                note=note,
+                is_untrusted=is_untrusted,
+                # Files stay behind, and their ids are nobody's here.
+                images=UNSET,
+            )
         )
     return kept
 
@@ -182,7 +195,8 @@ def _is_too_long(step: Step) -> bool:
     told = (step.name, step.id_ref, step.level)
     arguments = step.arguments if isinstance(step.arguments, str) else ""
     named = sum(len(text) for text in told if isinstance(text, str))
-    return named > MOST_NAMED or len(arguments) > MOST_CHARACTERS
+    note = step.note if isinstance(step.note, str) else ""
+    return named > MOST_NAMED or max(len(arguments), len(note)) > MOST_CHARACTERS
 
 
 def _iso(moment: datetime) -> str:

@@ -52,6 +52,7 @@ _runs = table(
     column("tenant_id", Integer),
     column("kind", String),
     column("subject_id", String),
+    column("parent_run_id", String),
 )
 _in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 _insert = insert(_reserves)
@@ -76,6 +77,19 @@ _held = (
 _day = select(
     _spent.c.tokens, _spent.c.cost, _held.c.tokens.label("held_tokens"), _held.c.cost.label("held_cost")
 ).select_from(_spent.join(_held, true()))
+
+
+_root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte("tree", recursive=True)
+_below = _runs.alias("below")
+_tree = _root.union_all(select(_below.c.id).join(_root, _below.c.parent_run_id == _root.c.id))
+_tree_spent = select(
+    func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
+    func.coalesce(func.sum(_ledger.c.cost), 0.0),
+).where(_ledger.c.run_id.in_(select(_tree.c.id)))
+_tree_held = select(
+    func.coalesce(func.sum(_reserves.c.prompt_tokens + _reserves.c.completion_tokens), 0),
+    func.coalesce(func.sum(_reserves.c.cost), 0.0),
+).where(_reserves.c.run_id.in_(select(_tree.c.id)))
 
 
 class Limit(StrEnum):
@@ -250,6 +264,18 @@ def spent_by_run(connection: Connection, run_id: str) -> Spent:
         ).where(_ledger.c.run_id == run_id)
     ).one()
     return Spent(tokens=int(row[0]), cost=float(row[1]))
+
+
+def spent_by_tree(connection: Connection, root_run_id: str) -> Day:
+    """What a run and all its subagents have spent, and what is set aside for calls they make just now.
+
+    A reserve that becomes a line of the ledger meanwhile counts twice rather than not at all.
+    """
+    held = connection.execute(_tree_held, {"root": root_run_id}).one()
+    spent = connection.execute(_tree_spent, {"root": root_run_id}).one()
+    return Day(
+        Spent(tokens=int(spent[0]), cost=float(spent[1])), Spent(tokens=int(held[0]), cost=float(held[1]))
+    )
 
 
 def check_day(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:

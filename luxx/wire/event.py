@@ -9,8 +9,9 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.composition import MemberEnded
 from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
-from luxx.wire.run import Run
+from luxx.wire.run import Run, RunStatus
 from luxx.wire.step import Step
 from luxx.wire.usage import Usage
 
@@ -66,19 +67,59 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     tool: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     risk: str | UnsetType = UNSET
+    because: str | UnsetType = UNSET
+    usual: str | UnsetType = UNSET
+    member: str | UnsetType = UNSET
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET
 
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):
-    """A question has its answer. `arguments` are those that a person put in place of the model's."""
+    """A question has its answer. `arguments` are those that a person put in place of the model's; `approves`
+    is the hash of the run, the tool and the arguments that are allowed to run."""
 
     question_id: str
     answer: Answer
     answered_by: AnsweredBy
     note: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
+    approves: str | UnsetType = UNSET
+
+
+class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
+    """From here on the run holds content that strangers wrote, brought by the tool `by`: what could do harm
+    with it asks first, unless a rule allows it."""
+
+    by: str
+
+
+class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
+    """The composition of the call `call_id` waits for a person; these calls it has made before, and does not
+    make again when it goes on."""
+
+    call_id: str
+    members: list[MemberEnded]
+
+
+class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
+    """The skill `name` is active for the rest of the run. `allowed_tools`, where it names any, are all that
+    may be used from here on, beside what each other active skill allows."""
+
+    name: str
+    description: str
+    allowed_tools: list[str] | None = None
+
+
+class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
+    """The call `call_id` has a run of its own, `subagent_run_id`: it was begun, waits for a person, or has
+    ended. `task` may be cut; `tool_calls`, at its end, is how many it made."""
+
+    subagent_run_id: str
+    call_id: str
+    task: str
+    status: RunStatus
+    tool_calls: int = 0
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
@@ -105,7 +146,20 @@ class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     status: DoneStatus
 
 
-Event = ProcessStep | CostUpdate | Retrying | Warning | QuestionAsked | QuestionAnswered | ErrorEvent | Done
+Event = (
+    ProcessStep
+    | CostUpdate
+    | Retrying
+    | Warning
+    | QuestionAsked
+    | QuestionAnswered
+    | Tainted
+    | MembersEnded
+    | SkillActivated
+    | SubagentAssigned
+    | ErrorEvent
+    | Done
+)
 """Every event that can be in a log."""
 
 

@@ -24,7 +24,7 @@ class QuestionStatus(StrEnum):
 
 
 class Permission(StrEnum):
-    """Answers to a permission; `always` holds for that tool until the run ends."""
+    """Answers to a permission; `always` also makes a rule of the user's (docs/permissions.md)."""
 
     ONCE = "once"
     ALWAYS = "always"
@@ -32,10 +32,19 @@ class Permission(StrEnum):
 
 
 class AnsweredBy(StrEnum):
-    """`timeout`: nobody answered in time, so the recommended option counts."""
+    """`timeout`: nobody answered in time, so the recommended option counts. `rule`: the answer `always` to
+    another question made a rule that allows this too."""
 
     PERSON = "person"
     TIMEOUT = "timeout"
+    RULE = "rule"
+
+
+class WhenAsked(StrEnum):
+    """What becomes of a run that has to ask: it waits for a person, or is denied what it asks for."""
+
+    WAIT = "wait"
+    DENY = "deny"
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +61,10 @@ Answer = str | list[str]
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """`required`: it stays open until a person answers; else the recommended option counts in the end.
 
-    `timeout_seconds` null: no end is set. `tool`, `arguments` (JSON text, as the model wrote it) and `risk`
-    are a permission's, `question_type` a clarification's, `decision_type` and `context` a decision's.
+    `timeout_seconds` null: no end is set. `tool`, `arguments` (JSON text, as the model wrote it), `risk`,
+    `because` (why it is asked) and `usual` (the pattern that `always` would allow) are a permission's, and so
+    is `member`, where a member of a composition makes the call: its id, and of its first fallback `id.1`;
+    `question_type` a clarification's, `decision_type` and `context` a decision's.
     """
 
     kind: QuestionKind
@@ -65,6 +76,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     tool: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     risk: str | UnsetType = UNSET
+    because: str | UnsetType = UNSET
+    usual: str | UnsetType = UNSET
+    member: str | UnsetType = UNSET
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET

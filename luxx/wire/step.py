@@ -5,6 +5,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.image import StepImage
+
 
 class StepType(StrEnum):
     THINKING = "thinking"
@@ -22,10 +24,21 @@ class StepStatus(StrEnum):
     INTERRUPTED = "interrupted"
 
 
+class CallOutcome(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person; `corrected`: made as a person changed it."""
+
+    DENIED = "denied"
+    REJECTED = "rejected"
+    CORRECTED = "corrected"
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """`content` of a tool_result is the result as JSON text `{"success", "data", "error"}`.
 
-    `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps.
+    `arguments` is the JSON text the model wrote, `id_ref` the call's id on both its steps. Of a tool_result,
+    `outcome` says what people or rules made of the call, `note` is what the model is told of that, and
+    `is_untrusted` that strangers wrote what the result says, and `images` are to be shown with it; of a
+    composition's, `calls` is how many calls it made.
     """
 
     id: str
@@ -39,6 +52,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     status: StepStatus = StepStatus.DONE
     duration_ms: int | UnsetType = UNSET
     level: str | UnsetType = UNSET
+    outcome: CallOutcome | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    is_untrusted: bool | UnsetType = UNSET
+    images: list[StepImage] | UnsetType = UNSET
+    calls: int | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import multiprocessing
+import os
 import stat
 
 import pytest
@@ -152,6 +153,26 @@ def test_a_link_in_the_place_of_a_workspace_is_refused(tmp_path):
     workspaces.path_of(7).symlink_to(elsewhere)
     with pytest.raises(Unavailable, match="directory of its own"):
         workspaces.prepare(7)
+
+
+def test_a_workspace_is_deleted_however_deep_it_is_and_whatever_its_modes(tmp_path):
+    workspaces = Workspaces(str(tmp_path))
+    outside = tmp_path / "outside.txt"
+    outside.write_text("stays")
+    before = os.getcwd()
+    os.chdir(workspaces.prepare(7))
+    try:
+        os.symlink(outside, "link")
+        os.makedirs("locked/within")
+        os.chmod("locked", 0)
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(before)
+    workspaces.remove(7)
+    assert os.listdir(tmp_path) == ["outside.txt"]
+    assert outside.read_text() == "stays"
 
 
 def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(house, run, tmp_path):

@@ -129,7 +129,7 @@ PAGING = [
     Case(f"{path} {query}", "GET", f"{path}?{query}", fields=(query.partition("=")[0],), who=who)
     for path, who in (
         ("/conversations", "anna"), ("/providers", "anna"), ("/runs", "anna"), ("/tools", "anna"),
-        ("/files", "anna"), ("/projects", "anna"),
+        ("/files", "anna"), ("/projects", "anna"), ("/tools/compositions", "anna"),
         ("/messages?conversation_id={conversation}", "anna"), ("/auth/users", "admin"),
     )
     for query in ("page=0", "page=-1", "page=x", "page=1.5", "page=", f"page={HUGE}",
@@ -473,10 +473,48 @@ PROJECTS = [
     Case("a question with a NUL", "GET", "/conversations?q=%00"),
 ]  # fmt: skip
 
+CHAINS, LISTS = "/tools/compositions", [{"id": "a", "tool": "file_list"}]
+CHAIN = {"name": "chain", "description": "d", "members": LISTS}
+COMPOSITIONS = [
+    wrong("an empty composition", "POST", CHAINS, {}, "$.name", "$.description", "$.members"),
+    wrong("a composition without members", "POST", CHAINS, CHAIN | {"members": []}, "$.members"),
+    wrong("a composition of six", "POST", CHAINS,
+          CHAIN | {"members": [{"id": f"a{n}", "tool": "file_list"} for n in range(6)]}, "$.members"),
+    wrong("a composition of a blank name", "POST", CHAINS, CHAIN | {"name": "a b"}, "$.name"),
+    wrong("a composition of an endless name", "POST", CHAINS, CHAIN | {"name": "a" * 65}, "$.name"),
+    wrong("a composition with a NUL", "POST", CHAINS, CHAIN | {"description": NUL}, "$.description"),
+    wrong("a composition named like a tool", "POST", CHAINS, CHAIN | {"name": "file_read"}, "$.name"),
+    wrong("a composition that nobody counted", "POST", CHAINS, CHAIN | {"success_count": 9},
+          "$.success_count"),
+    wrong("a composition of a tool above the level", "POST", CHAINS,
+          CHAIN | {"members": [{"id": "a", "tool": "shell_execute", "arguments": {"command": "ls"}}]},
+          "$.members[0].tool"),
+    wrong("a composition that asks", "POST", CHAINS,
+          CHAIN | {"members": [{"id": "a", "tool": "ask_decision"}]}, "$.members[0].tool"),
+    wrong("a composition with an argument of no tool", "POST", CHAINS,
+          CHAIN | {"members": [{"id": "a", "tool": "file_list", "arguments": {"x": HUGE, "y\n": 1}}]},
+          "$.members[0].arguments.x", "$.members[0].arguments.y?"),
+    wrong("a composition that takes from nowhere", "POST", CHAINS,
+          CHAIN | {"members": [{"id": "a", "tool": "file_list", "arguments": {"path": {"$from": "b"}}}]},
+          "$.members[0].arguments.path"),
+    wrong("a composition of no kind", "POST", CHAINS, CHAIN | {"kind": "loop"}, "$.kind"),
+    wrong("a composition that takes for ever", "POST", CHAINS, CHAIN | {"timeout_seconds": HUGE},
+          "$.timeout_seconds"),
+    wrong("a composition that is huge", "POST", CHAINS,
+          CHAIN | {"members": [{"id": "a", "tool": "file_list", "arguments": {"path": "x" * 70_000}}]}, "$"),
+    raw("a composition nested deeply", b'{"members": ' + b"[" * 5000 + b"]" * 5000 + b"}", path=CHAINS),
+    raw("a composition of half a letter", b'{"name": "\\ud800"}', path=CHAINS),
+    Case("a composition that there is not", "GET", f"{CHAINS}/{UNKNOWN_ID}", None, 404),
+    Case("changing no composition", "PUT", f"{CHAINS}/{UNKNOWN_ID}", CHAIN, 404),
+    Case("deleting no composition", "DELETE", f"{CHAINS}/{UNKNOWN_ID}", None, 404),
+    Case("a composition whose id has a NUL", "GET", f"{CHAINS}/%00"),
+]  # fmt: skip
+
 CASES = [
     *AUTH,
     *BRANCHES,
     *PROJECTS,
+    *COMPOSITIONS,
     *CONVERSATIONS,
     *FILES,
     *SEARCHES,

@@ -48,6 +48,12 @@ def _project(person: Person, _ids: Ids, secret: str) -> str:
     return person.good("POST", "/projects", json={"name": secret, "description": secret})["id"]
 
 
+def _composition(person: Person, _ids: Ids, secret: str) -> str:
+    members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
+    body = {"name": "reads_a_secret", "description": secret, "members": members}
+    return person.good("POST", "/tools/compositions", json=body)["id"]
+
+
 def _file(person: Person, _ids: Ids, secret: str) -> str:
     return person.good("POST", "/files", files={"file": ("secret.txt", secret.encode())})["id"]
 
@@ -91,6 +97,7 @@ KINDS: dict[str, Kind] = {
     "provider_id": Kind(NO_NUMBER, _provider),
     "default_provider_id": Kind(NO_NUMBER, _same_as("provider_id")),
     "project_id": Kind(NO_UUID, _project),
+    "composition_id": Kind(NO_UUID, _composition),
     "file_id": Kind(NO_UUID, _file),
     "conversation_id": Kind(NO_UUID, _conversation),
     "subject_id": Kind(NO_UUID, _same_as("conversation_id")),

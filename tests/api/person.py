@@ -96,7 +96,15 @@ class Person:
             path: self.good("GET", path)
             for path in ("/auth/me", "/settings", "/tenant", "/tools?page_size=100")
         }
-        for path in ("/providers", "/projects", "/conversations", "/files", "/runs", "/questions"):
+        for path in (
+            "/providers",
+            "/projects",
+            "/conversations",
+            "/files",
+            "/runs",
+            "/questions",
+            "/tools/compositions",
+        ):
             seen[path] = self.good("GET", f"{path}?page_size=100")
         for conversation in seen["/conversations"]["items"]:
             path = f"/messages?conversation_id={conversation['id']}&page_size=100"

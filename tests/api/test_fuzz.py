@@ -65,7 +65,10 @@ def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]
     run_id = admin.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
     question = admin.good("GET", f"/runs/{run_id}/questions")["items"][0]
     file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
+    members = [{"id": "list", "tool": "file_list"}]
+    body = {"name": "lists", "description": "Lists.", "members": members}
     return {
+        "composition_id": admin.good("POST", "/tools/compositions", json=body)["id"],
         "file_id": file["id"],
         "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
         "conversation_id": chats[0],

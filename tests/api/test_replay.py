@@ -64,13 +64,23 @@ def chat(dora: Person) -> str:
     return chat_id
 
 
+def log_of(person: Person, run_id: str) -> list[dict[str, Any]]:
+    """Every event of a run; a page ends at its bytes before it ends at its limit."""
+    events: list[dict[str, Any]] = []
+    while True:
+        path = f"/runs/{run_id}/events?limit=1000&from_sequence={len(events) + 1}"
+        page = person.good("GET", path, headers=ACCEPT)
+        events += page["events"]
+        if not page["has_more"]:
+            return events
+
+
 def logs_of(person: Person, chat: str) -> list[dict[str, Any]]:
     """Every event of every run, as each run's own log tells it, oldest run first."""
     runs = person.good("GET", f"/runs?subject_id={chat}&page_size=100")["items"][::-1]
     events: list[dict[str, Any]] = []
     for run in runs:
-        path = f"/runs/{run['id']}/events?limit=1000"
-        events += person.good("GET", path, headers=ACCEPT)["events"]
+        events += log_of(person, run["id"])
     return events
 
 

@@ -25,6 +25,8 @@ ROUTES = {
     ("GET", "/providers"), ("POST", "/providers"), ("GET", "/providers/{}"), ("PUT", "/providers/{}"),
     ("DELETE", "/providers/{}"), ("POST", "/providers/{}/test"), ("GET", "/providers/{}/models"),
     ("GET", "/tools"), ("GET", "/tools/{}"), ("POST", "/tools/{}/execute"), ("DELETE", "/tools/cache"),
+    ("GET", "/tools/compositions"), ("POST", "/tools/compositions"), ("GET", "/tools/compositions/{}"),
+    ("PUT", "/tools/compositions/{}"), ("DELETE", "/tools/compositions/{}"),
     ("GET", "/runs"), ("GET", "/runs/{}"), ("GET", "/runs/{}/events"), ("POST", "/runs/{}/cancel"),
     ("GET", "/questions"), ("GET", "/runs/{}/questions"), ("POST", "/runs/{}/questions/{}/answer"),
     ("GET", "/settings"), ("PUT", "/settings"), ("GET", "/admin/allowed-hosts"),
@@ -329,4 +331,6 @@ def test_public_information_is_in_the_envelope(nobody: Person, path: str) -> Non
     assert isinstance(data, dict)
     if path == "/health":
         assert {"status", "version", "sandbox", "database", "bus"} <= set(data)
+        in_force = [one["name"] for one in data["sandbox_backends"] if one["standing"] == "in_force"]
+        assert in_force == [data["sandbox"]]
         assert data["bus"] == "none"

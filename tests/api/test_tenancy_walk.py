@@ -35,6 +35,11 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /conversations/{conversation_id}": {"title": "changed"},
     "PUT /messages/{message_id}": {"content": "changed"},
     "PUT /projects/{project_id}": {"name": "changed"},
+    "PUT /tools/compositions/{composition_id}": {
+        "name": "changed",
+        "description": "changed",
+        "members": [{"id": "list", "tool": "file_list"}],
+    },
     "PUT /providers/{provider_id}": {"name": "changed"},
 }
 LISTS = {
@@ -43,7 +48,7 @@ LISTS = {
     "GET /usage": "conversation_id",
     "GET /tool-calls": "run_id",
 }
-QUERIES = {"GET /search": {"q": "hello"}}
+QUERIES = {"GET /permissions/explain": {"tool": "file_read"}, "GET /search": {"q": "hello"}}
 """Where an id filters a list of one's own: an empty list, not 404."""
 
 users = itertools.count()
@@ -183,7 +188,7 @@ def test_nothing_of_another_is_in_what_one_sees(
 ) -> None:
     for other in (admin, *(asker.owner for asker in askers.values())):
         seen = json.dumps(other.state())
-        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id"):
+        for name in ("conversation_id", "file_id", "message_id", "run_id", "project_id", "composition_id"):
             assert annas.ids[name] not in seen
         found = other.good("GET", f"/search?q={SECRET}&page_size=100")["items"]
         assert annas.ids["conversation_id"] not in {hit["conversation_id"] for hit in found}

@@ -16,8 +16,10 @@ from luxx.audit.models import AuditRow
 from luxx.audit.reading import AuditFilter, AuditView, page_of_entries
 from luxx.audit.refusals import Refusals
 from luxx.clock import utc_now
+from luxx.network.outing import Outing, Traveller
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.tables import Base
+from luxx.tools.egress_record import EgressRecord
 
 
 class Clock:
@@ -144,3 +146,24 @@ def test_an_entry_is_there_exactly_if_what_it_tells_of_is(store: Store) -> None:
     with pytest.raises(ValueError, match="the act failed"):
         store.write_now(fails)
     assert entries(store) == []
+
+
+def test_all_hosts_of_a_program_are_told_by_their_full_names(store: Store) -> None:
+    long = f"{'a' * 63}.{'b' * 63}.example.org:443"
+    hosts = [long, *(f"h{number}.example.org:443" for number in range(30))]
+    outing = Outing(Traveller(user_id=1, call_id="c", tool="python_execute"))
+    for host in [*hosts, hosts[-1]]:
+        outing.has_reached(host)
+        outing.was_refused(host, "private_address", "no")
+
+    async def scenario() -> None:
+        refusals = Refusals(store)
+        await EgressRecord(store, refusals).ended(outing)
+
+    asyncio.run(scenario())
+    done = [one for one in entries(store) if one.outcome == Outcome.DONE]
+    assert [one.target_id for one in done] == [long[:64], *hosts[1:10], "others"]
+    assert done[0].detail.hosts == [long]
+    assert (done[-1].detail.hosts, done[-1].detail.count) == (hosts[10:], 22)
+    refused = [one for one in entries(store) if one.outcome == Outcome.REFUSED]
+    assert refused[0].detail.hosts == [long]

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tests.bench.figures import Figures
+from tests.bench.jails import jails_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.peers import installed_peers
@@ -360,5 +361,6 @@ ROWS: dict[str, Row] = {
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,
+    "jails": jails_row,
     "idle": idle_row,
 }

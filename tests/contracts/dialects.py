@@ -127,8 +127,9 @@ def _openai_text(message: Json) -> str:
 
 
 def _blocks_text(blocks: list[Json]) -> str:
-    """Of blocks and of parts; a block of another type may have a text of its own, which is nobody's words."""
-    return "".join(block.get("text") or "" for block in blocks if block.get("type", "text") == "text")
+    """Of blocks and of parts; a block of another type, and a thought, has a text that is nobody's words."""
+    said = [block for block in blocks if block.get("type", "text") == "text" and not block.get("thought")]
+    return "".join(block.get("text") or "" for block in said)
 
 
 def _results(messages: list[PromptMessage]) -> int:

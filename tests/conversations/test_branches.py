@@ -67,7 +67,7 @@ def test_another_answer_may_be_asked_for_in_another_way(desk: Desk, chat: Chat) 
     assert "tools" not in desk.sent()
     chat.again(first["id"], tools=["file_read"], model="other", thinking_enabled=False)
     assert desk.sent()["model"] == "other"
-    assert [tool["function"]["name"] for tool in desk.sent()["tools"]] == ["file_read"]
+    assert [tool["function"]["name"] for tool in desk.sent()["tools"]] == ["file_read", "result_read"]
     chat.again(first["id"])
     assert desk.sent()["model"] == "scripted"
 

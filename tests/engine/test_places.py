@@ -12,11 +12,13 @@ from engine.conftest import Runs
 from engine.town import Town, ended, one_gate_each, says, status_of, types_of, until
 from luxx.conversations.views import ConversationChange
 from luxx.errors import Conflict, TooMany
-from luxx.providers.scripted import Gate, Text
+from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 from luxx.runs.models import RunRow
 from luxx.runs.places import Queued, kinds_of, next_in_line
 from luxx.runs.processes import ProcessKind
+from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.service import Sending
+from luxx.wire.question import QuestionStatus
 from luxx.wire.run import RunKind, RunStatus
 
 lines = st.lists(st.integers(1, 4), max_size=20).map(
@@ -320,5 +322,59 @@ def test_a_queue_outlives_its_process(database_url: str, tmp_path: Path, run: Ru
             town.model.release("gate")
             for each in all_three:
                 assert (await ended(again, ann, each)).status == RunStatus.COMPLETED
+
+    run(story())
+
+
+CHILD = "the hand"
+QUESTION = {
+    "question_type": "scope",
+    "question": "Which colour?",
+    "options": [{"label": word, "description": word, "is_recommended": False} for word in ("red", "blue")],
+    "required": True,
+}
+
+
+def delegates_and_asks() -> Script:
+    """A run whose subagent asks, and other messages that wait at a gate."""
+    task = {"task": "Paint it.", "system_prompt": CHILD}
+    asks = Call(name="ask_clarification", arguments=QUESTION, id="call-ask")
+    return Script(
+        rules=[
+            Rule(when=When(system=CHILD, has_tool_result=False), reply=[asks]),
+            Rule(when=When(system=CHILD), reply=[Text(text="Red.")]),
+            Rule(when=When(user="other"), reply=[Gate(name="other"), Text(text="Yes.")]),
+            Rule(when=When(has_tool_result=False), reply=[Call(name="delegate", arguments=task, id="sub")]),
+            Rule(when=When(has_tool_result=True), reply=[Text(text="Painted.")]),
+        ]
+    )
+
+
+def test_a_run_holds_no_place_while_its_subagent_waits_for_a_person_and_nobody_hangs(
+    database_url: str, tmp_path: Path, run: Runs
+) -> None:
+    async def story() -> None:
+        async with Town(tmp_path, database_url, delegates_and_asks(), concurrent_runs=1) as town:
+            house = await town.house()
+            ann = await town.person(house, "ann")
+            talk = await house.conversations.create(ann, ConversationChange())
+            tools = ["delegate", "ask_clarification"]
+            lead = await house.runs.send(ann, Sending(conversation_id=talk.id, text="go", tools=tools))
+            with pytest.raises(Conflict) as refused:
+                await house.runs.answer(ann, lead)
+            assert refused.value.kind == "run_waiting"
+            assert (await house.replay.status(ann, talk.id)).is_waiting
+            (question,), _total = await house.questions.list_page(
+                ann, QuestionFilter(status=QuestionStatus.OPEN), page=1, page_size=9
+            )
+            assert f"/runs/{question.run_id}/questions" in refused.value.message
+            other = await town.send(house, ann, "other")
+            assert other.status == RunStatus.RUNNING
+            await town.model.reached("other")
+            answer = GivenAnswer(answer="red")
+            await house.questions.answer(ann, question.run_id, question.id, answer)
+            assert (await house.runs.get(ann, question.run_id)).status == RunStatus.QUEUED
+            town.model.release("other")
+            assert (await ended(house, ann, lead)).status == RunStatus.COMPLETED
 
     run(story())

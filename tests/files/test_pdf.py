@@ -26,7 +26,7 @@ def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) 
     file = opened(tmp_path, data)
 
     async def work() -> str:
-        return await PdfReader(**bounds).text_of(file, characters=characters)
+        return await PdfReader(**bounds).text_of(file, characters=characters, user_id=1)
 
     try:
         return asyncio.run(work())
@@ -85,7 +85,7 @@ def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     file = opened(tmp_path, slow)
 
     async def work() -> None:
-        task = asyncio.create_task(PdfReader().text_of(file, characters=1000))
+        task = asyncio.create_task(PdfReader().text_of(file, characters=1000, user_id=1))
         async with asyncio.timeout(WAIT_SECONDS):
             while not children():  # noqa: ASYNC110 - the process is not ours to be told by
                 await asyncio.sleep(0.01)

@@ -51,5 +51,16 @@ async def answer(person: Person, question: Json, answer: Any, **more: Any) -> Js
     return await person.post(path, {"answer": answer, **more})
 
 
+async def set_rules(person: Person, *rules: str, **query: str) -> None:
+    """The person's rules are then these, such as `deny visit_risky(*)`."""
+    body: Any = []
+    for rule in rules:
+        action, _, rest = rule.partition(" ")
+        tool, _, pattern = rest.partition("(")
+        body.append({"tool": tool, "pattern": pattern[:-1], "action": action})
+    done = await person.ask("PUT", "/permissions/rules", body, **query)
+    assert done.status_code == 200, done.text
+
+
 def results(message: Json) -> list[Json]:
     return [json.loads(step["content"]) for step in message["steps"] if step["type"] == "tool_result"]

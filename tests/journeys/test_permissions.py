@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from journeys.asking import answer, asks, open_questions, results
+from journeys.asking import answer, asks, open_questions, results, set_rules
 from journeys.conftest import Traveller
 from journeys.desk import Desk
 from journeys.person import Json, Person
@@ -98,7 +98,7 @@ def test_a_person_may_change_the_arguments_within_what_the_tool_takes(
     travel(journey())
 
 
-def test_always_holds_for_the_tool_until_the_run_ends(server: LuxxServer, travel: Traveller) -> None:
+def test_always_holds_from_then_on(server: LuxxServer, travel: Traveller) -> None:
     async def journey() -> None:
         async with Desk(answers=True) as desk, Person(server.url) as ann:
             again = calls("visit_risky", desk.port, "b")
@@ -119,6 +119,7 @@ def test_always_holds_for_the_tool_until_the_run_ends(server: LuxxServer, travel
                 screen = await ann.see(run["id"])
                 assert desk.keys_seen() == ["a", "b"]
                 assert [frame.event for frame in screen.frames].count("question_asked") == 1
+            await set_rules(ann)
 
     travel(journey())
 

@@ -30,8 +30,18 @@ from luxx.keeping import person_import
 from luxx.keeping.home import Home
 from luxx.keeping.person_export import export_person
 from luxx.keeping.person_import import Imported, import_person
+from luxx.tools.compositions.rows import new_row
+from luxx.wire.composition import Composition, Member
 
 __all__ = ["postgresql"]
+
+
+def lists(name: str, description: str) -> Composition:
+    members = [Member(id="list", tool="file_list")]
+    return Composition(name=name, description=description, members=members)
+
+
+LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
 
 
 @pytest.fixture
@@ -43,6 +53,8 @@ def here(tmp_path: Path) -> Iterator[Home]:
     with store_of(home) as store:
         store.write_now(add_ben)
         store.write_now(lambda session: settle(session, temperature=0.7, system_prompt="be brief"))
+        store.write_now(lambda session: session.add(new_row(1, 1, LISTS, utc_now())))
+        store.write_now(lambda session: session.add(new_row(1, 2, BENS, utc_now())))
     yield home
     home.close()
 
@@ -120,6 +132,8 @@ def test_all_of_a_user_comes_to_another_server(here: Home, there: Home, tmp_path
     first, again = told(tmp_path / "ann.zip"), told(tmp_path / "again.zip")
     assert first[1] == again[1]
     assert first[0]["projects"] == again[0]["projects"]
+    assert first[0]["compositions"] == again[0]["compositions"]
+    assert [each["name"] for each in again[0]["compositions"]] == ["lists"]
 
 
 def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: Home, tmp_path: Path) -> None:
@@ -140,6 +154,9 @@ def test_a_second_import_comes_beside_the_first(here: Home, there: Home, tmp_pat
     before = files_of(there)
     done = bring(there, tmp_path / "ann.zip")
     assert "4 files have another name here, because theirs was taken" in done.notes
+    left_out = "the composition lists was left out: the name is taken, or there are too many"
+    assert left_out in done.notes
+    assert len(rows_of(there)["tool_compositions"]) == 1
     assert {name: held for name, held in files_of(there).items() if name in before} == before
     assert len([row for row in rows_of(there)["conversations"] if row[1] == 1]) == 2
     other = bring(there, tmp_path / "ann.zip", "bEN")

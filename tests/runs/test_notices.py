@@ -329,3 +329,25 @@ def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
 def test_every_status_worth_a_note_has_its_sentence() -> None:
     silent = set(RunStatus) - set(module.SENTENCES)
     assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
+
+
+def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
+
+    async def run() -> None:
+        async with process(store, LocalBus("p")) as here:
+            ear = Listener()
+            here.listen(1, ear)
+            await met(store, here)
+            run_id = await put_run(store, TALK, "running")
+            parent = update(RunRow).where(RunRow.id == run_id).values(parent_run_id=new_id())
+            await store.write(lambda session: session.execute(parent))
+            for status in ("waiting", "queued", "waiting", "completed"):
+                await put_run(store, TALK, status, run_id)
+                here.told(run_id, 1)
+                await met(store, here)
+            assert [note.run_id for note in ear.notes] == [run_id, run_id]
+
+    asyncio.run(run())

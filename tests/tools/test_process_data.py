@@ -80,6 +80,12 @@ def test_csv_and_json_are_each_others_way_back() -> None:
         ("filter", [1], {"tset": "eq"}, "wrong options"),
         ("filter", [1], {"test": "near"}, "wrong options"),
         ("filter", ["a"], {"test": "matches", "value": "("}, "regular expression"),
+        (
+            "filter",
+            ["ab" * 100_000],
+            {"test": "matches", "value": "[ab]*a[ab]{900}c"},
+            "200,000 characters is too long for this pattern, which is looked for in 110,253 at most",
+        ),
         ("filter", [1], {"test": "in", "value": list(range(2000))}, "at most 1000"),
         ("format", [1], {"indent": 9}, "indent goes from 0 to 8"),
         ("csv_to_json", [1], {}, "must be CSV text"),

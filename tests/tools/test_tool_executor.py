@@ -2,32 +2,44 @@
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.runs.entries import carried_out, whole_result
 from luxx.tools.builtin import builtin_tools
+from luxx.tools.builtin.result import reading_tools
 from luxx.tools.core import (
+    Approved,
     CommandPermission,
+    KeptOutput,
     NeedsAnswer,
     ToolContext,
     ToolDefinition,
     ToolRegistry,
     ToolResult,
+    WhyAsked,
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
+from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question, QuestionKind
+from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.step import Step, StepType
 from luxx.wire.tool import Risk
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 WAIT = 10.0
-BUILTIN = [tool.name for tool in builtin_tools()]
+# Those of the web need nobody's level, and no test asks the web.
+BUILTIN = [tool.name for tool in builtin_tools() if tool.category != "web"]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "python_eval": {"expression": "1"},
     "file_read": {"path": "a.txt"},
@@ -35,6 +47,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_list": {},
     "file_exists": {"path": "a.txt"},
     "file_grep": {"pattern": "a"},
+    "file_glob": {"pattern": "*"},
+    "file_edit": {"path": "a.txt", "old_string": "a", "new_string": "b"},
+    "file_multi_edit": {"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}]},
+    "delegate": {"task": "a"},
+    "result_read": {"ref": "call-0"},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
     "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},
@@ -43,6 +60,22 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "left"}
+
+
+async def delegated(assignment: Assignment) -> SubagentEnd:
+    return SubagentEnd(
+        run_id="run-0",
+        status="completed",
+        stop_reason="finished",
+        answer=assignment.task,
+        error=None,
+        tool_calls=0,
+        is_tainted=False,
+    )
+
+
+async def kept(ref: str, offset: int, limit: int) -> KeptOutput:
+    return KeptOutput(output="abc", total=3)
 
 
 def define(name: str, handler: Callable[..., Any], **more: Any) -> ToolDefinition:
@@ -61,7 +94,9 @@ def executor_of(
 def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = msgspec.structs.replace(context_of(level), ask=answer_left)
+    context = msgspec.structs.replace(
+        context_of(level), ask=answer_left, read_result=kept, delegate=delegated
+    )
     (context.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     done = asyncio.run(builtin_executor.execute(call(name, ARGUMENTS[name]), context))
@@ -74,6 +109,7 @@ def test_every_tool_runs_at_its_level_and_is_refused_below_it(
             f"yours is {int(level)} ({level.name})"
         )
         assert not (context.workspace / "b.txt").exists()
+        assert (context.workspace / "a.txt").read_text() == "a"
 
 
 def test_a_denied_call_is_not_told_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
@@ -528,12 +564,67 @@ def test_a_cut_result_comes_with_the_whole_and_the_way_to_read_on(context_of: An
     assert 'result_read {"ref": "abc"' in done.result.data
 
 
+@pytest.mark.parametrize("call_id", ["a" * 200, "a" * 500, 'say "hi" \\ there', "é" * 300, "𝄞" * 200])
+def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
+    call_id: str, context_of: Any, call: Any
+) -> None:
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    executor = executor_of(*tools)
+    asked: list[str] = []
+
+    async def read_result(ref: str, offset: int, limit: int) -> KeptOutput:
+        asked.append(ref)
+        return KeptOutput(output="rest", total=4)
+
+    context = context_of(run_id="r", read_result=read_result)
+    done = asyncio.run(executor.execute(call("big", call_id=call_id), context))
+    named = re.search(
+        r'Read on with result_read (\{"ref": ".*"), "offset": …, "limit": …\}\.\]$', done.result.data
+    )
+    assert named is not None, done.result.data[-1200:]
+    arguments = msgspec.json.decode(named[1] + "}")
+    read = asyncio.run(executor.execute(call("result_read", arguments), context))
+    assert read.result.success, read.result.error
+    assert asked == [whole_result("r", call_id, "")["call_id"]]
+
+
+def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(context_of: Any, call: Any) -> None:
+    tools = [define("big", lambda arguments, context: "line\n" * 20_000), *reading_tools()]
+    executor = executor_of(*tools)
+    rule = PlacedRule(tool="result_read", pattern="*", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
+    done = asyncio.run(executor.execute(call("big"), context_of(run_id="r", rules=(rule,))))
+    assert "result_read" not in done.result.data
+    assert "ask again for a smaller part" in done.result.data
+
+
+@pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}], ids=["fails", "denied"])
+def test_that_a_person_changed_a_call_is_told_however_it_ends(
+    given: dict[str, Any], context_of: Any, call: Any
+) -> None:
+    def fail(arguments: dict[str, Any], context: ToolContext) -> None:
+        raise ToolFailed("no")
+
+    def as_said(approved: Approved, arguments: dict[str, Any]) -> Approved:
+        return approved
+
+    executor = executor_of(define("act", fail, subject="n"))
+    rule = PlacedRule(tool="act", pattern="2", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
+    answered = partial(as_said, Approved(arguments=given, is_edited=True))
+    context = context_of(answered=answered, rules=(rule,))
+    done = asyncio.run(executor.execute(call("act", {"n": 0}), context))
+    step = carried_out(Step(id="", index=0, type=StepType.TOOL_CALL), 1, done).step
+    assert (done.status, step.outcome) == (
+        (CallStatus.FAILED, "corrected") if given["n"] == 1 else (CallStatus.DENIED, "denied")
+    )
+    assert f"""changed the arguments {"before" if given["n"] == 1 else 'to {"n":2}'}""" in str(done.note)
+
+
 # --- people -----------------------------------------------------------------------------------------
 
 QUESTION = Question(kind=QuestionKind.PERMISSION, prompt="May it?")
 
 
-async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
     raise NeedsAnswer(QUESTION)
 
 
@@ -548,7 +639,7 @@ def test_a_tool_asks_from_the_configured_risk_on_and_has_not_run_before(
     )
     context = msgspec.structs.replace(context_of(), approve=ask_the_person)
     asks = list(Risk).index(risk) >= list(Risk).index(ask_from)
-    assert executor.asks_first("act") is asks
+    assert asyncio.run(executor.asks_first(call("act", {}), context)) is asks
     if asks:
         with pytest.raises(NeedsAnswer):
             asyncio.run(executor.execute(call("act", {}), context))
@@ -565,8 +656,8 @@ def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(contex
     )
 
     def done_with(given: dict[str, Any]) -> Executed:
-        async def approve(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
-            return given
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
+            return Approved(arguments=given, is_edited=True)
 
         context = msgspec.structs.replace(context_of(), approve=approve)
         return asyncio.run(executor_of(act).execute(call("act", {"n": 1}), context))

@@ -1,13 +1,16 @@
 """Cutting: bounded, valid UTF-8, shape kept where it can be, and nothing cut that fits."""
 
+import asyncio
+import time
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from luxx.tools.core import ToolResult
+from luxx.tools.cutting import cut_aside
 from luxx.tools.output import MAX_LINE_LENGTH, MAX_OUTPUT_BYTES, cut_lines, cut_output, fit
 
 READ_ON = "Read on with more."
@@ -21,6 +24,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(VALUES, st.none() | BIG_TEXT, st.text(LETTERS, max_size=2000))
+@example(data="a\n" * 30_000, error="\0" * 1000, read_on="")
 def test_every_result_becomes_valid_utf8_json_within_the_bound(
     data: Any, error: str | None, read_on: str
 ) -> None:
@@ -96,3 +100,28 @@ def test_an_answer_nested_past_all_bounds_is_a_result_and_not_a_crash(depth: int
         deep = [deep]
     result = cut_output(ToolResult.ok(deep), READ_ON).result
     assert len(msgspec.json.encode(result)) <= MAX_OUTPUT_BYTES
+
+
+def test_a_large_answer_of_crumbs_is_looked_through_once() -> None:
+    began = time.monotonic()
+    cut = cut_output(ToolResult.ok({"x": [{"a": {}}] * 100_000}), READ_ON)
+    assert cut.result.data["beginning"].startswith("{")
+    # A look for each length that is tried takes five times as long.
+    assert time.monotonic() - began < 2
+
+
+def test_cutting_a_large_answer_leaves_the_event_loop_to_others() -> None:
+    data: dict[str, Any] = {"x": [{"a": {}}] * 300_000}
+
+    async def run() -> float:
+        cutting = asyncio.create_task(cut_aside(ToolResult.ok(data), READ_ON))
+        longest, before = 0.0, time.monotonic()
+        while not cutting.done():
+            await asyncio.sleep(0.005)
+            longest, before = max(longest, (now := time.monotonic()) - before), now
+        assert cutting.result() == cut_output(ToolResult.ok(data), READ_ON)
+        return longest
+
+    began = time.monotonic()
+    longest = asyncio.run(run())
+    assert longest < (time.monotonic() - began) / 3

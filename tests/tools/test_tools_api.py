@@ -13,12 +13,13 @@ from litestar.testing import TestClient
 from luxx.accounts.caller import Caller
 from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
-from luxx.api.tools import ToolController, WorkspaceOf
+from luxx.api.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
 from luxx.config import ToolsConfig
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, ToolRegistry
+from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
+from luxx.wire.rule import PlacedRule
 
 ClientAt = Callable[..., TestClient[Litestar]]
 
@@ -35,8 +36,20 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
     async def workspace_of(caller: Caller) -> Path:
         return workspace
 
+    async def rules_of(caller: Caller) -> tuple[PlacedRule, ...]:
+        return ()
+
+    async def given_rules() -> RulesOf:
+        return rules_of
+
     async def given_workspace() -> WorkspaceOf:
         return workspace_of
+
+    async def own_tools_of(caller: Caller) -> OwnTools:
+        return ToolRegistry()
+
+    async def given_own_tools() -> OwnToolsOf:
+        return own_tools_of
 
     async def given_executor() -> ToolExecutor:
         return executor
@@ -60,6 +73,8 @@ def client_at(workspace: Path) -> Iterator[ClientAt]:
                     "caller": Provide(given_caller),
                     "tool_executor": Provide(given_executor),
                     "workspace_of": Provide(given_workspace),
+                    "rules_of": Provide(given_rules),
+                    "own_tools_of": Provide(given_own_tools),
                 },
                 exception_handlers=HANDLERS,
             )
@@ -73,8 +88,10 @@ def names(answer: Any) -> list[str]:
 
 
 def test_only_tools_at_the_callers_level_are_listed(client_at: ClientAt) -> None:
-    for level, hidden in ((1, {"file_write", "python_eval"}), (2, {"python_eval"}), (3, set[str]())):
-        answer = client_at(level).get("/tools")
+    for level in (1, 2, 3):
+        hidden = {each.name for each in builtin_tools() if each.required_permission > level}
+        assert bool(hidden) == (level < 3)
+        answer = client_at(level).get("/tools?page_size=100")
         assert answer.status_code == 200
         everything = {definition.name for definition in builtin_tools()} | {"now"}
         assert set(names(answer)) == everything - hidden
@@ -85,8 +102,11 @@ def test_the_list_can_be_narrowed_and_paged(client_at: ClientAt) -> None:
     client = client_at()
     assert names(client.get("/tools?category=clock")) == ["now"]
     assert names(client.get("/tools?category=none")) == []
-    pages = [names(client.get(f"/tools?page={page}&page_size=3")) for page in (1, 2, 3, 4, 5)]
-    assert [len(page) for page in pages] == [3, 3, 3, 1, 0]
+    everything = names(client.get("/tools?page_size=100"))
+    full, rest = divmod(len(everything), 3)
+    pages = [names(client.get(f"/tools?page={page}&page_size=3")) for page in range(1, full + 3)]
+    assert [len(page) for page in pages] == [*[3] * full, rest, 0]
+    assert [name for page in pages for name in page] == everything
     for query in ("page=0", "page_size=101", "page=x"):
         assert client.get(f"/tools?{query}").status_code == 400
 

@@ -201,6 +201,7 @@ def test_a_file_is_read_by_lines_and_the_answer_says_where_to_go_on(run: Run, wo
         "total_lines": 6,
         "truncated": True,
         "next_offset": 3,
+        "note": "The file has 3 more lines; read on with offset 3.",
     }
     assert run("file_read", path="a.txt").data["content"].endswith("line 4\r\nend")
     assert "there is none at offset 6" in run("file_read", path="a.txt", offset=6).error

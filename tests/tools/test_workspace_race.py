@@ -3,6 +3,8 @@
 A reader that looks first and opens later must leak here, or the race is not one.
 """
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -10,13 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from luxx.errors import ToolFailed
+from luxx.tools.builtin import builtin_tools
 from luxx.tools.confine import Workspace, read_regular
+from luxx.tools.core import ToolContext
+from luxx.tools.executor import ToolExecutor
 from luxx.tools.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
 from luxx.tools.walk import open_found, walk
+from luxx.wire.tool import ToolCall, ToolResult
 
 SECONDS = 3.0
 SECRET = b"the secret of somebody else"
@@ -122,3 +129,107 @@ def test_nothing_leaks_in_a_race_in_which_a_naive_reader_leaks(
     assert os.listdir(outside) == ["f"]
     assert (outside / "f").read_bytes() == SECRET
     assert results["naive"][1] + results["naive file"][1] > 0, "the race was none"
+
+
+# --- through each tool ------------------------------------------------------------------------------
+
+OUTSIDE_NAME = "only-outside.txt"
+# What would work on the secret as well: it would be told in the diff, and changed.
+EDIT = {"old_string": "o", "new_string": "0", "replace_all": True}
+UNDO = {"old_string": "0", "new_string": "o", "replace_all": True}
+CALLS: dict[str, list[dict[str, Any]]] = {
+    "file_read": [{"path": "d/f"}, {"path": "f"}],
+    "file_list": [{"path": "d"}, {"recursive": True}],
+    "file_exists": [{"path": f"d/{OUTSIDE_NAME}"}, {"path": "d/f"}],
+    "file_grep": [{"pattern": "secret|own", "path": path} for path in (".", "d", "d/f", "f")],
+    "file_glob": [{"pattern": "**"}, {"pattern": "d/*"}, {"pattern": "*", "path": "d"}],
+    "file_write": [{"path": "d/new", "content": "mine"}, {"path": "d/e/e", "content": "mine"}],
+    "file_edit": [{"path": "d/f", **EDIT}, {"path": "d/f", **UNDO}],
+    "file_multi_edit": [{"path": "d/f", "edits": [EDIT, UNDO, EDIT]}, {"path": "d/f", "edits": [UNDO]}],
+}
+
+
+class Race:
+    """A workspace whose `d` and `f` lead now in and now out, and what came of looking through them."""
+
+    def __init__(self, root: Path, outside: Path, executor: ToolExecutor, context: ToolContext) -> None:
+        outside.mkdir()
+        (outside / "f").write_bytes(SECRET)
+        (outside / OUTSIDE_NAME).write_bytes(SECRET)
+        (root / "d").mkdir()
+        (root / "d" / "f").write_bytes(b"own")
+        (root / "f").write_bytes(b"own")
+        self._root = root
+        self._outside = outside
+        self._executor = executor
+        self._context = context
+        self.done = 0
+        self.leaks = 0
+        self.naive_leaks = 0
+
+    async def run(self, name: str, seconds: float) -> None:
+        """Calls the tool and reads naively, by turns."""
+        until = time.monotonic() + seconds
+        calls = [
+            ToolCall(call_id="call", name=name, arguments=json.dumps(arguments)) for arguments in CALLS[name]
+        ]
+        while time.monotonic() < until:
+            for call in calls:
+                result = (await self._executor.execute(call, self._context)).result
+                self.done += result.success
+                self.leaks += _has_leaked(name, result)
+                self._read_naively()
+
+    def is_untouched_outside(self) -> bool:
+        names = sorted(os.listdir(self._outside))
+        return names == ["f", OUTSIDE_NAME] and all(
+            (self._outside / name).read_bytes() == SECRET for name in names
+        )
+
+    def _read_naively(self) -> None:
+        for path in ("d/f", "f"):
+            with suppress(ToolFailed, OSError):
+                self.naive_leaks += SECRET in naive_read(self._root, path)
+
+
+def _has_leaked(name: str, result: ToolResult) -> bool:
+    said = str(result.data) + str(result.error)
+    if name == "file_exists":
+        return result.success and result.data["exists"] and OUTSIDE_NAME in result.data["path"]
+    return SECRET.decode() in said or OUTSIDE_NAME in said
+
+
+@pytest.fixture
+def race(workspace: Path, tmp_path: Path, builtin_executor: ToolExecutor, context_of: Any) -> Race:
+    return Race(workspace, tmp_path / "outside", builtin_executor, context_of())
+
+
+def test_every_file_tool_is_in_the_race() -> None:
+    assert set(CALLS) == {tool.name for tool in builtin_tools() if tool.category == "file"}
+
+
+def test_no_file_tool_leaks_in_a_short_race_in_which_a_naive_reader_does(
+    race: Race, workspace: Path, tmp_path: Path
+) -> None:
+    with flipping(workspace, tmp_path / "outside"):
+        for name in CALLS:
+            race.done = 0
+            asyncio.run(race.run(name, SECONDS / len(CALLS)))
+            assert (race.done > 0, race.leaks) == (True, 0), name
+    assert race.is_untouched_outside()
+    assert race.naive_leaks > 0, "the race was none"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", CALLS)
+def test_the_tool_does_not_leak_in_seconds_of_a_race_in_which_a_naive_reader_does(
+    name: str, race: Race, workspace: Path, tmp_path: Path
+) -> None:
+    with flipping(workspace, tmp_path / "outside"):
+        asyncio.run(race.run(name, SECONDS))
+    print(
+        f"{name}: {race.done} calls done, {race.leaks} leaks; a naive reader leaked {race.naive_leaks} times"
+    )
+    assert (race.done > 0, race.leaks) == (True, 0)
+    assert race.is_untouched_outside()
+    assert race.naive_leaks > 0, "the race was none"

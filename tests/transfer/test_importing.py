@@ -43,6 +43,7 @@ def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: Person) -> N
     assert thinking["content"] == "**Dividing areas**\n\nA bed is 4.8 m², so 12.5."
     assert (call["name"], json.loads(call["arguments"])) == ("python", {"code": "60 / (1.2 * 4)"})
     assert call["id_ref"] == result["id_ref"]
+    assert result["is_untrusted"] is True
     assert json.loads(result["content"]) == {"success": True, "data": "12.5", "error": None}
     assert path[5]["steps"][0]["name"] == "web_run"
     assert "Kale and leek stand frost." in path[5]["steps"][1]["content"]
@@ -74,6 +75,7 @@ def test_claudes_export_keeps_branches_tools_and_attached_text(ann: Person) -> N
     assert path[1]["text"] == "Let me count.\n\nIt lists three leeks."
     assert json.loads(path[1]["steps"][2]["arguments"]) == {"code": "3 + 0"}
     assert path[1]["steps"][3]["success"] is True
+    assert path[1]["steps"][3]["is_untrusted"] is True
     (attachment,) = path[0]["attachments"]
     assert attachment["name"] == "list.csv"
     assert attachment["content"] == "name,count\nleek,3\n"

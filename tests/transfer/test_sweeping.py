@@ -38,7 +38,7 @@ def rows() -> io.BytesIO:
 def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.house.SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("luxx.upkeep.SWEEP_SECONDS", 0.05)
     config = Config(
         app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
         database=DatabaseConfig(url=new_database(postgresql, "swept")),

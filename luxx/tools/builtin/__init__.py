@@ -1,14 +1,47 @@
-"""The built-in tools that need no other room: code, files, data, questions."""
+"""The built-in tools that need no other room: code, files, data, the web, questions."""
 
+from luxx.config import ToolsConfig
 from luxx.tools.builtin.ask import asking_tools
-from luxx.tools.builtin.code import python_eval
+from luxx.tools.builtin.code import python_eval, python_tool
 from luxx.tools.builtin.data import process_data
+from luxx.tools.builtin.delegate import delegating_tools
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
+from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
+from luxx.tools.builtin.file_glob import file_glob
 from luxx.tools.builtin.file_search import file_grep
+from luxx.tools.builtin.result import reading_tools
+from luxx.tools.builtin.shell import shell_tool
+from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
+from luxx.tools.marks import KeepFigures, keep_no_figures
+from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.web.access import web_access
 
 
-def builtin_tools() -> list[ToolDefinition]:
-    """All of them, in the order a user sees them."""
-    tools = [python_eval, file_read, file_write, file_list, file_exists, file_grep, process_data]
-    return [*(tool.definition for tool in tools), *asking_tools()]
+def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
+    """All of them, in the order a user sees them; without a `config`, as the defaults have it."""
+    tools = [
+        python_eval,
+        file_read,
+        file_write,
+        file_edit,
+        file_multi_edit,
+        file_list,
+        file_exists,
+        file_glob,
+        file_grep,
+        process_data,
+    ]
+    web = web_tools(web_access(config or ToolsConfig()))
+    return [
+        *(tool.definition for tool in tools),
+        *web,
+        *reading_tools(),
+        *asking_tools(),
+        *delegating_tools(),
+    ]
+
+
+def program_tools(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> list[ToolDefinition]:
+    """The tools that start programs."""
+    return [python_tool(sandbox, keep_figures), shell_tool(sandbox, keep_figures)]

@@ -29,7 +29,7 @@ from luxx.tools.builtin.data_options import (
     UniqueOptions,
 )
 from luxx.tools.output import indented_size
-from luxx.tools.pattern import compile_regex
+from luxx.tools.pattern import Pattern, compile_regex, reach_of
 
 O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 _MISSING: Any = object()
@@ -241,7 +241,7 @@ def _tester(options: FilterOptions) -> Callable[[Any], bool]:
             return lambda value: value is not _MISSING
         case "matches":
             pattern = compile_regex(str(wanted))
-            return lambda value: isinstance(value, str) and pattern.search(value) is not None
+            return lambda value: isinstance(value, str) and _matches(pattern, value)
         case "in":
             if len(choices := _items(wanted)) > _MAX_CHOICES:
                 raise ToolFailed(f"`in` takes a list of at most {_MAX_CHOICES} values")
@@ -255,6 +255,15 @@ def _tester(options: FilterOptions) -> Callable[[Any], bool]:
         case test:
             compare: Callable[[Any, Any], bool] = getattr(operator, test)
             return lambda value: _kind(value) == _kind(wanted) != "other" and compare(value, wanted)
+
+
+def _matches(pattern: Pattern, value: str) -> bool:
+    if len(value) > (reach := reach_of(pattern)):
+        raise ToolFailed(
+            f"a text of {len(value):,} characters is too long for this pattern, which is looked for in "
+            f"{reach:,} at most"
+        )
+    return pattern.search(value) is not None
 
 
 def _contains(value: Any, wanted: Any) -> bool:

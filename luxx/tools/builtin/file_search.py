@@ -2,16 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.file import workspace_of
+from luxx.tools.builtin.file import crowded, shown, workspace_of
 from luxx.tools.confine import MAX_FILE_BYTES, Workspace, read_regular
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
-from luxx.tools.pattern import MAX_PATTERN_LENGTH, compile_glob, compile_regex
+from luxx.tools.pattern import MAX_PATTERN_LENGTH, compile_glob, compile_regex, reach_of
 from luxx.tools.walk import open_found, walk
 
 _MAX_MATCHES = 200
@@ -19,8 +20,11 @@ _MAX_FILES = 20_000
 _MAX_SEARCHED_BYTES = 200 * 1024 * 1024
 _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
+_MAX_PASSED_OVER_NAMED = 10
 _MAX_CONTEXT = 10
-_LINES_BETWEEN_LOOKS = 4096
+# Searched at once, between two looks whether to stop; less of it for a pattern that is slow.
+_PIECE = 64 * 1024
+_PIECES_OF_REACH = 5
 
 
 class _Search:
@@ -31,41 +35,80 @@ class _Search:
         self._pattern = compile_regex(text, ignore_case=bool(arguments.get("ignore_case", False)))
         # Without anchors what is in no part of a file is in no line of it: one quick look instead of many.
         self._can_ask_whole = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
+        self._needs_end = "$" in text or "\\z" in text
+        self._reach = reach_of(self._pattern)
+        self._piece = min(_PIECE, self._reach // _PIECES_OF_REACH)
         self._context_lines = int(arguments.get("context_lines", 0))
         self._is_cancelled = is_cancelled
         self._answer_bytes = 0
         self.matches: list[dict[str, Any]] = []
         self.files = 0
         self.bytes = 0
+        self.passed_over: list[dict[str, str]] = []
         self.skipped = 0
         self.ended_by = ""
+
+    def is_over(self) -> bool:
+        """Whether there is nothing more to do: enough was found, or nobody waits any more."""
+        if not self.ended_by and self._is_cancelled():
+            self.ended_by = "the search was stopped"
+        return bool(self.ended_by)
 
     def look_at(self, path: str, data: bytes) -> None:
         """Search one file; a binary one is passed over."""
         self.files += 1
         self.bytes += len(data)
         if b"\0" in data[:8192]:
-            self.skipped += 1
+            self.pass_over(path, "it is binary")
             return
         text = data.decode("utf-8", "replace")
-        if self._can_ask_whole and not self._pattern.search(text):
-            return
-        lines = text.split("\n")
-        for index, line in enumerate(lines):
-            if index % _LINES_BETWEEN_LOOKS == 0 and self._is_cancelled():
-                self.ended_by = "the search was stopped"
+        number = 1
+        for start, end in _pieces(text, self._piece):
+            if self.is_over():
                 return
-            if self._pattern.search(line.removesuffix("\r")):
-                self._add(path, lines, index)
+            if end - start > self._reach:
+                self._look_at_long(path, number, text, start, end)
+            elif not self._can_ask_whole or self._pattern.search(text[start:end]):
+                self._look_at_piece(path, number, text, start, end)
+            number += text.count("\n", start, end) + 1
+
+    def _look_at_piece(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        for at, (first, last) in enumerate(_lines(text, start, end), number):
+            if self._pattern.search(text[first:last].removesuffix("\r")):
+                self._add(path, at, text, first, last)
                 if self.ended_by:
                     return
 
-    def _add(self, path: str, lines: list[str], index: int) -> None:
-        match: dict[str, Any] = {"path": path, "line_number": index + 1, "line": _shown(lines[index])}
+    def _look_at_long(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        """A line longer than the pattern can be looked for in: its beginning, if the pattern has no end."""
+        reach = 0 if self._needs_end else self._reach
+        if reach and self._pattern.search(text[start : start + reach]):
+            self._add(path, number, text, start, end)
+            return
+        size = f"line {number:,} has {end - start:,} characters, too many for this pattern"
+        self._name(path, f"{size}; its first {reach:,} were searched" if reach else size)
+
+    def pass_over(self, path: str, because: str) -> None:
+        """Count a file that cannot be searched; of the first few the answer says why."""
+        self.skipped += 1
+        self._name(path, because)
+
+    def _name(self, path: str, because: str) -> None:
+        if len(self.passed_over) < _MAX_PASSED_OVER_NAMED:
+            self.passed_over.append({"path": path, "because": because})
+
+    def crowd(self, directory: str) -> None:
+        self.pass_over(shown(directory), crowded("it"))
+
+    def _add(self, path: str, number: int, text: str, start: int, end: int) -> None:
+        match: dict[str, Any] = {"path": path, "line_number": number, "line": _shown(text[start:end])}
         if self._context_lines:
-            before = lines[max(0, index - self._context_lines) : index]
-            after = lines[index + 1 : index + 1 + self._context_lines]
-            match |= {"before": [_shown(line) for line in before], "after": [_shown(line) for line in after]}
+            before = _lines_back(text, start, self._context_lines)
+            after = islice(_lines(text, end + 1), self._context_lines)
+            match |= {
+                "before": [_shown(text[first:last]) for first, last in before],
+                "after": [_shown(text[first:last]) for first, last in after],
+            }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
             self.ended_by = "more matches than are shown; narrow the pattern, the path or file_pattern"
@@ -80,6 +123,8 @@ class _Search:
             "files_skipped": self.skipped,
             "truncated": bool(self.ended_by),
         }
+        if self.passed_over:
+            answer["passed_over"] = self.passed_over
         if self.ended_by:
             answer["note"] = self.ended_by
         return answer
@@ -90,7 +135,8 @@ class _Search:
     description=(
         "Search the text files of the workspace line by line with a regular expression (RE2 syntax: no "
         "look-around, no back-references). Binary files, files over 10 MB and the directories .git, "
-        "node_modules and __pycache__ are passed over; links are not followed."
+        "node_modules and __pycache__ are passed over; links are not followed. Matches have their line's "
+        "number counted from 1: file_read with an offset one less begins there."
     ),
     parameters={
         "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_LENGTH},
@@ -111,7 +157,10 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     path = workspace.relative(arguments.get("path", "."))
     glob = arguments.get("file_pattern")
     search = _Search(arguments, context.cancelled)
-    if workspace.kind(path) == "file":
+    kind = workspace.kind(path)
+    if kind == "other":
+        raise ToolFailed(f"{path} is neither a file nor a directory")
+    if kind == "file":
         search.look_at(path, workspace.read(path))
         return search.answer()
     for name, data in _files(workspace, path, glob, search):
@@ -119,8 +168,6 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
             search.ended_by = "too many files for one search; narrow the path or file_pattern"
         else:
             search.look_at(name, data)
-        if search.ended_by:
-            break
     return search.answer()
 
 
@@ -128,25 +175,57 @@ def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -
     wanted = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
-        for found in walk(directory, prefix):
+        for found in walk(directory, prefix, on_crowded=search.crowd):
+            if search.is_over():
+                return
             subject = found.path if glob and "/" in glob else found.name
-            if found.kind != "file" or (wanted and not wanted.fullmatch(os.fsencode(subject))):
+            if found.kind != "file" or (wanted and not wanted.fullmatch(shown(subject))):
                 continue
-            if found.size > MAX_FILE_BYTES:
-                search.skipped += 1
-                continue
+            name = shown(found.path)
             try:
                 fd = open_found(found)
-            except OSError:
-                search.skipped += 1
+            except OSError as error:
+                search.pass_over(name, os.strerror(error.errno or 0))
                 continue
-            name = os.fsencode(found.path).decode("utf-8", "replace")
             try:
                 yield name, read_regular(fd, name, MAX_FILE_BYTES)
-            except ToolFailed:
-                search.skipped += 1
+            except ToolFailed as error:
+                search.pass_over(name, error.message)
             finally:
                 os.close(fd)
+
+
+def _pieces(text: str, size: int) -> Iterator[tuple[int, int]]:
+    """Where as many whole lines begin and end as have at most `size` characters, and each longer line."""
+    start = 0
+    while start <= len(text):
+        end = len(text)
+        if start + size < end:
+            end = text.rfind("\n", start, start + size + 1)
+            end = text.find("\n", start + size) if end == -1 else end
+            end = len(text) if end == -1 else end
+        yield start, end
+        start = end + 1
+
+
+def _lines(text: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+    """Where each line begins and ends, one at a time: a list of ten million takes too much memory."""
+    stop = len(text) if stop is None else stop
+    while start <= stop:
+        end = text.find("\n", start, stop)
+        end = stop if end == -1 else end
+        yield start, end
+        start = end + 1
+
+
+def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
+    """The lines before the one that begins at `start`, from the top down."""
+    found: list[tuple[int, int]] = []
+    while start > 0 and len(found) < count:
+        end = start - 1
+        start = text.rfind("\n", 0, end) + 1
+        found.append((start, end))
+    return found[::-1]
 
 
 def _shown(line: str) -> str:

@@ -45,6 +45,20 @@ async def visit_risky(arguments: dict[str, Any]) -> str:
     return await _visit(arguments, "visit_risky")
 
 
+@tool(
+    "visit_strangers", "Visits the desk, where strangers write.", PARAMETERS, REQUIRED, brings_untrusted=True
+)
+async def visit_strangers(arguments: dict[str, Any]) -> str:
+    return await _visit(arguments, "visit_strangers")
+
+
+@tool(
+    "visit_outside", "Tells the desk, which is outside.", PARAMETERS, REQUIRED, is_egress=True, subject="key"
+)
+async def visit_outside(arguments: dict[str, Any]) -> str:
+    return await _visit(arguments, "visit_outside")
+
+
 @tool("visit_named", "Asks a person for a name, then visits the desk.", PARAMETERS, REQUIRED)
 async def visit_named(arguments: dict[str, Any], context: ToolContext) -> str:
     said = await context.ask({"kind": "clarification", "prompt": "Whom shall I name?"})

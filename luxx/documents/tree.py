@@ -1,0 +1,46 @@
+"""HTML as a tree: the parser, and what of its untyped elements is used here.
+
+Depth is bounded by the parser, to some 2,000; comments and instructions are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
+
+import lxml.html
+
+
+class Element(Protocol):
+    """`text` comes before the first child, `tail` after the element's end."""
+
+    tag: str
+    text: str | None
+    tail: str | None
+
+    @property
+    def attrib(self) -> Mapping[str, str]: ...
+    def __iter__(self) -> "Iterator[Element]": ...
+    def iter(self, *tags: str) -> "Iterator[Element]": ...
+    def itertext(self) -> Iterator[str]: ...
+    def iterdescendants(self) -> "Iterator[Element]": ...
+    def find(self, path: str) -> "Element | None": ...
+    def getparent(self) -> "Element | None": ...
+    def drop_tree(self) -> None: ...
+    def text_content(self) -> str: ...
+
+
+def parse_html(text: str) -> tuple[Element | None, bool]:
+    """The root, None for a text without any element; and whether what is nested too deeply was left out."""
+    data = text.encode("utf-8", "replace")
+    if not data.strip():
+        return None, False
+    untyped: Any = lxml.html
+    # Old pages leave hundreds of elements open; memory and time are bounded by the process.
+    parser = untyped.HTMLParser(
+        encoding="utf-8", remove_comments=True, remove_pis=True, collect_ids=False, huge_tree=True
+    )
+    try:
+        root = untyped.document_fromstring(data, parser=parser, ensure_head_body=False)
+    except untyped.etree.LxmlError:
+        return None, False
+    is_cut = any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log)
+    return cast(Element, root), is_cut

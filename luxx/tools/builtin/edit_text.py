@@ -1,0 +1,227 @@
+"""A text file while it is edited: what is replaced in it, and how it differs from what it was. Pure.
+
+Each line knows which line of the file it was, so that line ends stay as they were, in mixed files too, and
+the difference is found in one pass, however large the file. Line ends are `\\n` inside.
+"""
+
+import difflib
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_SPOTS, Found, Spot, Strategy, find
+from luxx.tools.builtin.edit_nearest import nearest
+from luxx.tools.confine import MAX_FILE_BYTES
+
+MAX_LINES = 300_000
+"""Of a file that is edited, before and after: each line takes ten times the memory of a short one's text."""
+
+_NEW = -1
+_MAX_PLACES_NAMED = 5
+# Of a larger change all old lines are shown as removed and all new ones as added: comparing takes its square.
+_MAX_COMPARED = 10_000
+# Of all changes of a file together, for the same reason.
+_MAX_COMPARED_IN_ALL = 500_000
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """How an edit found its place, and how many places it changed."""
+
+    strategy: Strategy
+    replacements: int
+
+
+class Change(NamedTuple):
+    """Lines `old_from` to before `old_to` became lines `new_from` to before `new_to`; counted from 0."""
+
+    old_from: int
+    old_to: int
+    new_from: int
+    new_to: int
+
+
+class EditedText:
+    """Begins as the text of a file, with the line ends it has there. Raises ToolFailed for too many lines."""
+
+    def __init__(self, text: str) -> None:
+        _require_few(text.count("\n"))
+        self._is_crlf = [line.endswith("\r") for line in text.split("\n")]
+        self._is_crlf[-1] = sum(self._is_crlf[:-1]) * 2 > len(self._is_crlf) - 1
+        self._has_ends = len(self._is_crlf) > 1
+        self._text = self._first = text.replace("\r\n", "\n")
+        self._origins = list(range(len(self._is_crlf)))
+
+    def apply(self, old: str, new: str, *, replace_all: bool, where: str) -> Applied:
+        """Replaces the one place where `old` stands, or all. Raises ToolFailed, and then nothing has changed.
+
+        `where` names the file in messages.
+        """
+        if not old:
+            raise ToolFailed("old_string is empty; file_write writes a whole file")
+        if not self._has_ends and "\r\n" in new:
+            self._is_crlf = [True]
+        old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
+        if old == new:
+            raise ToolFailed("old_string and new_string are the same (line ends are kept as they are)")
+        found = find(self._text, old, new, wants_all=replace_all)
+        if found is None:
+            raise ToolFailed(self._nothing(old, where))
+        if len(found.spots) > 1 and not replace_all:
+            raise ToolFailed(self._several(found, where))
+        if len(found.spots) > MAX_SPOTS:
+            raise ToolFailed(f"old_string is in more than {MAX_SPOTS:,} places of {where}; give more of it")
+        self._replace(found.spots)
+        return Applied(strategy=found.strategy, replacements=len(found.spots))
+
+    def result(self) -> str:
+        """The whole text, with its line ends."""
+        bodies = self._text.split("\n")
+        ends = ["\r\n" if is_crlf else "\n" for is_crlf in self._is_crlf[:-1]]
+        return "".join(part for pair in zip(bodies, [*ends, ""], strict=True) for part in pair)
+
+    def lines_before(self) -> list[str]:
+        """The lines as they were, with their ends, where the last may have none."""
+        return _with_ends(self._first)
+
+    def lines_now(self) -> list[str]:
+        return _with_ends(self._text)
+
+    def changes(self) -> Iterator[Change]:
+        """What differs, from the top down, none touching another."""
+        before, now = self.lines_before(), self.lines_now()
+        comparing = _Comparing(before, now)
+        old_from = new_from = 0
+        for at, origin in enumerate(self._origins):
+            if origin == _NEW or at >= len(now) or origin >= len(before) or now[at] != before[origin]:
+                continue
+            if origin > old_from or at > new_from:
+                yield from comparing.closely(Change(old_from, origin, new_from, at))
+            old_from, new_from = origin + 1, at + 1
+        if old_from < len(before) or new_from < len(now):
+            yield from comparing.closely(Change(old_from, len(before), new_from, len(now)))
+
+    def _replace(self, spots: list[Spot]) -> None:
+        size = len(self._text) + sum(len(spot.new) - (spot.end - spot.start) for spot in spots)
+        if size > MAX_FILE_BYTES:
+            raise ToolFailed(
+                f"the file would have {size:,} characters; at most {MAX_FILE_BYTES:,} are written"
+            )
+        ends = sum(spot.new.count("\n") - self._text.count("\n", spot.start, spot.end) for spot in spots)
+        _require_few(self._text.count("\n") + ends)
+        bodies = self._text.split("\n")
+        starts = [0, *accumulate(len(body) + 1 for body in bodies)]
+        pieces: list[str] = []
+        origins: list[int] = []
+        is_crlf: list[bool] = []
+        line = place = 0
+        for first, last, group in _regions(starts, spots):
+            begin, end = starts[first], starts[last] + len(bodies[last])
+            fresh = _spliced(self._text, begin, end, group).split("\n")
+            pieces += [self._text[place:begin], "\n".join(fresh)]
+            kept_origins = _origins_of(fresh, bodies[first : last + 1], self._origins[first : last + 1])
+            origins += [*self._origins[line:first], *kept_origins]
+            is_crlf += [*self._is_crlf[line:first], *_stretched(self._is_crlf[first : last + 1], len(fresh))]
+            line, place = last + 1, end
+        self._text = "".join([*pieces, self._text[place:]])
+        self._origins = [*origins, *self._origins[line:]]
+        self._is_crlf = [*is_crlf, *self._is_crlf[line:]]
+
+    def _several(self, found: Found, where: str) -> str:
+        count = len(found.spots)
+        numbers = [self._text.count("\n", 0, spot.start) + 1 for spot in found.spots[:_MAX_PLACES_NAMED]]
+        named = ", ".join(str(number) for number in numbers) + (", …" if count > _MAX_PLACES_NAMED else "")
+        many = f"more than {MAX_SPOTS:,}" if count > MAX_SPOTS else f"{count:,}"
+        how = "" if found.strategy == Strategy.SIMPLE else f", found by {found.strategy}"
+        return (
+            f"old_string is in {many} places of {where} (lines {named}{how}); give more of the lines "
+            "around the one you mean, or set replace_all to change all of them"
+        )
+
+    def _nothing(self, old: str, where: str) -> str:
+        if len(self._text) > MAX_NEAR_CHARACTERS:
+            return f"old_string is not in {where}; in a file this long it must be exactly what stands there"
+        near = nearest(self._text, old)
+        if near is None:
+            return f"old_string is not in {where}, nor anything like it; read the file again"
+        lines = f"line {near.first}" if near.first == near.last else f"lines {near.first} to {near.last}"
+        return f"old_string is not in {where}; nearest to it is {lines}:\n{near.shown}"
+
+
+def _require_few(line_ends: int) -> None:
+    if line_ends > MAX_LINES:
+        raise ToolFailed(f"a file that is edited may have {MAX_LINES:,} lines; this would be {line_ends:,}")
+
+
+def _with_ends(text: str) -> list[str]:
+    *lines, last = text.split("\n")
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+def _regions(starts: list[int], spots: list[Spot]) -> Iterator[tuple[int, int, list[Spot]]]:
+    """The spots by the lines that they touch: first line, last line, and the spots in them."""
+    first = last = -1
+    group: list[Spot] = []
+    for spot in spots:
+        begin, end = bisect_right(starts, spot.start) - 1, bisect_right(starts, spot.end) - 1
+        if group and begin > last:
+            yield first, last, group
+            group = []
+        if not group:
+            first = begin
+        last = max(end, last)
+        group.append(spot)
+    if group:
+        yield first, last, group
+
+
+def _spliced(text: str, begin: int, end: int, spots: list[Spot]) -> str:
+    pieces: list[str] = []
+    for spot in spots:
+        pieces += [text[begin : spot.start], spot.new]
+        begin = spot.end
+    return "".join([*pieces, text[begin:end]])
+
+
+def _origins_of(fresh: list[str], bodies: list[str], origins: list[int]) -> list[int]:
+    """Which lines these were, of those in whose place they are: at both ends, what has stayed the same."""
+    most = min(len(fresh), len(bodies))
+    head = next((at for at in range(most) if fresh[at] != bodies[at]), most)
+    tail = next((at for at in range(most - head) if fresh[-1 - at] != bodies[-1 - at]), most - head)
+    middle = [_NEW] * (len(fresh) - head - tail)
+    return [*origins[:head], *middle, *origins[len(origins) - tail :]]
+
+
+def _stretched(is_crlf: list[bool], count: int) -> list[bool]:
+    """The line ends for so many lines in place of those: one for one, and further ones like the last but one,
+    because the last line's own end is the end of all."""
+    *before, last = is_crlf
+    if count <= len(before):
+        return [*before[: count - 1], last]
+    usual = before[-1] if before else last
+    return [*before, *([usual] * (count - 1 - len(before))), last]
+
+
+class _Comparing:
+    """Finds what has stayed within changes, as long as that is not too much work."""
+
+    def __init__(self, before: list[str], now: list[str]) -> None:
+        self._before = before
+        self._now = now
+        self._left = _MAX_COMPARED_IN_ALL
+
+    def closely(self, change: Change) -> Iterator[Change]:
+        """The same change without the lines in its middle that have stayed, if it is small enough to look."""
+        old_from, old_to, new_from, new_to = change
+        size = (old_to - old_from) * (new_to - new_from)
+        self._left -= min(size, _MAX_COMPARED)
+        if size > _MAX_COMPARED or self._left < 0:
+            yield change
+            return
+        sides = self._before[old_from:old_to], self._now[new_from:new_to]
+        for kind, old_a, old_b, new_a, new_b in difflib.SequenceMatcher(None, *sides, False).get_opcodes():
+            if kind != "equal":
+                yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)

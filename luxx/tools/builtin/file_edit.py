@@ -1,0 +1,149 @@
+"""file_edit and file_multi_edit: text in a file replaced by other text, all of it or nothing.
+
+Not here: how a place is found (edit_matching), what becomes of the text (edit_text), how the file is
+replaced (confine).
+"""
+
+import codecs
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.edit_diff import Diff, diff_of
+from luxx.tools.builtin.edit_text import Applied, EditedText
+from luxx.tools.builtin.file import PATH, encoded, workspace_of
+from luxx.tools.builtin.file_page import require_text
+from luxx.tools.core import CommandPermission, Risk, ToolContext
+from luxx.tools.factory import tool
+
+T = TypeVar("T")
+
+MAX_EDITS = 100
+_EDIT: dict[str, Any] = {
+    "old_string": {
+        "type": "string",
+        "description": "What is there now, with enough lines around it to be the only place",
+    },
+    "new_string": {"type": "string", "description": "What is to be there instead; empty deletes"},
+    "replace_all": {"type": "boolean", "default": False, "description": "Every place, not the only one"},
+}
+_EDIT_NEEDS = ["old_string", "new_string"]
+_HOW_IT_MATCHES = (
+    "A text that is not there exactly is looked for with other escapes, indentation or spacing, and at last "
+    "by its first and last lines; `strategy` in the answer says how it was found, `diff` what has changed. "
+    "Line ends (CRLF or LF) stay as they are in the file."
+)
+
+
+@tool(
+    name="file_edit",
+    description=f"Replace a piece of text in a text file of the workspace. {_HOW_IT_MATCHES}",
+    parameters={"path": PATH, **_EDIT},
+    required_params=["path", *_EDIT_NEEDS],
+    category="file",
+    required_permission=CommandPermission.WRITE,
+    risk=Risk.MEDIUM,
+)
+def file_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    def work(edited: EditedText, path: str) -> Applied:
+        return _apply(edited, arguments, path)
+
+    applied, answer = _edit(arguments["path"], context, work)
+    return {"strategy": applied.strategy, "replacements": applied.replacements, **answer}
+
+
+@tool(
+    name="file_multi_edit",
+    description=(
+        "Make several edits of one text file of the workspace, in order, each in what the ones before it "
+        f"have left. If one cannot be made, none is. {_HOW_IT_MATCHES}"
+    ),
+    parameters={
+        "path": PATH,
+        "edits": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MAX_EDITS,
+            "items": {
+                "type": "object",
+                "properties": _EDIT,
+                "required": _EDIT_NEEDS,
+                "additionalProperties": False,
+            },
+        },
+    },
+    required_params=["path", "edits"],
+    category="file",
+    required_permission=CommandPermission.WRITE,
+    risk=Risk.MEDIUM,
+)
+def file_multi_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    edits: list[dict[str, Any]] = arguments["edits"]
+
+    def work(edited: EditedText, path: str) -> list[Applied]:
+        return [_numbered(edited, edit, path, at, len(edits), context) for at, edit in enumerate(edits, 1)]
+
+    applied, answer = _edit(arguments["path"], context, work)
+    return {"edits": applied, **answer}
+
+
+def _numbered(
+    edited: EditedText, edit: dict[str, Any], path: str, number: int, count: int, context: ToolContext
+) -> Applied:
+    if context.cancelled():
+        raise ToolFailed("the edits were stopped; nothing was changed")
+    try:
+        return _apply(edited, edit, path)
+    except ToolFailed as error:
+        raise ToolFailed(f"edit {number} of {count}, so none was made: {error.message}") from error
+
+
+def _apply(edited: EditedText, edit: dict[str, Any], path: str) -> Applied:
+    replace_all = bool(edit.get("replace_all", False))
+    return edited.apply(edit["old_string"], edit["new_string"], replace_all=replace_all, where=path)
+
+
+def _edit(given: str, context: ToolContext, work: Callable[[EditedText, str], T]) -> tuple[T, dict[str, Any]]:
+    """What `work` says of the edits it made, and what the answer tells of the file."""
+    workspace = workspace_of(context)
+    path = workspace.relative(given)
+    made: list[tuple[T, Diff]] = []
+
+    def change(data: bytes) -> bytes:
+        mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+        text = EditedText(_decoded(data.removeprefix(mark), path))
+        applied = work(text, path)
+        changed = mark + encoded(text.result())
+        if changed == data:
+            raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
+        # All that takes time comes before the file changes: who is told that the edit was given up makes
+        # it again.
+        made.append((applied, diff_of(text, path)))
+        return changed
+
+    def require() -> None:
+        if context.cancelled():
+            raise ToolFailed("the edit was stopped; nothing was changed")
+
+    workspace.change(path, change, require=require)
+    applied, diff = made[0]
+    answer: dict[str, Any] = {
+        "path": path,
+        "lines_added": diff.added,
+        "lines_removed": diff.removed,
+        "diff": diff.text,
+    }
+    if diff.is_cut:
+        answer["note"] = "The diff is longer than is shown here; read the file to see the rest."
+    return applied, answer
+
+
+def _decoded(data: bytes, path: str) -> str:
+    require_text(data, path, len(data))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ToolFailed(
+            f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start:,}), so an "
+            "edit could damage it; write it anew with file_write, or leave it"
+        ) from error

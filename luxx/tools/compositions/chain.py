@@ -1,0 +1,235 @@
+"""One call of a composition: its members called in their order, each through the executor like any call.
+
+What the composition is and who may use it is elsewhere; here is only what happens when it runs.
+"""
+
+import asyncio
+from hashlib import sha256
+from typing import Any, assert_never, cast
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from luxx.errors import ToolFailed
+from luxx.tools.compositions.branching import END, chosen
+from luxx.tools.compositions.checking import why_no_member
+from luxx.tools.compositions.templates import INPUT, PREVIOUS, filled
+from luxx.tools.core import Chaining, NeedsAnswer, ToolContext
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallStatus, Executed
+from luxx.wire.composition import Composition, CompositionKind, Fallback, Member, MemberEnded, MemberStatus
+from luxx.wire.tool import ToolCall, ToolResult
+
+_MEMBER = Chaining(is_member=True)
+
+
+class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the answer of a composition says of each call that it made."""
+
+    id: str
+    tool: str
+    status: str
+    duration_ms: int
+    error: str | None = None
+    note: str | None = None
+
+
+async def cannot_ask(question: dict[str, Any]) -> dict[str, Any]:
+    """The `ask` of a member."""
+    raise ToolFailed("a tool cannot ask a person while it is a member of a composition")
+
+
+class Chain:
+    """For one call. `run` gives its answer; NeedsAnswer passes through it, with what had ended by then."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        executor: ToolExecutor,
+        arguments: dict[str, Any],
+        context: ToolContext,
+    ) -> None:
+        self._composition = composition
+        self._executor = executor
+        self._context = context
+        self._sources: dict[str, Any] = {INPUT: arguments}
+        self._calls: list[MemberEnded] = []
+        self._outputs: dict[str, Any] = {}
+        self._tainted_by = context.tainted_by
+
+    async def run(self) -> ToolResult:
+        """Within the composition's time."""
+        seconds = self._composition.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                error = await self._run()
+        except NeedsAnswer as wanted:
+            recalled = self._context.chaining.recalled
+            new = tuple(call for call in self._calls if call.key not in recalled)
+            raise NeedsAnswer(wanted.question, new) from None
+        except TimeoutError:
+            error = f"it did not end within {seconds} seconds, and what still ran was stopped"
+        return self._answer(error)
+
+    async def _run(self) -> str | None:
+        """Why it failed; None where it did not."""
+        match self._composition.kind:
+            case CompositionKind.PARALLEL:
+                return await self._all_at_once()
+            case CompositionKind.SEQUENTIAL | CompositionKind.CONDITIONAL:
+                return await self._one_by_one()
+            case _:
+                assert_never(self._composition.kind)
+
+    async def _one_by_one(self) -> str | None:
+        members = self._composition.members
+        places = {member.id: place for place, member in enumerate(members)} | {END: len(members)}
+        place = 0
+        while place < len(members):
+            member = members[place]
+            ended = await self._member(member)
+            self._sources[member.id] = self._sources[PREVIOUS] = ended.result.to_dict()
+            go = None if ended.status == MemberStatus.REJECTED else chosen(member.then, ended.result)
+            if go is None and ended.status != MemberStatus.DONE:
+                return _why(ended)
+            place = place + 1 if go is None else places[go]
+        return None
+
+    async def _all_at_once(self) -> str | None:
+        tasks = [self._member(member) for member in self._composition.members]
+        # What one of them has to ask is asked once the others have ended; what is cancelled, all at once.
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for one in ended:
+            if isinstance(one, BaseException):
+                raise one
+        calls = cast("list[MemberEnded]", ended)
+        return "; ".join(_why(one) for one in calls if one.status != MemberStatus.DONE) or None
+
+    async def _member(self, member: Member) -> MemberEnded:
+        """The last of its calls: the first that did not fail, or that a person rejected."""
+        ended = await self._called(member.id, member.id, member)
+        for index, fallback in enumerate(member.fallbacks, 1):
+            if ended.status in (MemberStatus.DONE, MemberStatus.REJECTED):
+                break
+            ended = await self._called(f"{member.id}.{index}", member.id, fallback)
+        if ended.status == MemberStatus.DONE:
+            self._outputs[member.id] = ended.result.data
+        return ended
+
+    async def _called(self, place: str, member_id: str, call: Member | Fallback) -> MemberEnded:
+        """`place`: the member's id, or which of its fallbacks; no two calls of one composition share it."""
+        self._context.marks.calls += 1
+        found = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
+        try:
+            if found is not None and (reason := why_no_member(found[0])) is not None:
+                raise ToolFailed(reason)
+            arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
+        except (ToolFailed, RecursionError) as error:
+            words = error.message if isinstance(error, ToolFailed) else "its arguments are nested too deep"
+            result = ToolResult.fail(f"{call.tool} was not run: {words}")
+            ended = MemberEnded(
+                key="", id=member_id, tool=call.tool, status=MemberStatus.FAILED, result=result, duration_ms=0
+            )
+        else:
+            key = _key(place, call.tool, arguments)
+            known = self._context.chaining.recalled.get(key)
+            ended = known or await self._made(key, place, member_id, call.tool, arguments)
+        self._calls.append(ended)
+        self._context.marks.images.extend(ended.images)
+        if ended.is_untrusted:
+            self._context.marks.is_untrusted = True
+            self._tainted_by = self._tainted_by or ended.tool
+        return ended
+
+    async def _made(self, key: str, place: str, member_id: str, tool: str, arguments: str) -> MemberEnded:
+        chaining = self._context.chaining
+        told = chaining.told(self._context, place, tool, arguments)
+        context = replace(told, ask=cannot_ask, own_tools=None, chaining=_MEMBER, tainted_by=self._tainted_by)
+        call_id = f"{chaining.call_id}.{member_id}"
+        executed = await self._executor.execute(
+            ToolCall(call_id=call_id, name=tool, arguments=arguments), context
+        )
+        return _ended(key, member_id, executed)
+
+    def _answer(self, error: str | None) -> ToolResult:
+        is_parallel = self._composition.kind == CompositionKind.PARALLEL
+        last = next(reversed(self._outputs.values()), None)
+        ids = [member.id for member in self._composition.members]
+        data: dict[str, Any] = {
+            "output": {each: self._outputs[each] for each in ids if each in self._outputs}
+            if is_parallel
+            else last,
+            "members": [_summary(call) for call in self._calls],
+        }
+        # What was read is cited by the sources of an answer.
+        if sources := [source for call in self._calls for source in _sources_of(call.result.data)]:
+            data["sources"] = sources
+        name = self._composition.name
+        return ToolResult(
+            success=error is None, data=data, error=None if error is None else f"{name}: {error}"
+        )
+
+
+def _key(place: str, tool: str, arguments: str) -> str:
+    return sha256(msgspec.json.encode([place, tool, arguments])).hexdigest()
+
+
+def _ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
+    match executed.status:
+        case CallStatus.DONE | CallStatus.CACHED:
+            status = MemberStatus.DONE
+        case CallStatus.DENIED:
+            status = MemberStatus.DENIED
+        case CallStatus.REJECTED:
+            status = MemberStatus.REJECTED
+        case (
+            CallStatus.FAILED
+            | CallStatus.TIMEOUT
+            | CallStatus.INVALID
+            | CallStatus.UNKNOWN
+            | CallStatus.CANCELLED
+        ):
+            status = MemberStatus.FAILED
+        case _:
+            assert_never(executed.status)
+    return MemberEnded(
+        key=key,
+        id=member_id,
+        tool=executed.name,
+        status=status,
+        result=executed.result,
+        duration_ms=executed.duration_ms,
+        is_untrusted=executed.is_untrusted,
+        images=executed.images,
+        note=UNSET if executed.note is None else executed.note,
+    )
+
+
+def _summary(call: MemberEnded) -> dict[str, Any]:
+    summary = MemberSummary(
+        id=call.id,
+        tool=call.tool,
+        status=call.status.value,
+        duration_ms=call.duration_ms,
+        error=call.result.error,
+        note=call.note if isinstance(call.note, str) else None,
+    )
+    return msgspec.to_builtins(summary)
+
+
+def _why(ended: MemberEnded) -> str:
+    return f"its member {ended.id} ({ended.tool}) was {_WORDS[ended.status]}: {ended.result.error}"
+
+
+_WORDS = {
+    MemberStatus.DONE: "run",
+    MemberStatus.FAILED: "tried and failed",
+    MemberStatus.DENIED: "denied",
+    MemberStatus.REJECTED: "rejected",
+}
+
+
+def _sources_of(data: Any) -> list[Any]:
+    found: Any = cast("dict[str, Any]", data).get("sources") if isinstance(data, dict) else None
+    return cast("list[Any]", found) if isinstance(found, list) else []

@@ -1,0 +1,121 @@
+"""The table of compositions, and the SQL that is asked of it often. Who may see a row is the service's."""
+
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, text, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.clock import new_id
+from luxx.store.tables import Base, UtcDateTime, table_of
+from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
+
+LOCKS = 7_402_134
+"""The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
+
+MOST_COMPOSITIONS = 50
+"""Of one user."""
+
+
+class CompositionRow(Base):
+    """`document` is a Parts as JSON."""
+
+    __tablename__ = "tool_compositions"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(64))
+    description: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(String(20))
+    document: Mapped[str] = mapped_column(Text)
+    timeout_seconds: Mapped[int] = mapped_column()
+    success_count: Mapped[int] = mapped_column()
+    failure_count: Mapped[int] = mapped_column()
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a composition is made of."""
+
+    parameters: list[Parameter]
+    members: list[Member]
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A composition as a run needs it; `document` is read when it is looked at."""
+
+    id: str
+    tenant_id: int
+    name: str
+    description: str
+    kind: str
+    document: str
+    timeout_seconds: int
+
+
+_compositions = table_of(CompositionRow)
+_fields = tuple(_compositions.c[name] for name in Stored.__struct_fields__)
+_own = select(*_fields).where(_compositions.c.user_id == bindparam("user_id")).order_by(_compositions.c.id)
+_which = _compositions.c.id == bindparam("composition_id")
+_succeeded = update(_compositions).where(_which).values(success_count=_compositions.c.success_count + 1)
+_failed = update(_compositions).where(_which).values(failure_count=_compositions.c.failure_count + 1)
+_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
+_decode = msgspec.json.Decoder(Parts).decode
+
+
+def composition_of(row: Stored | CompositionRow) -> Composition:
+    """The composition as its owner wrote it."""
+    parts = _decode(row.document)
+    return Composition(
+        name=row.name,
+        description=row.description,
+        kind=CompositionKind(row.kind),
+        parameters=parts.parameters,
+        members=parts.members,
+        timeout_seconds=row.timeout_seconds,
+    )
+
+
+def document_of(composition: Composition) -> str:
+    """What the column `document` holds of it."""
+    parts = Parts(parameters=composition.parameters, members=composition.members)
+    return msgspec.json.encode(parts).decode()
+
+
+def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetime) -> CompositionRow:
+    """A row that nothing has been counted of."""
+    row = CompositionRow(
+        id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
+    )
+    fill(row, composition, now)
+    return row
+
+
+def fill(row: CompositionRow, composition: Composition, now: datetime) -> None:
+    """The row is then this composition's; what has been counted stays."""
+    row.name = composition.name
+    row.description = composition.description
+    row.kind = composition.kind.value
+    row.document = document_of(composition)
+    row.timeout_seconds = composition.timeout_seconds
+    row.updated_at = now
+
+
+def take_turn(connection: Connection, user_id: int) -> None:
+    """Names and their number are looked at and then written: two at once would look before either wrote."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_in_turn, {"locks": LOCKS, "user_id": user_id})
+
+
+def read_own(connection: Connection, user_id: int) -> list[Stored]:
+    """All of a user's, oldest first."""
+    rows = connection.execute(_own, {"user_id": user_id}).mappings()
+    return [msgspec.convert(dict(row), Stored) for row in rows]
+
+
+def count_call(connection: Connection, composition_id: str, *, is_success: bool) -> None:
+    """Adds one to what is counted, whatever others add at the same time."""
+    connection.execute(_succeeded if is_success else _failed, {"composition_id": composition_id})

@@ -1,0 +1,171 @@
+"""Arguments of a composition's members: values in which `{"$from": source, "path": path}` stands for another.
+
+Pure. The whole grammar is in `docs/compositions.md`; nothing is ever evaluated.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.errors import ToolFailed
+
+FROM = "$from"
+INPUT = "input"
+PREVIOUS = "previous"
+
+MOST_PARTS = 20
+MOST_DEPTH = 16
+TOO_DEEP = f"values are nested at most {MOST_DEPTH} deep"
+MOST_FILLED = 1_000_000
+"""Bytes of JSON that references put into the arguments of one call."""
+
+_FIELDS = {FROM, "path", "default"}
+_PARTS = re.compile(r"([^.\[\]]+)((?:\[\d{1,9}\])*)")
+_INDEX = re.compile(r"\[(\d+)\]")
+_MAX_PATH = 200
+
+Parts = tuple[str | int, ...]
+Problem = tuple[str, str]
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """`{"$from": …}`, read. Without a path it is all of the input, or the data of a result."""
+
+    source: str
+    parts: Parts
+    default: Any = UNSET
+
+
+class NotThere(ToolFailed):
+    """What a reference names is not there, and it has no default."""
+
+
+def read_path(path: str) -> Parts:
+    """`data.items[0].text` as its parts. Raises ValueError with what is wrong."""
+    if not path:
+        return ()
+    parts: list[str | int] = []
+    for piece in path.split("."):
+        found = _PARTS.fullmatch(piece)
+        if found is None:
+            raise ValueError(
+                "a path is names with dots between them and [numbers], such as data.items[0].text"
+            )
+        parts += [found[1], *(int(number) for number in _INDEX.findall(found[2]))]
+    if len(parts) > MOST_PARTS:
+        raise ValueError(f"a path has at most {MOST_PARTS} parts")
+    return tuple(parts)
+
+
+def written(parts: Parts) -> str:
+    """The path as people write it."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return text.removeprefix(".")
+
+
+def value_at(data: Any, parts: Parts) -> Any:
+    """What is at this place in JSON values; UNSET where nothing is."""
+    for part in parts:
+        if isinstance(part, int):
+            items = cast("list[Any]", data) if isinstance(data, list) else []
+            data = items[part] if part < len(items) else UNSET
+        else:
+            data = cast("dict[str, Any]", data).get(part, UNSET) if isinstance(data, dict) else UNSET
+        if data is UNSET:
+            return UNSET
+    return data
+
+
+def filled(template: Any, sources: Mapping[str, Any], most: int = MOST_FILLED) -> Any:
+    """The template with what its references name. Raises NotThere, or ToolFailed past `most` bytes of JSON.
+
+    Values are shared until the whole is written out: what is named a thousand times would be a thousand then.
+    """
+    return _Filling(sources, most).filled(template)
+
+
+class _Filling:
+    def __init__(self, sources: Mapping[str, Any], most: int) -> None:
+        self._sources = sources
+        self._most = self._left = most
+        self._sizes: dict[tuple[str, Parts], int] = {}
+
+    def filled(self, template: Any) -> Any:
+        if isinstance(template, list):
+            return [self.filled(item) for item in cast("list[Any]", template)]
+        if not isinstance(template, dict):
+            return template
+        fields = cast("dict[str, Any]", template)
+        if FROM not in fields:
+            return {name: self.filled(item) for name, item in fields.items()}
+        reference = _read(fields)
+        value = value_at(self._sources.get(reference.source, UNSET), reference.parts)
+        if not isinstance(value, UnsetType):
+            self._take(value, (reference.source, reference.parts))
+            return value
+        if isinstance(reference.default, UnsetType):
+            raise NotThere(f"there is nothing at {written(reference.parts) or 'all'} of {reference.source}")
+        return reference.default
+
+    def _take(self, value: Any, place: tuple[str, Parts]) -> None:
+        if place not in self._sizes:
+            self._sizes[place] = len(msgspec.json.encode(value))
+        self._left -= self._sizes[place]
+        if self._left < 0:
+            raise ToolFailed(f"what is filled into its arguments is over {self._most:,} bytes")
+
+
+def problems_in(template: Any, at: str, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
+    """What is wrong in a template, by JSON path. `judge` says what is wrong with a reference as such."""
+    yield from _problems(template, at, judge, MOST_DEPTH)
+
+
+def is_too_deep(value: Any, most: int = MOST_DEPTH) -> bool:
+    """Whether JSON values are nested deeper than a composition may have them."""
+    if isinstance(value, list):
+        return most == 0 or any(is_too_deep(item, most - 1) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).values()
+        return most == 0 or any(is_too_deep(item, most - 1) for item in items)
+    return False
+
+
+def _problems(
+    template: Any, at: str, judge: Callable[[Reference], str | None], depth: int
+) -> Iterator[Problem]:
+    if depth == 0:
+        yield at, TOO_DEEP
+    elif isinstance(template, list):
+        for index, item in enumerate(cast("list[Any]", template)):
+            yield from _problems(item, f"{at}[{index}]", judge, depth - 1)
+    elif isinstance(template, dict):
+        fields = cast("dict[str, Any]", template)
+        if FROM not in fields:
+            for name, item in fields.items():
+                yield from _problems(item, f"{at}.{name}", judge, depth - 1)
+            return
+        if is_too_deep(fields.get("default")):
+            yield f"{at}.default", TOO_DEEP
+        try:
+            problem = judge(_read(fields))
+        except ValueError as error:
+            problem = str(error)
+        if problem is not None:
+            yield at, problem
+
+
+def _read(fields: dict[str, Any]) -> Reference:
+    """Raises ValueError with what is wrong."""
+    source, path = fields[FROM], fields.get("path")
+    if unknown := sorted(fields.keys() - _FIELDS):
+        raise ValueError(f"beside {FROM} there are only path and default, not {unknown[0][:64]}")
+    if not isinstance(source, str):
+        raise ValueError(f"{FROM} is a text: {INPUT}, {PREVIOUS}, or the id of an earlier member")
+    if path is None:
+        path = "" if source == INPUT else "data"
+    if not isinstance(path, str) or len(path) > _MAX_PATH:
+        raise ValueError(f"a path is a text of at most {_MAX_PATH} characters")
+    return Reference(source=source, parts=read_path(path), default=fields.get("default", UNSET))

@@ -1,0 +1,106 @@
+"""Hooks: functions of others that are called before a tool runs and after, for all tools whose names fit.
+
+A hook before may refuse the call, and sees it as it will be made: it cannot change what a person allowed.
+A hook after may put another result in the place of the tool's. Answers from the cache have none.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import structlog
+
+from luxx.errors import ToolFailed
+from luxx.tools.outcome import describe, result_of
+from luxx.tools.wildcards import fits
+from luxx.wire.tool import ToolResult
+
+HOOK_SECONDS = 10.0
+"""How long one hook may take; the call fails after that."""
+
+logger = structlog.get_logger()
+
+
+class Moment(StrEnum):
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that is permitted and about to be made, or made."""
+
+    tool: str
+    arguments: dict[str, Any]
+    user_id: int
+    username: str
+    run_id: str | None
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """`function(call)` before, `function(call, result)` after; sync or async. `tools` takes wildcards."""
+
+    tools: str
+    moment: Moment
+    function: Callable[..., Any]
+
+
+def before_tool(tools: str = "*") -> Callable[[Callable[[HookedCall], Any]], Hook]:
+    """Make a hook of a function that looks at calls before they are made; ToolFailed refuses one."""
+    return lambda function: Hook(tools=tools, moment=Moment.BEFORE, function=function)
+
+
+def after_tool(tools: str = "*") -> Callable[[Callable[[HookedCall, ToolResult], Any]], Hook]:
+    """Make a hook of a function that looks at results; what it returns, if anything, is the result then."""
+    return lambda function: Hook(tools=tools, moment=Moment.AFTER, function=function)
+
+
+class Hooks:
+    """Those of one registry, in the order they were added."""
+
+    def __init__(self) -> None:
+        self._hooks: list[Hook] = []
+
+    def add(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+
+    async def around(self, call: HookedCall, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        """What the tool answers, or the hooks in its place. A hook that breaks fails the call."""
+        try:
+            for hook in self._of(call, Moment.BEFORE):
+                await _called(hook, call)
+        except ToolFailed as error:
+            return ToolResult.fail(f"{call.tool} was not run: {error.message}")
+        result = await run()
+        try:
+            for hook in self._of(call, Moment.AFTER):
+                said = await _called(hook, call, result)
+                result = result if said is None else result_of(said)
+        except ToolFailed as error:
+            return ToolResult.fail(f"{call.tool} was run, but its result is withheld: {error.message}")
+        return result
+
+    def _of(self, call: HookedCall, moment: Moment) -> list[Hook]:
+        return [hook for hook in self._hooks if hook.moment == moment and fits(hook.tools, call.tool)]
+
+
+async def _called(hook: Hook, *given: Any) -> Any:
+    """What the hook says. Raises ToolFailed, also for a hook that breaks or takes too long."""
+    call, *more = given
+    try:
+        # Its own copy: what it does to the arguments changes neither the call nor what others see.
+        given = (msgspec.structs.replace(call, arguments=deepcopy(call.arguments)), *more)
+        async with asyncio.timeout(HOOK_SECONDS):
+            if inspect.iscoroutinefunction(hook.function):
+                return await hook.function(*given)
+            return await asyncio.to_thread(hook.function, *given)
+    except ToolFailed:
+        raise
+    except TimeoutError as error:
+        raise ToolFailed(f"a hook did not finish within {HOOK_SECONDS:g} seconds") from error
+    except Exception as error:
+        logger.exception("hook_broke", tool=call.tool)
+        raise ToolFailed(f"a hook broke: {describe(error)}") from error

@@ -1,0 +1,118 @@
+"""A file put in the place of another: written beside it first, then given its name, whole or not at all.
+
+Not here: which directory that is, and whether it may be written there (confine).
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+_EXCHANGE = 2
+_NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
+# How often a file is given back its name while others keep writing new ones.
+_ATTEMPTS = 1000
+
+Version = tuple[int, ...]
+
+
+def version_of(status: os.stat_result) -> Version:
+    """What is another after each write of the file."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def put(directory: int, name: str, data: bytes, mode: int) -> None:
+    """Gives a new file this name, whatever had it. Raises OSError."""
+    with _draft(directory, data, mode) as draft:
+        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def put_for(
+    directory: int, name: str, data: bytes, mode: int, *, known: Version, require: Callable[[], None]
+) -> bool:
+    """Gives a new file this name if what has it is still the `known` file; whether it was.
+
+    What else has been written meanwhile keeps the name or gets it back, to the last moment where the file
+    system can exchange two names. `require` is called when all is written, and may raise. Raises OSError.
+    """
+    with _draft(directory, data, mode) as draft:
+        mine = _version_at(directory, draft)
+        require()
+        if _version_at(directory, name) != known:
+            return False
+        try:
+            _exchange(directory, draft, name)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+            return True
+        if _version_at(directory, draft) == known:
+            return True
+        _give_back(directory, draft, name, mine)
+        return False
+
+
+def _give_back(directory: int, draft: str, name: str, mine: Version | None) -> None:
+    """What is at `draft` gets the name that `mine` has, unless something newer has it by then."""
+    for _ in range(_ATTEMPTS):
+        older = _version_at(directory, draft)
+        try:
+            _exchange(directory, draft, name)
+        except FileNotFoundError:
+            return
+        if _version_at(directory, draft) == mine:
+            return
+        # A newer one came out, which is to have the name, and not the one that has it now.
+        mine = older
+
+
+def _version_at(directory: int, name: str) -> Version | None:
+    try:
+        return version_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _draft(directory: int, data: bytes, mode: int) -> Generator[str]:
+    """The name of a new file with this content, on the disk; what has the name at the end is removed."""
+    name = f".luxx-{uuid.uuid4().hex}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, flags, mode, dir_fd=directory)
+    try:
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.fchmod(fd, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+
+
+def _find_exchange() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+_renameat2 = _find_exchange()
+
+
+def _exchange(directory: int, one: str, other: str) -> None:
+    if _renameat2 is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    here = ctypes.c_int(directory)
+    names = [ctypes.c_char_p(os.fsencode(name)) for name in (one, other)]
+    if _renameat2(here, names[0], here, names[1], ctypes.c_uint(_EXCHANGE)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

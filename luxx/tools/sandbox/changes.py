@@ -1,0 +1,61 @@
+"""Which files of a workspace a program made, changed or deleted: a look before and a look after."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from luxx.tools.confine import Workspace
+from luxx.tools.walk import walk
+
+MOST_ENTRIES = 10_000
+"""Looked at, files and all else; where there are more, nothing is said of changes."""
+MOST_NAMES = 100
+
+Look = dict[str, tuple[int, int, int]]
+"""By path: the file's number, size, and time of change in nanoseconds."""
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths in the workspace, at most a hundred of each; `is_complete` tells whether these are all."""
+
+    created: list[str]
+    modified: list[str]
+    deleted: list[str]
+    is_complete: bool = True
+
+
+def look(workspace: Path) -> Look | None:
+    """The files that are there; None where there is too much."""
+    found: Look = {}
+    with Workspace(workspace).open_directory(".") as fd:
+        for count, one in enumerate(walk(fd)):
+            if count >= MOST_ENTRIES:
+                return None
+            if one.kind != "file":
+                continue
+            try:
+                status = os.stat(one.name, dir_fd=one.directory_fd, follow_symlinks=False)
+            except OSError:
+                continue
+            found[one.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def changes_between(before: Look | None, after: Look | None) -> Changes:
+    """What is different; nothing, and said to be incomplete, where there was too much to look at."""
+    if before is None or after is None:
+        return Changes(created=[], modified=[], deleted=[], is_complete=False)
+    lists = (
+        sorted(after.keys() - before.keys()),
+        sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        sorted(before.keys() - after.keys()),
+    )
+    created, modified, deleted = ([_shown(name) for name in one[:MOST_NAMES]] for one in lists)
+    is_complete = all(len(one) <= MOST_NAMES for one in lists)
+    return Changes(created=created, modified=modified, deleted=deleted, is_complete=is_complete)
+
+
+def _shown(name: str) -> str:
+    """A name that is not UTF-8, in a form JSON can carry."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -1,0 +1,190 @@
+"""Which backend holds programs in on this host: each is tried with a program in it, and says why not."""
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from luxx.config import ToolsConfig
+from luxx.errors import ConfigError, ToolFailed
+from luxx.removal import remove_tree
+from luxx.tools.sandbox.bubblewrap import SYSTEM, Bubblewrap, find_programs
+from luxx.tools.sandbox.interpreter import environments_of, find_interpreters
+from luxx.tools.sandbox.jail import Jail
+from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Backend, Interpreter, Order, Scenery
+
+JAIL_UID = 65533
+"""Whom jails of a root server run as: nobody else's number, and one that containers map too."""
+
+_TRIES_WORKSPACE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
+_PROBE = Limits(seconds=10, cpu_seconds=10)
+OWN_FILES = ("config.yaml", ".env")
+"""In the directory that the server is started in."""
+_NOT_NEEDED = "not needed: bubblewrap is in force"
+_NOT_ASKED = "tools.sandbox asks for another"
+
+
+class Standing(StrEnum):
+    IN_FORCE = "in_force"
+    USABLE = "usable"
+    UNUSABLE = "unusable"
+    NOT_TRIED = "not_tried"
+
+
+class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a backend stands here; `reason` says why it is not in force, and is empty where it is.
+
+    `said` is what the failing program itself said; it is for the operator.
+    """
+
+    name: str
+    standing: Standing
+    reason: str = ""
+    said: str = ""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """`backend` None: nothing holds programs in, so none is started. `interpreter` None: no Python there."""
+
+    backend: Backend | None
+    interpreter: Interpreter | None
+    reports: list[BackendReport]
+
+
+def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
+    """Raises ConfigError where programs would run as root and unprotected."""
+    if config.sandbox == "none" and uid == 0:
+        raise ConfigError(
+            "tools.sandbox: none lets programs do all that Luxx may, so it is refused when Luxx runs as "
+            "root; use auto, or run Luxx as an ordinary user"
+        )
+
+
+async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path) -> Choice:
+    """Tries what the configuration allows, where the workspaces are or will be."""
+    interpreters = await find_interpreters(config.python)
+    scenery = Scenery(
+        machine=os.uname().machine,
+        uid=JAIL_UID if os.geteuid() == 0 else None,
+        hidden=(*_real([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
+        packages=packages,
+    )
+    wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
+    tries = await asyncio.gather(*(_try(name, scenery, workspaces) for name in wanted))
+    tried = dict(zip(wanted, tries, strict=True))
+    backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
+    if config.sandbox == "none":
+        backend = Unprotected(scenery)
+    return Choice(
+        backend=backend,
+        interpreter=await _choose_interpreter(backend, interpreters),
+        reports=[_report(name, tried, backend) for name in ("bubblewrap", "landlock")],
+    )
+
+
+def _real(paths: list[Path]) -> list[Path]:
+    """As they are named and, where a link leads there, as they are."""
+    return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
+
+
+def _own_files(interpreters: list[Interpreter]) -> list[Path]:
+    """What configures the server, and all that lies with it unless programs need something there."""
+    here = Path.cwd()
+    own = [here / name for name in OWN_FILES]
+    needed = [
+        *SYSTEM,
+        sys.base_prefix,
+        *(path for one in interpreters for path in (one.program, *one.prefixes)),
+    ]
+    if any(one.exists() for one in own) and not any(Path(one).is_relative_to(here) for one in needed):
+        own.append(here)
+    return own
+
+
+def _report(
+    name: str, tried: dict[str, tuple[Backend | None, str]], backend: Backend | None
+) -> BackendReport:
+    if name not in tried:
+        return BackendReport(name=name, standing=Standing.NOT_TRIED, reason=_NOT_ASKED)
+    found, reason = tried[name]
+    if found is None:
+        reason, _, said = reason.partition(": ")
+        return BackendReport(name=name, standing=Standing.UNUSABLE, reason=reason, said=said)
+    if found is backend:
+        return BackendReport(name=name, standing=Standing.IN_FORCE)
+    return BackendReport(name=name, standing=Standing.USABLE, reason=_NOT_NEEDED)
+
+
+async def _try(name: str, scenery: Scenery, workspaces: Path) -> tuple[Backend | None, str]:
+    """The backend, or why it cannot be used."""
+    if sys.platform != "linux":
+        return None, "it needs Linux"
+    candidates: list[Backend] = []
+    if name == "bubblewrap":
+        candidates += [Bubblewrap(program, scenery) for program in find_programs()]
+        reason = "bwrap is not installed"
+    else:
+        abi = landlock_abi()
+        candidates += [Landlock(abi, scenery)] if abi >= LEAST_ABI else []
+        reason = "this kernel has no Landlock, or it is turned off"
+        if abi:
+            reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
+    for one in candidates:
+        with _probe_workspace(workspaces) as workspace:
+            argv = ("true",) if workspace is None else _TRIES_WORKSPACE
+            problem = await _problem(one, argv, None, workspace)
+        if problem is None:
+            return one, ""
+        reason = problem
+    return None, reason
+
+
+@contextmanager
+def _probe_workspace(root: Path) -> Generator[Path | None]:
+    """A workspace where real ones will be; None where none can be made, which others complain of."""
+    place = next((one for one in (root, *root.parents) if one.is_dir()), root)
+    try:
+        made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=place))
+    except OSError:
+        yield None
+        return
+    try:
+        yield made
+    finally:
+        remove_tree(str(made))
+
+
+async def _problem(
+    backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None, workspace: Path | None = None
+) -> str | None:
+    program = shutil.which(argv[0], path="/usr/bin:/bin") or argv[0]
+    order = Order(argv=(program, *argv[1:]), workspace=workspace, limits=_PROBE, interpreter=interpreter)
+    try:
+        jail = await Jail.start(backend.spec(order))
+        ran = await jail.run(b"", _PROBE)
+    except ToolFailed as error:
+        return error.message
+    except OSError as error:
+        return f"the supervisor cannot be started: {error.strerror}"
+    if ran.exit_code == 0:
+        return None
+    said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"{argv[0]} ended with exit code {ran.exit_code}" + (f": {said[-1][:300]}" if said else "")
+
+
+async def _choose_interpreter(backend: Backend | None, interpreters: list[Interpreter]) -> Interpreter | None:
+    if backend is None:
+        return None
+    for one in interpreters:
+        if await _problem(backend, (one.program, "-I", "-S", "-c", ""), one) is None:
+            return one
+    return None

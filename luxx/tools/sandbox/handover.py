@@ -1,0 +1,121 @@
+"""What a supervisor prepares for a jail on disk: whose the workspace is, and a place for temporary files.
+
+Part of the supervisor: only the standard library, and of it only what loads fast.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import stat
+
+from luxx.removal import remove_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes as long to load as all the rest
+    from typing import Any
+
+SCRATCH = "/tmp"
+SCRATCH_PREFIX = "luxx-jail-"
+MAX_DEPTH = 64
+"""As deep as the file tools go."""
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class HungUp(OSError):
+    """Nobody wants the jail any more."""
+
+
+def hand_over(spec: dict[str, Any], control: int) -> None:
+    """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs.
+
+    Raises OSError once nobody at the other end of `control` wants it any more.
+    """
+    uid: int | None = spec["uid"]
+    workspace: str | None = spec["workspace"]
+    if workspace is None:
+        return
+    mode = stat.S_IMODE(os.stat(workspace).st_mode)
+    if mode & 0o700 != 0o700:
+        os.chmod(workspace, mode | 0o700)
+    if uid is None:
+        return
+    fd = os.open(workspace, _DIRECTORY)
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            os.fchown(fd, uid, uid)
+        poller = select.poll()
+        poller.register(control, select.POLLRDHUP)
+        _hand_over_within(fd, uid, MAX_DEPTH, poller)
+    finally:
+        os.close(fd)
+
+
+def _hand_over_within(fd: int, uid: int, depth: int, hung_up: select.poll) -> None:
+    own = os.geteuid()
+    if hung_up.poll(0):
+        raise HungUp
+    with os.scandir(fd) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        try:
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            is_directory = stat.S_ISDIR(found.st_mode)
+            if found.st_uid == own and (is_directory or found.st_nlink == 1):
+                os.chown(name, uid, uid, dir_fd=fd, follow_symlinks=False)
+            if is_directory and depth:
+                below = os.open(name, _DIRECTORY, dir_fd=fd)
+                try:
+                    _hand_over_within(below, uid, depth - 1, hung_up)
+                finally:
+                    os.close(below)
+        except HungUp:
+            raise
+        except OSError:
+            # Gone meanwhile, or made something else; the jail then does without it.
+            continue
+
+
+def new_scratch() -> str:
+    """Where a directory for temporary files will be, where no mount gives one."""
+    return f"{SCRATCH}/{SCRATCH_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def make_scratch(spec: dict[str, Any], path: str) -> str | None:
+    """Makes it if it is wanted, and holds it as long as this process lives."""
+    if not spec["scratch"]:
+        return None
+    made = f"{path}.new"
+    os.mkdir(made, 0o700)
+    fcntl.flock(os.open(made, _DIRECTORY), fcntl.LOCK_EX)
+    if spec["uid"] is not None:
+        os.chown(made, spec["uid"], spec["uid"])
+    os.rename(made, path)
+    return path
+
+
+def remove(scratch: str | None) -> None:
+    if scratch is not None:
+        remove_tree(scratch)
+
+
+def sweep(owners: set[int]) -> None:
+    """Delete what killed supervisors left, if it belongs to one of `owners` and nobody holds it any more."""
+    for name in os.listdir(SCRATCH):
+        if not name.startswith(SCRATCH_PREFIX) or name.endswith(".new"):
+            continue
+        try:
+            fd = os.open(f"{SCRATCH}/{name}", _DIRECTORY)
+        except OSError:
+            continue
+        try:
+            if os.fstat(fd).st_uid in owners:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(f"{SCRATCH}/{name}")
+        except OSError:
+            # Somebody holds it.
+            continue
+        finally:
+            os.close(fd)

@@ -1,0 +1,158 @@
+"""The second backend, where user namespaces are blocked: Landlock for files, the filter for the rest."""
+
+import ctypes
+import os
+import struct
+import sys
+from enum import IntFlag
+from pathlib import Path
+
+from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
+from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
+from luxx.tools.sandbox.seccomp import assemble, denied_calls
+
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_VERSION = 1
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+FACTS = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version")
+"""What programs like to know of the machine; the rest of /proc tells of other people's processes."""
+LEAST_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
+"""Before the first, what may only be read may still be emptied."""
+
+
+class Access(IntFlag):
+    """What a rule may allow; the newer ones by the version of Landlock that brought them."""
+
+    EXECUTE = 1 << 0
+    WRITE_FILE = 1 << 1
+    READ_FILE = 1 << 2
+    READ_DIR = 1 << 3
+    REMOVE_DIR = 1 << 4
+    REMOVE_FILE = 1 << 5
+    MAKE_CHAR = 1 << 6
+    MAKE_DIR = 1 << 7
+    MAKE_REG = 1 << 8
+    MAKE_SOCK = 1 << 9
+    MAKE_FIFO = 1 << 10
+    MAKE_BLOCK = 1 << 11
+    MAKE_SYM = 1 << 12
+    REFER = 1 << 13
+    TRUNCATE = 1 << 14
+    IOCTL_DEV = 1 << 15
+
+
+_READ = Access.EXECUTE | Access.READ_FILE | Access.READ_DIR
+_NEVER = Access.MAKE_CHAR | Access.MAKE_BLOCK | Access.MAKE_SOCK | Access.IOCTL_DEV
+_OF_FILES = Access.EXECUTE | Access.WRITE_FILE | Access.READ_FILE | Access.TRUNCATE
+
+
+def landlock_abi() -> int:
+    """The kernel's version of Landlock; 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    found = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
+    return max(int(found), 0)
+
+
+def handled_by(abi: int) -> Access:
+    """All accesses a version of Landlock knows, from the least one that is used."""
+    known = 15 + (abi >= 5)
+    return Access((1 << known) - 1)
+
+
+class Landlock:
+    """Jails without namespaces. `abi` as `landlock_abi` found it."""
+
+    name = "landlock"
+    # Its rules know ports and no addresses: a way to the proxy's would be one to that port everywhere.
+    has_doors = False
+
+    def __init__(self, abi: int, scenery: Scenery) -> None:
+        self._abi = abi
+        self._scenery = scenery
+
+    @property
+    def packages(self) -> str | None:
+        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+
+    def spec(self, order: Order) -> Spec:
+        scenery, handled = self._scenery, handled_by(self._abi)
+        home = "/" if order.workspace is None else str(order.workspace.absolute())
+        own = assemble(denied_calls(network=order.network, landlock_abi=self._abi), scenery.machine)
+        return shared_spec(order, scenery.uid) | {
+            "env": environment(home, self.packages, order.interpreter),
+            "cwd": home,
+            "scratch": True,
+            "filter": own if order.filter is None else order.filter,
+            "landlock": {
+                "attributes": self._attributes(handled, order.network),
+                "paths": [*self._readable(order), *self._writable(order, handled)],
+                "write": int(handled & ~_NEVER),
+                "file_rights": int(_OF_FILES & handled),
+            },
+        }
+
+    def _attributes(self, handled: Access, network: bool) -> bytes:
+        """`struct landlock_ruleset_attr`, as long as this version has it."""
+        words = [int(handled)]
+        if self._abi >= NET_ABI:
+            words.append(0 if network else 0b11)
+        if self._abi >= SCOPE_ABI:
+            words.append(0b11)
+        return struct.pack(f"={len(words)}Q", *words)
+
+    def _readable(self, order: Order) -> list[tuple[str, int]]:
+        interpreter, packages = order.interpreter, self.packages
+        roots = [
+            *SYSTEM,
+            *ETC,
+            *(NETWORK_ETC if order.network else ()),
+            *FACTS,
+            *(() if interpreter is None else interpreter.prefixes),
+            *(() if packages is None else (packages,)),
+        ]
+        found: list[tuple[str, int]] = []
+        for root in roots:
+            if os.path.exists(root):
+                found += self._without_hidden(os.path.realpath(root))
+        return found
+
+    def _without_hidden(self, root: str) -> list[tuple[str, int]]:
+        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one."""
+        hidden = existing_hidden(self._scenery, root)
+        if not hidden:
+            return [(root, int(_READ))]
+        if root in hidden:
+            return []
+        # What a link there leads to has its own rule, or none.
+        inside = [one.path for one in os.scandir(root) if not one.is_symlink()]
+        below = [rule for one in sorted(inside) for rule in self._without_hidden(one)]
+        return [(root, int(Access.READ_DIR)), *below]
+
+    def _writable(self, order: Order, handled: Access) -> list[tuple[str, int]]:
+        paths = [(one, int(Access.READ_FILE | Access.WRITE_FILE)) for one in DEVICES]
+        if order.workspace is not None:
+            paths.append((str(order.workspace.absolute()), int(handled & ~_NEVER)))
+        return paths
+
+
+class Unprotected:
+    """No backend: programs do as the server's user may, within limits and never longer than their jail."""
+
+    name = "none"
+    has_doors = False
+
+    def __init__(self, scenery: Scenery) -> None:
+        self._scenery = scenery
+
+    @property
+    def packages(self) -> str | None:
+        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+
+    def spec(self, order: Order) -> Spec:
+        home = Path("/") if order.workspace is None else order.workspace.absolute()
+        return shared_spec(order, None) | {
+            "env": environment(str(home), self.packages, order.interpreter),
+            "cwd": str(home),
+            "scratch": True,
+        }

@@ -1,0 +1,134 @@
+"""What is asked of a backend, what it asks of the supervisor, and a program's environment in a jail."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from luxx.tools.sandbox.doorway import PORT
+from luxx.tools.sandbox.limits import MIB, Limits
+
+Spec = dict[str, Any]
+"""What the supervisor is told, in values that `marshal` can carry."""
+
+
+_PROXY = f"http://127.0.0.1:{PORT}"
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""The variables by which programs find the way out."""
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python for jails; `prefixes` are the directories it needs, as far as they are its own."""
+
+    program: str
+    prefixes: tuple[str, ...] = ()
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to be started. `waits`: its limits count only from when it is told to go.
+
+    `has_door`: it has a way out, by the proxy, where the backend can give it one.
+    `filter` replaces the backend's own; None leaves that.
+    """
+
+    argv: tuple[str, ...]
+    workspace: Path | None
+    limits: Limits
+    network: bool = False
+    has_door: bool = False
+    waits: bool = False
+    interpreter: Interpreter | None = None
+    filter: bytes | None = None
+
+
+class Scenery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all jails of a server.
+
+    `uid` whom to become, None: who the server is. `hidden`, real paths of directories and files, is not to
+    be seen even where it lies beneath something that is. `packages`, where it exists, holds what Python
+    finds beside its standard library.
+    """
+
+    machine: str
+    uid: int | None
+    hidden: tuple[Path, ...] = ()
+    packages: Path
+
+
+class Backend(Protocol):
+    """A way to hold a program in."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def has_doors(self) -> bool:
+        """Whether its jails have a network of their own, so that the proxy is the only way out."""
+        ...
+
+    @property
+    def packages(self) -> str | None:
+        """Where a program inside finds the packages for Python."""
+        ...
+
+    def spec(self, order: Order) -> Spec:
+        """Raises ToolFailed where it cannot be done at all."""
+        ...
+
+
+def shared_spec(order: Order, uid: int | None) -> Spec:
+    """What every backend asks of the supervisor alike."""
+    limits = order.limits
+    return {
+        "argv": list(order.argv),
+        "uid": uid,
+        "workspace": None if order.workspace is None else str(order.workspace),
+        "waits": order.waits,
+        "has_door": False,
+        "letterbox": None,
+        "bubblewrap": None,
+        "landlock": None,
+        "scratch": False,
+        "filter": b"",
+        "limits": {
+            "wall": limits.seconds,
+            "cpu": int(limits.cpu_seconds),
+            "memory": limits.memory_mb * MIB,
+            "processes": limits.processes,
+            "file": limits.file_mb * MIB,
+            "disk": limits.disk_mb * MIB,
+        },
+    }
+
+
+def environment(
+    home: str, packages: str | None, interpreter: Interpreter | None, *, has_door: bool = False
+) -> dict[str, str]:
+    """All variables a program in a jail has."""
+    path = ["/usr/local/bin", "/usr/bin", "/bin"]
+    if interpreter is not None:
+        folder = str(Path(interpreter.program).parent)
+        path += [folder] if folder not in path else []
+    found = {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "LOGNAME": "jail",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": "/tmp",
+        "OMP_NUM_THREADS": "4",
+        "OPENBLAS_NUM_THREADS": "4",
+        "PATH": ":".join(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TERM": "dumb",
+        "TMPDIR": "/tmp",
+        "USER": "jail",
+    }
+    return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXIED if has_door else {})
+
+
+def existing_hidden(scenery: Scenery, below: str) -> list[str]:
+    """What is hidden, lies beneath `below` and exists."""
+    return sorted({str(one) for one in scenery.hidden if one.is_relative_to(below) and one.exists()})

@@ -1,0 +1,104 @@
+"""Jails that are ready before they are needed: one for a user who has just used one, for one program each.
+
+Their programs have begun and wait; nothing of anybody has run in them. They are few, and end by themselves.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from luxx.errors import ToolFailed
+from luxx.tools.sandbox.jail import Jail
+from luxx.tools.sandbox.limits import Limits
+
+IDLE_SECONDS = 60.0
+CLOSE_SECONDS = 15.0
+
+logger = structlog.get_logger()
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What a waiting jail was made for; no other workspace and no other limits may have it."""
+
+    workspace: Path
+    limits: Limits
+    has_door: bool = False
+
+
+class Prewarmed:
+    """At most `most` jails wait, each for at most `idle_seconds`; the one that waits longest goes first."""
+
+    def __init__(
+        self, start: Callable[[Place], Awaitable[Jail]], most: int, idle_seconds: float = IDLE_SECONDS
+    ) -> None:
+        self._start = start
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._waiting: OrderedDict[Place, tuple[Jail, asyncio.TimerHandle]] = OrderedDict()
+        self._tasks: dict[Place, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, place: Place) -> Jail | None:
+        """The jail that waits for just this; it is the caller's now."""
+        found = self._waiting.pop(place, None)
+        if found is None:
+            return None
+        jail, timer = found
+        timer.cancel()
+        if jail.is_alive:
+            return jail
+        self._end(jail)
+        return None
+
+    def refill(self, place: Place) -> None:
+        """Have a jail made for the next call, unless there is one. Returns at once."""
+        if not self._is_closed and self._most and place not in self._waiting and place not in self._tasks:
+            task = asyncio.create_task(self._make(place))
+            self._tasks[place] = task
+            task.add_done_callback(lambda _: self._tasks.pop(place, None))
+
+    async def close(self) -> None:
+        """End all that wait."""
+        self._is_closed = True
+        making = list(self._tasks.values())
+        for task in making:
+            task.cancel()
+        if making:
+            # One that does not end has nothing running; it shall not keep the server.
+            await asyncio.wait(making, timeout=CLOSE_SECONDS)
+        for place in list(self._waiting):
+            self._drop(place)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def _make(self, place: Place) -> None:
+        while len(self._waiting) >= self._most:
+            self._drop(next(iter(self._waiting)))
+        try:
+            jail = await self._start(place)
+        except (ToolFailed, OSError) as error:
+            logger.warning("jail_not_prewarmed", error=str(error))
+            return
+        timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._drop, place)
+        self._waiting[place] = (jail, timer)
+        while len(self._waiting) > self._most:
+            self._drop(next(iter(self._waiting)))
+
+    def _drop(self, place: Place) -> None:
+        found = self._waiting.pop(place, None)
+        if found is not None:
+            jail, timer = found
+            timer.cancel()
+            self._end(jail)
+
+    def _end(self, jail: Jail) -> None:
+        task = asyncio.create_task(jail.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

@@ -1,0 +1,147 @@
+"""What a tree of processes is, and what each of them uses, read from /proc.
+
+Part of the supervisor: only the standard library, and of it only what loads fast. Not here: the sum over
+time, with those that are gone (account).
+"""
+
+import os
+
+SIGKILL, SIGSTOP = 9, 19
+EACCES, EPERM = 13, 1
+_DEAD = (b"Z", b"X", b"")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Process:
+    """One process at one moment. `used` are seconds of processor and bytes written, with waited children's.
+
+    `is_unreadable`: what it wrote may not be known; `is_hidden`: though it has not ended. A dead one uses no
+    memory, but what it has used stays until somebody has waited for it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        self.exists = bool(fields)
+        self.parent = int(fields[1]) if fields else 0
+        self.began = int(fields[19]) if fields else 0
+        cpu = sum(int(one) for one in fields[11:15]) / _TICKS_PER_SECOND
+        status = _status(pid)
+        self.is_alive = fields[:1] not in ([], [b"X"], [b"Z"]) or _threads(status) > 1
+        self.tasks = _threads(status) if self.is_alive else 0
+        self.memory = sum(_number(status, name) for name in _MEMORY) * 1024
+        written, is_unreadable = _written(pid)
+        self.is_unreadable = is_unreadable
+        self.is_hidden = is_unreadable and b"\nRssAnon:" in status
+        self.used = (cpu, float(written))
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Numbers are given again; with the time it began, one is never another's."""
+        return self.pid, self.began
+
+
+_MEMORY = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")
+
+
+def tree(root: int) -> list[int]:
+    """All processes below `root`, without it; the dead are among them until somebody has waited for them."""
+    found: list[int] = []
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in children(waiting.pop()):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                waiting.append(child)
+    return found
+
+
+def living(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if not _is_dead(pid)]
+
+
+def children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(one) for task in tasks for one in _read(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def _is_dead(pid: int) -> bool:
+    """A process whose first thread has ended is none while others of its threads go on."""
+    state = _read(f"/proc/{pid}/stat").rpartition(b")")[2].strip()[:1]
+    return state in _DEAD and _threads(_read(f"/proc/{pid}/status")) < 2
+
+
+def tasks_of(uid: int) -> int:
+    """How many tasks a user has; the kernel's limit counts them all where there is no user namespace."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                continue
+    return count
+
+
+def _status(pid: int) -> bytes:
+    """Of a thread that still has the memory: the first one may have ended before the others."""
+    status = _read(f"/proc/{pid}/status")
+    if b"\nRssAnon:" in status or _threads(status) < 2:
+        return status
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return status
+    others = (_read(f"/proc/{pid}/task/{task}/status") for task in tasks)
+    return next((one for one in others if b"\nRssAnon:" in one), status)
+
+
+def _threads(status: bytes) -> int:
+    return _number(status, b"Threads")
+
+
+def _written(pid: int) -> tuple[int, bool]:
+    """Bytes, and whether this may not be known. What was dropped unwritten is never more than was written."""
+    try:
+        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
+            io = b"\n" + (file.read(4096) or b"")
+    except OSError as error:
+        return 0, error.errno in (EACCES, EPERM)
+    return max(_number(io, b"write_bytes") - _number(io, b"cancelled_write_bytes"), 0), False
+
+
+def _number(text: bytes, name: bytes) -> int:
+    """What stands behind `name` at the start of a line; what stands elsewhere a program may have chosen."""
+    words = text.partition(b"\n" + name + b":")[2].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(65536) or b""
+    except OSError:
+        return b""
+
+
+def signal_to(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return
+
+
+def reap(main_pid: int | None) -> None:
+    """Take leave of dead orphans; the main process keeps its status until it is asked for."""
+    for pid in children(os.getpid()):
+        if pid != main_pid:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except OSError:
+                continue

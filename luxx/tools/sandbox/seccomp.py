@@ -1,0 +1,307 @@
+"""Which system calls a program in a jail may not make, and the filter that the kernel enforces it with.
+
+Everything is allowed but what is named here: calls that reach other processes, mounts, namespaces, keys and
+kernel machinery, or memory and disk that no limit counts. Own assembler, because a filter is a list of
+comparisons and a binding would need a C library on every host. Pure.
+"""
+
+import struct
+
+import msgspec
+
+from luxx.errors import ToolFailed
+from luxx.tools.sandbox.syscalls import AUDIT_ARCH, number_of
+
+EPERM, ENODEV, ENOSYS, EOPNOTSUPP, EAFNOSUPPORT = 1, 19, 38, 95, 97
+AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+SOCK_STREAM, SOCK_TYPES = 1, 0xF
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
+F_SETOWN, F_SETSIG, F_SETOWN_EX = 8, 10, 15
+PR_SET_DUMPABLE = 4
+NEW_NAMESPACES = 0x7E020000
+"""The CLONE_NEW… flags of clone(2)."""
+CLONE_PARENT = 0x8000
+
+SIGNAL_SCOPE_ABI = 6
+"""From here on Landlock itself keeps signals inside."""
+NEWEST_NUMBER = 467
+"""What a later kernel adds is not known here, so it is as if it were not there."""
+
+_LOAD, _AND, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_ALLOW, _ERROR, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+_X32 = 0x40000000
+_ALL = 0xFFFFFFFF
+
+
+class Fits(msgspec.Struct, frozen=True):
+    """Holds if the lower half of an argument, masked, is `value`; every argument looked at here is an int."""
+
+    argument: int
+    value: int
+    mask: int = _ALL
+
+
+class Denied(msgspec.Struct, frozen=True, kw_only=True):
+    """A call answered with `error`; 0 lets it seem done.
+
+    With `only`, just calls that fit one of these; with `but`, all calls except those that fit one. An
+    alternative fits if all its conditions hold.
+    """
+
+    name: str
+    error: int = EPERM
+    only: tuple[tuple[Fits, ...], ...] = ()
+    but: tuple[tuple[Fits, ...], ...] = ()
+
+
+_OTHER_PROCESSES = (
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "kcmp",
+    "process_madvise",
+    "process_mrelease",
+    "move_pages",
+    "migrate_pages",
+)
+"""Other processes."""
+
+_MOUNTS = (
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "move_mount",
+    "open_tree",
+    "open_tree_attr",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "mount_setattr",
+    "unshare",
+    "setns",
+    "name_to_handle_at",
+    "open_by_handle_at",
+    "quotactl",
+    "quotactl_fd",
+    "acct",
+    "swapon",
+    "swapoff",
+)
+"""Mounts, namespaces, files by handle."""
+
+_MACHINERY = (
+    "add_key",
+    "request_key",
+    "keyctl",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "syslog",
+    "fanotify_init",
+    "listmount",
+    "lookup_dcookie",
+    "nfsservctl",
+    "statmount",
+    "vhangup",
+    "uselib",
+    "ustat",
+    "sysfs",
+    "_sysctl",
+    "modify_ldt",
+    "iopl",
+    "ioperm",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "sethostname",
+    "setdomainname",
+)
+"""Keys and kernel machinery."""
+
+_UNCOUNTED_MEMORY = (
+    "memfd_create",
+    "memfd_secret",
+    "shmget",
+    "msgget",
+    "semget",
+    "mq_open",
+    "mbind",
+    "set_mempolicy",
+    "set_mempolicy_home_node",
+)
+"""Memory that belongs to no process and that no limit counts."""
+
+_SEEM_DONE = (
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "utime",
+    "utimes",
+    "utimensat",
+    "futimesat",
+    "chown",
+    "lchown",
+    "fchown",
+    "fchownat",
+)
+_ATTRIBUTES = (
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "setxattrat",
+    "removexattr",
+    "lremovexattr",
+    "fremovexattr",
+    "removexattrat",
+)
+_SHARED_BY_NUMBER = (
+    "shmat",
+    "shmctl",
+    "msgsnd",
+    "msgrcv",
+    "msgctl",
+    "semop",
+    "semtimedop",
+    "semctl",
+    "mq_unlink",
+)
+"""What others made; its numbers can be guessed."""
+_SIGNALS = (
+    "kill",
+    "tkill",
+    "tgkill",
+    "rt_sigqueueinfo",
+    "rt_tgsigqueueinfo",
+    "pidfd_send_signal",
+)
+
+_CONDITIONAL = (
+    # With ENOSYS the C library falls back to clone, whose flags can be seen.
+    Denied(name="clone3", error=ENOSYS),
+    # A sibling instead of a child could run ahead of what ends the tree.
+    Denied(name="clone", but=((Fits(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
+    # Who hides its memory hides what it writes, too.
+    Denied(name="prctl", only=((Fits(0, PR_SET_DUMPABLE),),)),
+    Denied(name="personality", but=((Fits(0, 0),), (Fits(0, _ALL),))),
+    Denied(name="prlimit64", but=((Fits(0, 0),),)),
+    # Room on a disk is to be seen by the watch, which counts what is written.
+    Denied(name="fallocate", error=EOPNOTSUPP),
+)
+
+
+def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Denied]:
+    """What a jail may not call. `landlock_abi`: of a jail without namespaces of its own, else None."""
+    denied = [
+        *(Denied(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
+        *_CONDITIONAL,
+        _ioctls(landlock_abi),
+    ]
+    families = [AF_INET, AF_INET6] if network else []
+    if landlock_abi is None:
+        # An own network namespace has nothing to reach; the host's has abstract sockets of everybody.
+        families = families or [AF_UNIX, AF_INET, AF_INET6]
+        return [*denied, _sockets(families)]
+    return [*denied, _sockets(families), *_without_namespaces(landlock_abi)]
+
+
+def assemble(denied: list[Denied], machine: str) -> bytes:
+    """The filter, as `struct sock_filter[]`. Raises ToolFailed for a machine that is not known."""
+    if machine not in AUDIT_ARCH:
+        raise ToolFailed(f"no filter is known for {machine}")
+    code = [
+        _step(_LOAD, 4),
+        _step(_EQUAL, AUDIT_ARCH[machine], 1, 0),
+        _step(_RETURN, _KILL_PROCESS),
+        _step(_LOAD, 0),
+    ]
+    if machine == "x86_64":
+        code += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
+    code += [_step(_AT_LEAST, NEWEST_NUMBER + 1, 0, 1), _step(_RETURN, _ERROR | ENOSYS)]
+    for one in denied:
+        number = number_of(one.name, machine)
+        if number is not None:
+            block = _block(one)
+            code += [_step(_EQUAL, number, 0, len(block)), *block]
+    return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _sockets(families: list[int]) -> Denied:
+    return Denied(name="socket", error=EAFNOSUPPORT, but=tuple((Fits(0, one),) for one in families))
+
+
+def _ioctls(landlock_abi: int | None) -> Denied:
+    """Typing into terminals; and having signals sent, where nothing else keeps them inside."""
+    requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
+    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
+        requests += [FIOSETOWN, SIOCSPGRP]
+    return Denied(name="ioctl", only=tuple((Fits(1, one),) for one in requests))
+
+
+def _without_namespaces(abi: int) -> list[Denied]:
+    """What Landlock leaves open: other processes of the same user, and files' owners, modes and times."""
+    denied = [
+        # Connected pairs of streams reach nobody else; a pair of datagrams can be told another address.
+        Denied(name="socketpair", but=((Fits(0, AF_UNIX), Fits(1, SOCK_STREAM, SOCK_TYPES)),)),
+        Denied(name="inotify_add_watch"),
+        *(
+            Denied(name=name, but=((Fits(argument, 0),),))
+            for name, argument in (
+                ("sched_setaffinity", 0),
+                ("sched_setattr", 0),
+                ("sched_setparam", 0),
+                ("sched_setscheduler", 0),
+            )
+        ),
+        # Itself, as a process: 0 may also mean its whole user.
+        Denied(name="setpriority", but=((Fits(0, 0), Fits(1, 0)),)),
+        Denied(name="ioprio_set", but=((Fits(0, 1), Fits(1, 0)),)),
+        *(Denied(name=name) for name in _SHARED_BY_NUMBER),
+        # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
+        *(Denied(name=name, error=0) for name in _SEEM_DONE),
+        *(Denied(name=name, error=EOPNOTSUPP) for name in _ATTRIBUTES),
+    ]
+    if abi < SIGNAL_SCOPE_ABI:
+        denied += [Denied(name=name) for name in _SIGNALS]
+        # A descriptor can be told to send signals, too.
+        told = (F_SETOWN, F_SETSIG, F_SETOWN_EX)
+        denied.append(Denied(name="fcntl", only=tuple((Fits(1, one),) for one in told)))
+    return denied
+
+
+def _block(one: Denied) -> list[bytes]:
+    """What follows once the number fits; every way through it ends in a verdict."""
+    deny, allow = _step(_RETURN, _ERROR | one.error), _step(_RETURN, _ALLOW)
+    if not one.only and not one.but:
+        return [deny]
+    verdict, otherwise = (deny, allow) if one.only else (allow, deny)
+    code: list[bytes] = []
+    for conditions in one.only or one.but:
+        # Each condition takes three steps; a failing one goes on behind the verdict.
+        for place, fits in enumerate(conditions):
+            left = 3 * (len(conditions) - place - 1) + 1
+            code += [
+                _step(_LOAD, 16 + 8 * fits.argument),
+                _step(_AND, fits.mask),
+                _step(_EQUAL, fits.value & fits.mask, 0, left),
+            ]
+        code.append(verdict)
+    return [*code, otherwise]
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)

@@ -1,0 +1,202 @@
+"""The sandbox of a server: every program that a tool starts is started here, or refused.
+
+Not here: which backend it is (choosing), what programs may use (limits), the tools themselves (builtin).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.network.guard import Resolve
+from luxx.network.outing import Outing
+from luxx.network.proxy import ProxyBounds
+from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
+from luxx.tools.sandbox.handover import sweep
+from luxx.tools.sandbox.jail import Jail, NeverWent, OnOutput, Ran
+from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.packages import FOLDER
+from luxx.tools.sandbox.plan import Backend, Interpreter, Order
+from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.resident import Resident, ResidentOrder, resident_spec
+from luxx.tools.sandbox.turns import Turns
+from luxx.tools.sandbox.way_out import WayOut
+from luxx.wire.tool import CommandPermission
+
+_USERS_AT_ONCE = 16
+"""All users together may run this many times what one may."""
+
+INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
+"""What a Python in a jail runs."""
+
+logger = structlog.get_logger()
+
+
+class Sandbox:
+    """Starts programs in jails. Made cheaply; `open` finds out what this host can do.
+
+    No program sees the data directory, the root of the workspaces or `hidden`, wherever these lie.
+    `resolve_for` stands in for the lookups of each user's programs, `bounds` for those of going out.
+    Raises ConfigError where programs would run as root and unprotected.
+    """
+
+    def __init__(
+        self,
+        config: ToolsConfig,
+        data_dir: Path,
+        workspace_root: Path,
+        hidden: Sequence[Path] = (),
+        *,
+        resolve_for: Callable[[int], Resolve] | None = None,
+        bounds: ProxyBounds | None = None,
+    ) -> None:
+        forbid_unprotected_root(config, os.geteuid())
+        self._config = config
+        self._hidden = (data_dir, workspace_root, *hidden)
+        self._workspaces = workspace_root.absolute()
+        self.packages = data_dir.absolute() / FOLDER
+        self._choice: Choice | None = None
+        self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
+        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for, bounds=bounds)
+        self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
+
+    @property
+    def in_force(self) -> str:
+        """The backend's name; `none` where there is none."""
+        backend = self._in_force()
+        return "none" if backend is None else backend.name
+
+    @property
+    def is_unprotected(self) -> bool:
+        """Whether the configuration lets programs run without any protection."""
+        return self._config.sandbox == "none"
+
+    @property
+    def reports(self) -> list[BackendReport]:
+        """How each backend stands here."""
+        return [] if self._choice is None else self._choice.reports
+
+    @property
+    def interpreter(self) -> Interpreter | None:
+        return None if self._choice is None else self._choice.interpreter
+
+    async def open(self) -> None:
+        """Tries the backends, and deletes what jails of a killed server left."""
+        await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
+        self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
+        await self.way_out.open()
+        python = None if self._choice.interpreter is None else self._choice.interpreter.program
+        logger.info("sandbox", backend=self.in_force, python=python)
+
+    async def close(self) -> None:
+        """Ends the jails that wait."""
+        await self._prewarmed.close()
+        await self.way_out.close()
+
+    def limits_for(self, tool: str, level: CommandPermission) -> Limits:
+        """What a program may use that `tool` starts for a caller of `level`."""
+        return limits_for(tool, level, self._config.limits)
+
+    async def run_sandboxed(
+        self,
+        argv: Sequence[str],
+        workspace: Path | None,
+        limits: Limits,
+        network: bool = False,
+        *,
+        stdin: bytes = b"",
+        on_output: OnOutput | None = None,
+        outing: Outing | None = None,
+        filter: bytes | None = None,
+    ) -> Ran:
+        """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
+
+        `argv[0]` is an absolute path; `on_output` is told what is printed as it comes. With an `outing` it
+        reaches the listed hosts, where `way_out` has a way. `filter` replaces the backend's filter of system
+        calls, which only tests of that filter do.
+        Raises ToolFailed where no program may be started, or this one could not be.
+        """
+        order = Order(
+            argv=tuple(argv),
+            workspace=None if workspace is None else _absolute(workspace),
+            limits=limits,
+            network=network,
+            has_door=self.way_out.is_open and outing is not None,
+            interpreter=self.interpreter,
+            filter=filter,
+        )
+        backend = self._backend()
+        async with self._turns.turn(order.workspace):
+            jail = await Jail.start(backend.spec(order))
+            async with self.way_out.served(jail, outing):
+                return await jail.run(stdin, limits, on_output)
+
+    async def run_python(
+        self, code: str, workspace: Path, limits: Limits, seconds: float, outing: Outing | None = None
+    ) -> Ran:
+        """Run Python for at most `seconds`, in a jail that waits for it where there is one."""
+        has_door = self.way_out.is_open and outing is not None
+        place = Place(workspace=_absolute(workspace), limits=limits, has_door=has_door)
+        wanted = replace(limits, seconds=seconds)
+        text = code.encode("utf-8", "replace")
+        self._backend()
+        async with self._turns.turn(place.workspace):
+            # Where none can be started, none is made for the next time either.
+            ready = self._prewarmed.take(place) or await self.start_waiting(place)
+            try:
+                try:
+                    async with self.way_out.served(ready, outing):
+                        return await ready.run(text, wanted)
+                except NeverWent:
+                    again = await self.start_waiting(place)
+                    async with self.way_out.served(again, outing):
+                        return await again.run(text, wanted)
+            finally:
+                self._prewarmed.refill(place)
+
+    def _in_force(self) -> Backend | None:
+        return None if self._choice is None else self._choice.backend
+
+    async def start_resident(self, order: ResidentOrder) -> Resident:
+        """Start a program that stays until it is closed or ends by itself; it takes no turn of anybody.
+
+        Raises ToolFailed where no program may be started, or this one could not be.
+        """
+        return await Resident.start(resident_spec(order, self._backend(), self.interpreter))
+
+    def _backend(self) -> Backend:
+        choice = self._choice
+        if choice is None:
+            raise ToolFailed("programs cannot be started yet: the server is still looking for a sandbox")
+        if choice.backend is None:
+            reasons = "; ".join(f"{one.name}: {one.reason}" for one in choice.reports)
+            raise ToolFailed(
+                f"programs are not started here, because nothing would hold them in ({reasons}); "
+                "`luxx doctor` says what to do"
+            )
+        return choice.backend
+
+    async def start_waiting(self, place: Place) -> Jail:
+        """A jail whose Python waits for its program. Raises ToolFailed where there can be none."""
+        interpreter = self.interpreter
+        if interpreter is None:
+            raise ToolFailed("there is no Python that can run in the sandbox; set tools.python to one")
+        backend = self._backend()
+        order = Order(
+            argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
+            workspace=place.workspace,
+            limits=place.limits,
+            has_door=place.has_door,
+            interpreter=interpreter,
+            waits=True,
+        )
+        return await Jail.start(backend.spec(order))
+
+
+def _absolute(workspace: Path) -> Path:
+    return Path(os.path.abspath(workspace))

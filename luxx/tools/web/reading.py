@@ -1,0 +1,183 @@
+"""A page of the web fetched and made readable: HTML, plain text, PDF; what it is for anything else."""
+
+import msgspec
+
+from luxx.documents.page import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest
+from luxx.documents.pdf import PdfProcess
+from luxx.errors import LuxxError, ToolFailed
+from luxx.network.fetch import Fetched, Fetcher, FetchRequest
+from luxx.tools.web.visitors import Visitor
+from luxx.wire.source import Source, citable, source_of
+
+MAX_CHARACTERS = 500_000
+MAX_TEXT_BYTES = 5 * 1024 * 1024
+MAX_PDF_BYTES = 20 * 1024 * 1024
+_ACCEPT = (
+    "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, application/pdf;q=0.8, */*;q=0.5"
+)
+_HTML = frozenset(("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
+_PDF = frozenset(("application/pdf", "application/x-pdf"))
+_TEXTS = frozenset(
+    (
+        *("application/json", "application/xml", "application/javascript", "application/x-javascript"),
+        *(
+            "application/yaml",
+            "application/x-yaml",
+            "application/toml",
+            "application/sql",
+            "application/ld+json",
+        ),
+        *(
+            "application/x-ndjson",
+            "application/x-sh",
+            "application/x-httpd-php",
+            "application/rtf",
+            "image/svg+xml",
+        ),
+    )
+)
+_UNTOLD = frozenset(("", "application/octet-stream", "binary/octet-stream", "application/x-download"))
+
+
+class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was read. `url` is where it was found, after redirects; `pages` only of a PDF."""
+
+    url: str
+    title: str
+    format: PageForm
+    content_type: str
+    content: str
+    links: list[PageLink] = []
+    charset: str = ""
+    pages: int = 0
+    note: str = ""
+    sources: list[Source] = []
+
+
+class WebReader:
+    """One per server."""
+
+    def __init__(self, fetcher: Fetcher, pages: PageProcess, pdfs: PdfProcess) -> None:
+        self._fetcher = fetcher
+        self._pages = pages
+        self._pdfs = pdfs
+
+    async def read(self, url: str, form: PageForm, visitor: Visitor, *, share: int = 1) -> WebPage:
+        """The page, of as much as one among `share` may take. Raises ToolFailed where there is none."""
+        try:
+            async with visitor.turn():
+                return await self._read(url, form, visitor, share)
+        except ToolFailed:
+            raise
+        except LuxxError as error:
+            raise ToolFailed(error.message) from error
+
+    async def _read(self, url: str, form: PageForm, visitor: Visitor, share: int) -> WebPage:
+        request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of)
+        fetched = await self._fetcher.fetch(request, visitor.resolve)
+        if fetched.status >= 400:
+            raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
+        if _is_pdf(fetched):
+            return await self._of_pdf(fetched, form, visitor.user_id, share)
+        if _size_of(fetched.content_type) <= 0:
+            raise ToolFailed(_what_it_is(fetched))
+        return await self._of_text(fetched, form, visitor.user_id, share)
+
+    async def _of_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
+        if fetched.is_cut:
+            raise ToolFailed(f"{fetched.url} is a PDF of more than {MAX_PDF_BYTES // 2**20} MiB, the most")
+        pdf = await self._pdfs.read(
+            fetched.body, characters=MAX_CHARACTERS // share, user_id=user_id, may_cut=True
+        )
+        if pdf.error:
+            raise ToolFailed(f"{fetched.url} is a PDF {_PDF_PROBLEMS.get(pdf.error, 'that is damaged')}")
+        title = pdf.title or fetched.url.rpartition("/")[2]
+        return WebPage(
+            url=fetched.url,
+            title=title,
+            format=PageForm.TEXT if form is PageForm.HTML else form,
+            content_type=fetched.content_type,
+            content=pdf.text,
+            pages=pdf.pages,
+            note=_note(pdf.text, is_cut=pdf.is_cut) or _IMAGES * (not pdf.text.strip()),
+            sources=citable(source_of(fetched.url, title, pdf.text)),
+        )
+
+    async def _of_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
+        is_html = fetched.content_type in _HTML or (
+            fetched.content_type in _UNTOLD and _looks_like_html(fetched)
+        )
+        asked = PageRequest(
+            url=fetched.url,
+            form=form,
+            characters=MAX_CHARACTERS // share,
+            links=MOST_LINKS // share,
+            charset=fetched.charset,
+            is_html=is_html,
+        )
+        page = await self._pages.read(fetched.body, asked, user_id)
+        if page.error == "binary":
+            raise ToolFailed(_what_it_is(fetched))
+        if page.error:
+            raise ToolFailed(
+                f"{fetched.url} cannot be read: {_PAGE_PROBLEMS.get(page.error, 'it is damaged')}"
+            )
+        title = page.title or fetched.url
+        is_source = is_html and form is PageForm.HTML
+        needs_script = is_html and not is_source and not page.text.strip()
+        return WebPage(
+            url=fetched.url,
+            title=title,
+            format=form if is_html else PageForm.TEXT,
+            content_type=fetched.content_type,
+            content=page.text,
+            links=[] if form is PageForm.HTML else page.links,
+            charset=page.charset,
+            note=_SCRIPTED if needs_script else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
+            sources=citable(source_of(fetched.url, title, page.description or page.text * (not is_source))),
+        )
+
+
+_PDF_PROBLEMS = {
+    "encrypted": "that is encrypted",
+    "memory": "that needs too much memory to be read",
+    "time": "that takes too long to be read",
+    "long": "with too much text to be read",
+}
+_PAGE_PROBLEMS = {
+    "memory": "it needs too much memory",
+    "time": "it takes too long",
+    "long": "it is too long",
+}
+_IMAGES = "This PDF has no text in it: its pages are images."
+_SCRIPTED = "This page has no text of its own; it may be made by scripts, which are not run here."
+
+
+def _size_of(kind: str) -> int:
+    """How much of a body of this type is read."""
+    if kind in _PDF:
+        return MAX_PDF_BYTES
+    is_text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
+    return MAX_TEXT_BYTES if is_text or kind in _HTML or kind in _UNTOLD else 0
+
+
+def _is_pdf(fetched: Fetched) -> bool:
+    # Many servers call files they know nothing of by no type at all.
+    return fetched.content_type in _PDF or (
+        fetched.content_type in _UNTOLD and fetched.body[:1024].lstrip().startswith(b"%PDF-")
+    )
+
+
+def _looks_like_html(fetched: Fetched) -> bool:
+    head = fetched.body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    return head.startswith((b"<!doctype html", b"<html", b"<head", b"<body", b"<!--", b"<title"))
+
+
+def _what_it_is(fetched: Fetched) -> str:
+    kind = fetched.content_type or "of no known type"
+    size = "" if fetched.length is None else f", {fetched.length:,} bytes"
+    return f"{fetched.url} is {kind}{size}: only web pages, texts and PDFs can be read"
+
+
+def _note(text: str, *, is_cut: bool) -> str:
+    return f"Only the beginning was read: {len(text):,} characters." if is_cut else ""

@@ -1,0 +1,129 @@
+"""Compositions: named chains of tools as their owner writes them, and what became of a member's call."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.wire.image import StepImage
+from luxx.wire.tool import ToolResult
+
+MOST_MEMBERS = 5
+MOST_FALLBACKS = 3
+MOST_SECONDS = 3600
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z_][A-Za-z0-9_-]*$")]
+MemberId = Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z][a-z0-9_]*$")]
+ParameterName = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+Path = Annotated[str, Meta(max_length=200)]
+
+
+class CompositionKind(StrEnum):
+    """`sequential`: one by one; `parallel`: all at once; `conditional`: results say which is next."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+    CONDITIONAL = "conditional"
+
+
+class ParameterType(StrEnum):
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    ARRAY = "array"
+    OBJECT = "object"
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An argument of the composition; members take it with `{"$from": "input", "path": name}`."""
+
+    name: ParameterName
+    type: ParameterType = ParameterType.STRING
+    description: Annotated[str, Meta(max_length=1000)] = ""
+    required: bool = True
+
+
+class MemberOutcome(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ANY = "any"
+
+
+class Comparison(StrEnum):
+    """`less` and `greater` are for two numbers or two texts; `contains` for a text, a list or an object."""
+
+    EQUAL = "equal"
+    UNEQUAL = "unequal"
+    LESS = "less"
+    GREATER = "greater"
+    CONTAINS = "contains"
+    EXISTS = "exists"
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to go after a member of a `conditional` composition: to a later member, or to the `end`.
+
+    It is taken where the member ended as `on` says and, with `compare`, what is at `path` in its result
+    compares so with `value`.
+    """
+
+    go: Annotated[str, Meta(min_length=1, max_length=32)]
+    on: MemberOutcome = MemberOutcome.SUCCESS
+    path: Path | None = None
+    compare: Comparison | None = None
+    value: Any = None
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that is tried where the one before it failed."""
+
+    tool: ToolName
+    arguments: dict[str, Any] = {}
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that a composition makes. In `arguments`, `{"$from": source, "path": path}` stands for what is
+    there: of `input`, of the `previous` result, or of the result of an earlier member by its id; a `default`
+    beside it is taken where nothing is."""
+
+    id: MemberId
+    tool: ToolName
+    arguments: dict[str, Any] = {}
+    fallbacks: Annotated[list[Fallback], Meta(max_length=MOST_FALLBACKS)] = []
+    then: Annotated[list[Branch], Meta(max_length=10)] = []
+
+
+class Composition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A composition as its owner writes it; `name` is its name as a tool, `timeout_seconds` bounds it all."""
+
+    name: ToolName
+    description: Annotated[str, Meta(min_length=1, max_length=4000)]
+    kind: CompositionKind = CompositionKind.SEQUENTIAL
+    parameters: Annotated[list[Parameter], Meta(max_length=20)] = []
+    members: Annotated[list[Member], Meta(min_length=1, max_length=MOST_MEMBERS)]
+    timeout_seconds: Annotated[int, Meta(ge=1, le=MOST_SECONDS)] = 120
+
+
+class MemberStatus(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person, after which nothing else is tried."""
+
+    DONE = "done"
+    FAILED = "failed"
+    DENIED = "denied"
+    REJECTED = "rejected"
+
+
+class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's call that has been made. `key` is the same for the same place in it, tool and arguments."""
+
+    key: str
+    id: str
+    tool: str
+    status: MemberStatus
+    result: ToolResult
+    duration_ms: int
+    is_untrusted: bool = False
+    images: tuple[StepImage, ...] = ()
+    note: str | UnsetType = UNSET

@@ -1,0 +1,260 @@
+"""`/tools/compositions`: made, listed, run and counted; whose they are; and what is left when a tool goes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.belongings import NO_UUID
+from api.person import PASSWORD, Person
+from api.schema import Document
+from api.server import Server
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+
+PATH = "/tools/compositions"
+FIELDS = {
+    "id", "user_id", "name", "description", "kind", "parameters", "members", "timeout_seconds",
+    "required_permission", "risk", "problems", "success_count", "failure_count", "created_at", "updated_at",
+}  # fmt: skip
+
+
+def composition(name: str, *members: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": "For a test.", "members": list(members), **more}
+
+
+def lists(name: str = "lists") -> dict[str, Any]:
+    return composition(name, {"id": "list", "tool": "file_list"})
+
+
+PICKS = composition(
+    "picks",
+    {
+        "id": "pick",
+        "tool": "process_data",
+        "arguments": {"data": {"$from": "input", "path": "data"}, "operation": "minify"},
+    },
+    {
+        "id": "again",
+        "tool": "process_data",
+        "arguments": {"data": {"$from": "pick", "path": "data"}, "operation": "minify"},
+        "fallbacks": [{"tool": "file_list"}],
+    },
+    parameters=[{"name": "data", "type": "array", "description": "What to look at"}],
+)
+
+
+@pytest.fixture
+def carla(server: Server, document: Document, admin: Person, request: pytest.FixtureRequest) -> Any:
+    """Somebody new, with nothing."""
+    name = f"c{abs(hash(request.node.name))}"[:30]
+    with Person(server, document).register(name) as person:
+        yield person
+
+
+def test_a_composition_is_made_listed_shown_replaced_and_deleted(carla: Person) -> None:
+    made = carla.good("POST", PATH, json=PICKS)
+    assert set(made) == FIELDS
+    assert (made["kind"], made["timeout_seconds"], made["risk"]) == ("sequential", 120, "low")
+    assert (made["required_permission"], made["problems"]) == (1, [])
+    assert made["members"][1]["arguments"] == PICKS["members"][1]["arguments"]
+    other = carla.good("POST", PATH, json=lists())
+    assert carla.good("GET", PATH) == {"items": [other, made], "total": 2, "page": 1, "page_size": 20}
+    assert carla.good("GET", f"{PATH}?page=2&page_size=1")["items"] == [made]
+    assert carla.good("GET", f"{PATH}/{made['id']}") == made
+    changed = carla.good("PUT", f"{PATH}/{made['id']}", json=lists("listed") | {"kind": "parallel"})
+    assert (changed["id"], changed["name"], changed["parameters"]) == (made["id"], "listed", [])
+    assert carla.bad("PUT", f"{PATH}/{made['id']}", 409, json=lists())["detail"]["kind"] == (
+        "composition_name_taken"
+    )
+    carla.bad("POST", PATH, 409, json=lists())
+    carla.good("DELETE", f"{PATH}/{made['id']}")
+    carla.bad("GET", f"{PATH}/{made['id']}", 404)
+    assert carla.good("GET", PATH)["total"] == 1
+
+
+def test_a_composition_is_a_tool_of_its_owner_alone(carla: Person, bob: Person) -> None:
+    carla.good("POST", PATH, json=PICKS)
+    (shown,) = carla.good("GET", "/tools?category=compositions")["items"]
+    assert shown["name"] == "picks"
+    assert shown["parameters"] == {
+        "type": "object",
+        "properties": {"data": {"type": "array", "items": {}, "description": "What to look at"}},
+        "required": ["data"],
+        "additionalProperties": False,
+    }
+    assert carla.good("GET", "/tools/picks") == shown
+    assert "picks" in [tool["name"] for tool in carla.good("GET", "/tools?page_size=100")["items"]]
+    done = carla.good("POST", "/tools/picks/execute", json={"arguments": {"data": [1, 2]}})
+    assert done["success"], done
+    assert [member["status"] for member in done["data"]["members"]] == ["done", "done"]
+    carla.bad("POST", "/tools/picks/execute", 400, json={"arguments": {}})
+    assert bob.good("GET", "/tools?category=compositions")["items"] == []
+    for method, path in (("GET", "/tools/picks"), ("POST", "/tools/picks/execute")):
+        hidden = bob.bad(method, path, 404, **({"json": {}} if method == "POST" else {}))
+        assert hidden["detail"]["kind"] == "tool_not_found"
+
+
+def test_counters_count_every_call_however_many_there_are_at_once(carla: Person) -> None:
+    made = carla.good("POST", PATH, json=PICKS)["id"]
+    fails = composition("fails", {"id": "a", "tool": "file_read", "arguments": {"path": "nothing.txt"}})
+    failing = carla.good("POST", PATH, json=fails)["id"]
+
+    def call(name: str) -> bool:
+        arguments = {"data": [1]} if name == "picks" else {}
+        done: bool = carla.good("POST", f"/tools/{name}/execute", json={"arguments": arguments})["success"]
+        return done
+
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(call, ["picks", "fails"] * 20))
+    assert done == [True, False] * 20
+    counted = [carla.good("GET", f"{PATH}/{each}") for each in (made, failing)]
+    assert [(each["success_count"], each["failure_count"]) for each in counted] == [(20, 0), (0, 20)]
+    carla.good("PUT", f"{PATH}/{made}", json=PICKS)
+    assert carla.good("GET", f"{PATH}/{made}")["success_count"] == 20
+
+
+def test_what_is_wrong_is_named_at_its_place(carla: Person) -> None:
+    members = [
+        {"id": "a", "tool": "file_read"},
+        {"id": "b", "tool": "shell_execute", "arguments": {"command": {"$from": "c"}}},
+        {"id": "c", "tool": "delegate"},
+    ]
+    refused = carla.bad("POST", PATH, 400, json=composition("wrong", *members))
+    assert refused["detail"]["kind"] == "composition_invalid"
+    assert set(refused["detail"]["fields"]) == {
+        "$.members[0].arguments.path",
+        "$.members[1].arguments.command",
+        "$.members[1].tool",
+        "$.members[2].tool",
+    }
+    carla.good("POST", PATH, json=lists())
+    nested = composition("outer", {"id": "a", "tool": "lists"})
+    said = carla.bad("POST", PATH, 400, json=nested)["detail"]["fields"]["$.members[0].tool"]
+    assert said == "a composition cannot contain a composition"
+
+
+def test_nobody_has_more_than_there_is_room_for_however_many_are_made_at_once(carla: Person) -> None:
+    def make(number: int) -> int:
+        return carla.ask("POST", PATH, json=lists(f"lists{number}")).status_code
+
+    with ThreadPoolExecutor(8) as threads:
+        statuses = list(threads.map(make, range(MOST_COMPOSITIONS + 10)))
+    assert sorted(statuses) == [201] * MOST_COMPOSITIONS + [409] * 10
+    assert carla.bad("POST", PATH, 409, json=lists("one"))["detail"]["kind"] == "compositions_full"
+    assert carla.good("GET", PATH)["total"] == MOST_COMPOSITIONS
+
+
+def test_one_name_is_given_once_however_many_want_it_at_once(carla: Person) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: carla.ask("POST", PATH, json=lists()).status_code, range(8)))
+    assert sorted(answers) == [201] + [409] * 7
+
+
+def test_the_compositions_of_others_are_as_none(carla: Person, bob: Person, admin: Person) -> None:
+    made = carla.good("POST", PATH, json=lists())["id"]
+    for other in (bob, admin):
+        for which in (made, NO_UUID):
+            for method, more in (("GET", {}), ("PUT", {"json": lists("x")}), ("DELETE", {})):
+                refused = other.bad(method, f"{PATH}/{which}", 404, **more)
+                assert refused["detail"] == {"kind": "composition_not_found"}
+    bob_made = bob.good("POST", PATH, json=lists())["id"]
+    bob.good("DELETE", f"{PATH}/{bob_made}")
+    assert carla.good("GET", f"{PATH}/{made}")["name"] == "lists"
+
+
+def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
+    server: Server, document: Document, admin: Person
+) -> None:
+    with Person(server, document).register("lowered") as person:
+        path = f"/auth/users/{person.user['id']}"
+        admin.good("PUT", path, json={"permission_level": 2})
+        person.sign_in("lowered", PASSWORD)
+        writes = composition(
+            "writes", {"id": "a", "tool": "file_write", "arguments": {"path": "a", "content": "b"}}
+        )
+        made = person.good("POST", PATH, json=writes)
+        assert (made["required_permission"], made["risk"]) == (2, "medium")
+        assert person.good("POST", "/tools/writes/execute", json={})["success"]
+        admin.good("PUT", path, json={"permission_level": 1})
+        person.sign_in("lowered", PASSWORD)
+        person.bad("POST", "/tools/writes/execute", 403, json={})
+        person.bad("GET", "/tools/writes", 404)
+        assert person.good("GET", "/tools?category=compositions")["items"] == []
+        assert person.good("GET", f"{PATH}/{made['id']}")["required_permission"] == 2
+
+
+def test_the_explanation_knows_compositions_of_ones_own(carla: Person, bob: Person) -> None:
+    carla.good("POST", PATH, json=lists())
+    explained = carla.good("GET", "/permissions/explain?tool=lists&tainted=true")
+    assert (explained["action"], explained["decided_by"]) == ("allow", "members")
+    bob.bad("GET", "/permissions/explain?tool=lists", 404)
+    carla.good("PUT", "/permissions/rules", json=[{"tool": "lists", "action": "deny"}])
+    assert carla.good("GET", "/permissions/explain?tool=lists")["decided_by"] == "rule"
+    carla.bad("POST", "/tools/lists/execute", 403, json={})
+
+
+def test_a_member_that_is_refused_is_in_the_audit_log_by_whichever_door(carla: Person, admin: Person) -> None:
+    carla.good("POST", PATH, json=lists())
+    carla.good("PUT", "/permissions/rules", json=[{"tool": "file_list", "action": "deny"}])
+    assert "denied" in carla.good("POST", "/tools/lists/execute", json={})["error"]
+    query = f"/admin/audit?action=tool_call&user_id={carla.user['id']}"
+    (entry,) = admin.good("GET", query)["items"]
+    assert (entry["outcome"], entry["target_id"]) == ("refused", None)
+    assert entry["detail"] == {"name": "file_list", "kind": "rule", "permission_level": 1}
+
+
+def test_who_leaves_takes_their_compositions_along(server: Server, document: Document, admin: Person) -> None:
+    with Person(server, document).register("leaver") as person:
+        made = person.good("POST", PATH, json=lists())["id"]
+        tenant_id = admin.good("POST", "/admin/tenants", json={"name": "elsewhere"})["id"]
+        path = f"/auth/users/{person.user['id']}"
+        admin.good("PUT", path, json={"tenant_id": tenant_id})
+        person.sign_in("leaver", PASSWORD)
+        assert person.good("GET", f"{PATH}/{made}")["name"] == "lists"
+        assert person.good("POST", "/tools/lists/execute", json={})["success"]
+        admin.good("DELETE", path)
+        admin.good("DELETE", f"/admin/tenants/{tenant_id}")
+
+
+TOOLS = '''
+from luxx.tools.factory import tool
+
+@tool()
+def comes_and_goes() -> str:
+    """Is there now."""
+    return "here"
+
+@tool()
+def stays() -> str:
+    """Is always there."""
+    return "still here"
+'''
+
+
+def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "my_tools_now.py").write_text(TOOLS)
+    (tmp_path / "my_tools_later.py").write_text(TOOLS.replace("comes_and_goes", "takes_the_name"))
+    settings = {"PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}"}
+    one = composition("both", {"id": "a", "tool": "comes_and_goes"}, {"id": "b", "tool": "stays"})
+    with (
+        Server(tmp_path, LUXX_TOOLS__MODULES="my_tools_now", **settings) as server,
+        Person(server, None).sign_in() as admin,
+    ):
+        made = admin.good("POST", PATH, json=one)["id"]
+        admin.good("POST", PATH, json=lists("takes_the_name"))
+        assert admin.good("POST", "/tools/both/execute", json={})["data"]["output"] == "still here"
+    with (
+        Server(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
+        Person(server, None).sign_in() as admin,
+    ):
+        gone = "there is no tool named comes_and_goes any more"
+        assert admin.good("GET", f"{PATH}/{made}")["problems"] == [gone]
+        assert gone in admin.good("GET", "/tools/both")["description"]
+        done = admin.good("POST", "/tools/both/execute", json={})
+        assert "there is no tool named 'comes_and_goes'" in done["error"]
+        hidden = next(each for each in admin.good("GET", PATH)["items"] if each["name"] == "takes_the_name")
+        assert "runs in its place" in hidden["problems"][0]
+        names = [tool["name"] for tool in admin.good("GET", "/tools?page_size=100")["items"]]
+        assert names.count("takes_the_name") == 1
+        assert admin.good("POST", "/tools/takes_the_name/execute", json={})["data"] == "here"

@@ -1,0 +1,229 @@
+"""`/permissions`: whose rules are whose, what is a rule, and why a call would be allowed."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from api.belongings import NO_UUID
+from api.person import PASSWORD, Person
+from api.schema import Document
+from api.server import Server
+from luxx.tools.subjects import MOST_PARTS
+
+RULES = "/permissions/rules"
+READS = {"tool": "file_read", "pattern": "docs/*", "action": "allow"}
+WRITES = {"tool": "file_write", "pattern": "*", "action": "deny"}
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_rules(admin: Person, anna: Person, bob: Person) -> Iterator[None]:
+    yield
+    for person in (admin, anna, bob):
+        person.good("PUT", RULES, json=[])
+    admin.good("PUT", f"{RULES}?scope=tenant", json=[])
+
+
+def plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: rule[name] for name in ("tool", "pattern", "action")} for rule in rules]
+
+
+def explained(person: Person, tool: str, arguments: dict[str, Any] | None = None, **query: Any) -> Any:
+    params = {"tool": tool, "arguments": json.dumps(arguments or {}), **query}
+    return person.good("GET", "/permissions/explain", params=params)
+
+
+def test_a_list_of_rules_is_what_was_put_in_that_order(anna: Person) -> None:
+    assert anna.good("GET", RULES) == []
+    made = anna.good("PUT", RULES, json=[READS, {"tool": "file_*", "action": "ask"}])
+    assert plain(made) == [READS, {"tool": "file_*", "pattern": "*", "action": "ask"}]
+    assert [(rule["scope"], rule["scope_id"], rule["place"]) for rule in made] == [
+        ("user", None, 0),
+        ("user", None, 1),
+    ]
+    turned = anna.good("PUT", RULES, json=plain(made[::-1]))
+    assert plain(turned) == plain(made[::-1])
+    assert anna.good("GET", f"{RULES}?scope=user") == turned
+    assert anna.good("PUT", RULES, json=[]) == []
+
+
+def test_rules_are_their_owners_alone(anna: Person, bob: Person, admin: Person) -> None:
+    project = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    anna.good("PUT", RULES, json=[READS])
+    anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[WRITES])
+    assert bob.good("GET", RULES) == []
+    assert explained(bob, "file_read", {"path": "docs/a"})["rule"] is None
+    for other in (bob, admin):
+        for wrong in (project, NO_UUID):
+            path = f"{RULES}?scope=project&id={wrong}"
+            assert other.bad("GET", path, 404)["detail"]["kind"] == "project_not_found"
+            assert other.bad("PUT", path, 404, json=[])["detail"]["kind"] == "project_not_found"
+    assert plain(anna.good("GET", f"{RULES}?scope=project&id={project}")) == [WRITES]
+    anna.good("DELETE", f"/projects/{project}")
+    anna.bad("GET", f"{RULES}?scope=project&id={project}", 404)
+
+
+def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_alone(
+    admin: Person, anna: Person, server: Server, document: Document
+) -> None:
+    path = f"{RULES}?scope=tenant"
+    anna.bad("PUT", path, 403, json=[])
+    admin.good("PUT", path, json=[{"tool": "file_read", "action": "deny"}])
+    assert plain(anna.good("GET", path)) == [{"tool": "file_read", "pattern": "*", "action": "deny"}]
+    anna.good("PUT", RULES, json=[{"tool": "*", "action": "allow"}])
+    refused = anna.bad("POST", "/tools/file_read/execute", 403, json={"arguments": {"path": "a"}})
+    assert "the tenant's rule 1 says: deny file_read(*)" in refused["error"]
+    tenant_id = admin.good("POST", "/admin/tenants", json={"name": "free"})["id"]
+    body = {"username": "eve", "password": PASSWORD, "permission_level": 4, "tenant_id": tenant_id}
+    admin.good("POST", "/auth/users", json=body)
+    with Person(server, document).sign_in("eve", PASSWORD) as eve:
+        eve.good(
+            "POST", "/auth/password", json={"current_password": PASSWORD, "new_password": PASSWORD + "2"}
+        )
+        eve.sign_in("eve", PASSWORD + "2")
+        assert eve.good("GET", path) == []
+        assert explained(eve, "file_read", {"path": "a"})["action"] == "allow"
+        eve.good("PUT", path, json=[{"tool": "*", "action": "deny"}])
+    assert len(anna.good("GET", path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("?scope=project", "invalid_input"),
+        ("?scope=agent", "invalid_input"),
+        ("?id=x", "invalid_input"),
+        ("?scope=tenant&id=1", "invalid_input"),
+        ("?scope=server", "invalid_input"),
+        ("?scope=project&id=", "invalid_input"),
+    ],
+)
+def test_a_scope_that_is_none_is_refused(anna: Person, query: str, kind: str) -> None:
+    assert anna.bad("GET", RULES + query, 400)["detail"]["kind"] == kind
+    assert anna.bad("PUT", RULES + query, 400, json=[])["detail"]["kind"] == kind
+
+
+@pytest.mark.parametrize("agent", ["1", "0", "x", "99999999999999999999"])
+def test_there_are_no_agents_to_have_rules(anna: Person, agent: str) -> None:
+    refused = anna.bad("GET", f"{RULES}?scope=agent&id={agent}", 404)
+    assert refused["detail"]["kind"] == "agent_not_found"
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        ({"tool": "a", "action": "perhaps"}, "$[0].action"),
+        ({"action": "ask"}, "$[0].tool"),
+        ({"tool": "", "action": "ask"}, "$[0].tool"),
+        ({"tool": "a b", "action": "ask"}, "$[0].tool"),
+        ({"tool": "a" * 65, "action": "ask"}, "$[0].tool"),
+        ({"tool": "a", "action": "ask", "pattern": "x" * 4001}, "$[0].pattern"),
+        ({"tool": "a", "action": "ask", "pattern": "*a" * 21}, "$[0].pattern"),
+        ({"tool": "a", "action": "ask", "pattern": "a\0"}, "$[0].pattern"),
+        ({"tool": "a", "action": "ask", "scope": "tenant"}, "$[0].scope"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_is_no_rule_is_refused_with_its_place_and_nothing_changes(
+    anna: Person, rule: Any, field: str
+) -> None:
+    anna.good("PUT", RULES, json=[READS])
+    refused = anna.bad("PUT", RULES, 400, json=[rule])
+    assert list(refused["detail"]["fields"]) == [field]
+    assert plain(anna.good("GET", RULES)) == [READS]
+
+
+def test_there_is_room_for_200_rules(anna: Person) -> None:
+    assert len(anna.good("PUT", RULES, json=[READS] * 200)) == 200
+    anna.bad("PUT", RULES, 400, json=[READS] * 201)
+
+
+def test_what_is_run_by_hand_is_denied_by_rules_and_never_asked_about(admin: Person) -> None:
+    body = {"arguments": {"expression": "1 + 1"}}
+    for action, status in (("deny", 403), ("ask", 200), ("allow", 200)):
+        admin.good("PUT", RULES, json=[{"tool": "python_*", "pattern": "1 + *", "action": action}])
+        assert admin.ask("POST", "/tools/python_eval/execute", json=body).status_code == status
+    admin.good("PUT", RULES, json=[{"tool": "python_eval", "pattern": "2*", "action": "deny"}])
+    admin.good("POST", "/tools/python_eval/execute", json=body)
+
+
+def test_what_may_be_what_the_tenant_denies_is_not_done_by_hand_either(admin: Person, anna: Person) -> None:
+    rule = {"tool": "file_read", "pattern": "secret/*", "action": "deny"}
+    admin.good("PUT", f"{RULES}?scope=tenant", json=[rule])
+    body = {"arguments": {"path": "/somewhere/secret/a"}}
+    refused = anna.bad("POST", "/tools/file_read/execute", 403, json=body)
+    assert "not a path within the workspace, so it may be what the tenant's rule 1 denies" in refused["error"]
+    anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "docs/a"}})
+
+
+def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: Person) -> None:
+    project = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    many = [{"tool": "*", "pattern": f"?*a*{number}*x", "action": "deny"} for number in range(200)]
+    anna.good("PUT", RULES, json=many)
+    anna.good("PUT", f"{RULES}?scope=project&id={project}", json=many)
+    began = time.monotonic()
+    for tool, arguments in (
+        ("file_read", {"path": ["/a"] * 600}),
+        ("batch_fetch", {"urls": [f"x{number}" for number in range(600)]}),
+    ):
+        found = explained(anna, tool, arguments, project_id=project)
+        assert len(found["parts"]) <= MOST_PARTS
+    assert time.monotonic() - began < 3
+
+
+def test_all_that_reaches_strangers_asks_in_a_tainted_run(anna: Person) -> None:
+    for tool in ("web_search", "web_fetch", "batch_fetch"):
+        assert explained(anna, tool)["action"] == "allow"
+        assert explained(anna, tool, tainted="true")["decided_by"] == "taint"
+
+
+def test_the_explanation_names_the_rule_or_what_decides_without_one(anna: Person, admin: Person) -> None:
+    project = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    anna.good("PUT", RULES, json=[{"tool": "file_*", "action": "ask"}, READS])
+    anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[{"tool": "file_read", "action": "deny"}])
+    found = explained(anna, "file_read", {"path": "docs/a.md"})
+    assert (found["action"], found["decided_by"], found["usual"]) == ("allow", "rule", "docs/*")
+    assert found["rule"] == {**READS, "scope": "user", "scope_id": None, "place": 1}
+    assert found["because"] == "the user's rule 2 says: allow file_read(docs/*)"
+    assert [part["text"] for part in found["parts"]] == ["docs/a.md"]
+    found = explained(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
+    assert (found["action"], found["rule"]["scope"], found["rule"]["scope_id"]) == (
+        "deny",
+        "project",
+        project,
+    )
+    found = explained(anna, "file_write", {"path": "a"})
+    assert (found["action"], found["decided_by"], found["rule"]) == ("deny", "level", None)
+    found = explained(anna, "process_data")
+    assert (found["action"], found["decided_by"]) == ("allow", "risk")
+    assert explained(anna, "ask_decision")["decided_by"] == "question"
+    assert explained(admin, "python_eval")["action"] == "allow"
+    found = explained(admin, "python_eval", tainted="true")
+    assert (found["action"], found["decided_by"]) == ("ask", "taint")
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ({}, 400),
+        ({"tool": "no_such_tool"}, 404),
+        ({"tool": "file_read", "arguments": "["}, 400),
+        ({"tool": "file_read", "arguments": "[]"}, 400),
+        ({"tool": "file_read", "arguments": '{"path": 5}'}, 200),
+        ({"tool": "file_read", "arguments": "[" * 3_000}, 400),
+        ({"tool": "file_read", "project_id": NO_UUID}, 404),
+        ({"tool": "file_read", "tainted": "perhaps"}, 400),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_cannot_be_explained_is_refused(anna: Person, query: Any, status: int) -> None:
+    assert anna.ask("GET", "/permissions/explain", params=query).status_code == status
+
+
+def test_changes_of_rules_are_in_the_audit_log(admin: Person, anna: Person) -> None:
+    anna.good("PUT", RULES, json=[READS, WRITES])
+    (entry, *_) = admin.good("GET", f"/admin/audit?action=rules_change&user_id={anna.user['id']}")["items"]
+    assert (entry["target_type"], entry["target_id"]) == ("user", str(anna.user["id"]))
+    assert entry["detail"] == {"count": 2}

@@ -1,0 +1,83 @@
+"""The row of the sandbox: what a jail adds to a program, and how soon one that waits answers."""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from luxx.config import ToolsConfig
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.prewarmed import Place
+from luxx.tools.sandbox.service import Sandbox
+from tests.bench.figures import Figures
+from tests.bench.load import Broken
+from tests.bench.upstream import Upstream
+
+TIMES = 15
+NOTHING = ("-I", "-S", "-c", "pass")
+PRINTS = b"print(1)"
+READY_SECONDS = 0.3
+"""So long a jail has been waiting before it is used: what is measured is no longer how it came to be."""
+
+
+async def jails_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """`python -c pass` bare and in a jail, turn by turn; and a jail that waits, to its first output."""
+    with tempfile.TemporaryDirectory(prefix="luxx-bench-jails-") as folder:
+        workspace = Path(folder) / "workspaces" / "1"
+        workspace.mkdir(parents=True)
+        sandbox = Sandbox(ToolsConfig(), Path(folder) / "data", workspace.parent)
+        await sandbox.open()
+        try:
+            for _ in range(rounds):
+                await _measure(sandbox, workspace, figures)
+                yield
+        finally:
+            await sandbox.close()
+
+
+async def _measure(sandbox: Sandbox, workspace: Path, figures: Figures) -> None:
+    interpreter = sandbox.interpreter
+    if interpreter is None or sandbox.in_force == "none":
+        raise Broken("there is no sandbox here; `luxx doctor` says why")
+    argv, limits = (interpreter.program, *NOTHING), Limits()
+
+    async def bare() -> None:
+        process = await asyncio.create_subprocess_exec(*argv)
+        if await process.wait():
+            raise Broken("python -c pass failed")
+
+    async def jailed() -> None:
+        ran = await sandbox.run_sandboxed(argv, workspace, limits)
+        if ran.exit_code:
+            raise Broken(f"python -c pass failed in a jail: {ran.stderr!r}")
+
+    bares: list[float] = []
+    jails: list[float] = []
+    for _ in range(TIMES):
+        bares.append(await _timed(bare))
+        jails.append(await _timed(jailed))
+    waited = [await _first_output(sandbox, Place(workspace=workspace, limits=limits)) for _ in range(TIMES)]
+    name = sandbox.in_force
+    figures.add("jails", "python -c pass, bare", statistics.median(bares) * 1e3, "ms")
+    added = statistics.median(jails) - statistics.median(bares)
+    figures.add("jails", f"… what {name} adds", added * 1e3, "ms", at_most=110)
+    figures.add("jails", "prewarmed, to first output", statistics.median(waited) * 1e3, "ms", at_most=5)
+
+
+async def _timed(work: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+async def _first_output(sandbox: Sandbox, place: Place) -> float:
+    jail = await sandbox.start_waiting(place)
+    await asyncio.sleep(READY_SECONDS)
+    heard: list[float] = []
+    began = time.perf_counter()
+    ran = await jail.run(PRINTS, place.limits, lambda *_: heard.append(time.perf_counter()))
+    if ran.stdout != b"1\n":
+        raise Broken(f"a jail that waited said {ran.stdout!r}, {ran.stderr!r}")
+    return heard[0] - began

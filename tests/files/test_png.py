@@ -1,0 +1,88 @@
+"""What is shown as an image is a whole PNG that unpacks to its own pixels and to nothing else."""
+
+import zlib
+
+import pytest
+
+from files.putting import png
+from luxx.files.png import MAX_SIDE, NotShown, PngSize, png_size
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+
+def image(
+    width: int = 3,
+    height: int = 2,
+    *,
+    kind: bytes = b"\x08\x02\x00\x00\x00",
+    rows: bytes | None = None,
+    more: bytes = b"",
+    end: bytes | None = None,
+) -> bytes:
+    rows = bytes((1 + 3 * width) * height) if rows is None else rows
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + kind
+    pixels = chunk(b"IDAT", zlib.compress(rows, 9))
+    return SIGNATURE + chunk(b"IHDR", head) + more + pixels + (chunk(b"IEND", b"") if end is None else end)
+
+
+@pytest.mark.parametrize(
+    ("data", "width", "height"),
+    [
+        (png(), 1, 1),
+        (image(), 3, 2),
+        (image(kind=b"\x08\x06\x00\x00\x00", rows=bytes((1 + 4 * 3) * 2)), 3, 2),
+        (image(9, 1, kind=b"\x01\x00\x00\x00\x00", rows=bytes(1 + 2)), 9, 1),
+        # Seven passes: 2 + 2 + 3 + 2 * 3 + 2 * 5 + 4 * 5 + 4 * 9.
+        (
+            image(8, 8, kind=b"\x08\x00\x00\x00\x01", rows=bytes(79)),
+            8,
+            8,
+        ),
+        (image(more=chunk(b"tEXt", b"Software\0a plotter")), 3, 2),
+    ],
+)
+def test_a_whole_image_tells_its_size(data: bytes, width: int, height: int) -> None:
+    assert png_size(data) == PngSize(width=width, height=height)
+
+
+BOMB = 200_000_000
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "no PNG"),
+        (b"<svg onload='alert(1)'/>", "no PNG"),
+        (b"GIF89a\x01\x00\x01\x00", "no PNG"),
+        (SIGNATURE, "no whole"),
+        (png()[:-5], "damaged|no whole"),
+        (png(7), "no whole"),
+        (image() + image(), "no whole"),
+        (image(end=b""), "no whole"),
+        (image().replace(b"IDAT", b"IDAX"), "damaged"),
+        (image(0, 2), "too many"),
+        (image(MAX_SIDE + 1, 1), "too many"),
+        (image(9000, 9000, rows=b""), "too many"),
+        (image(kind=b"\x07\x02\x00\x00\x00"), "unknown kind"),
+        (image(kind=b"\x08\x05\x00\x00\x00"), "unknown kind"),
+        (image(kind=b"\x08\x02\x00\x00\x02"), "unknown kind"),
+        (image(rows=b""), "does not unpack"),
+        (image(rows=bytes(19)), "does not unpack"),
+        (image(rows=bytes(BOMB)), "does not unpack"),
+        (image(more=chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1000)))), "packed"),
+        (image(more=chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(1000)))), "packed"),
+        (image(more=chunk(b"iTXt", b"k\0\1\0\0\0" + zlib.compress(bytes(1000)))), "packed"),
+        (image(more=chunk(b"acTL", bytes(8))), "moving"),
+        (image(more=chunk(b"fcTL", bytes(26))), "moving"),
+        (image(more=chunk(b"fdAT", bytes(4) + zlib.compress(bytes(1000)))), "moving"),
+        (image(more=chunk(b"IHDR", bytes(13))), "more than one"),
+        (image(more=b"\xff\xff\xff\xffJUNK"), "damaged"),
+    ],
+)
+def test_anything_else_is_not_shown(data: bytes, words: str) -> None:
+    with pytest.raises(NotShown, match=words):
+        png_size(data)

@@ -1,0 +1,43 @@
+"""`luxx doctor` starts each MCP server and tells what came of it, without what it is given."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from luxx.checkup import Finding
+from luxx.config import Config
+from luxx.doctor import examine
+from luxx.house import House
+from mcp_servers import hostile
+from mcp_servers.bench import script
+
+SECRET = "sk-a-key-that-nobody-may-see"
+
+
+def test_doctor_tells_of_each_server(tmp_path: Path) -> None:
+    servers = [
+        script("well", hostile.WELL, env=[f"KEY={SECRET}"]),
+        script("gone", hostile.DIES),
+        script("nobodys", hostile.WELL, tenant="nobody"),
+    ]
+    plain = {
+        "app": {"port": 0},
+        "workspace": {"root": str(tmp_path / "workspaces")},
+        "local": {"enabled": False},
+        "data_dir": str(tmp_path / "data"),
+    }
+
+    async def look() -> list[Finding]:
+        house = House(msgspec.convert(plain, Config), {})
+        await house.open()
+        await house.close()
+        return await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
+
+    found = {finding.part: finding for finding in asyncio.run(look())}
+    assert not found["mcp default/well"].is_bad
+    assert found["mcp default/well"].text == "starts and offers 1 tools"
+    assert found["mcp default/gone"].is_bad
+    assert "no licence" in found["mcp default/gone"].text
+    assert found["mcp nobody/nobodys"].text == "is not started: there is no tenant named 'nobody'"
+    assert SECRET not in str(found)

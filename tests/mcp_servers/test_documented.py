@@ -1,0 +1,101 @@
+"""The example of docs/mcp.md works as it stands there, and the table of keys is true."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from luxx.config import McpServerConfig
+from luxx.config_file import load_config
+from luxx.errors import ConfigError
+from luxx.mcp.server import ServerState
+from mcp_servers.bench import Bench
+from mcp_servers.conftest import TryServers
+
+PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def block(kind: str) -> str:
+    (found,) = [body for name, body in FENCE.findall(PAGE) if name == kind]
+    return found
+
+
+@pytest.fixture
+def opt() -> Iterator[Path]:
+    """A directory that everybody may read, as /opt is."""
+    folder = Path(tempfile.mkdtemp(prefix="luxx-mcp-documented-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_the_example_of_the_documentation_works(try_servers: TryServers, opt: Path) -> None:
+    (opt / "server.py").write_text(block("python"), "utf-8")
+    (opt / "config.yaml").write_text(block("yaml").replace("/opt/notes", str(opt)), "utf-8")
+    config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
+
+    async def work(place: Bench) -> None:
+        await place.until(ServerState.RUNNING)
+        assert (await place.call("keep_note", name="milk", text="two bottles")).result.data == "kept as milk"
+        assert (await place.call("read_note", name="milk")).result.data == "two bottles\n-- carol"
+
+    try_servers([msgspec.to_builtins(one) for one in config.mcp.servers], work)
+
+
+def test_every_key_of_a_server_is_documented_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", PAGE, re.MULTILINE))
+    real = {
+        field.name: "needed" if field.required else msgspec.json.encode(field.default).decode()
+        for field in msgspec.structs.fields(McpServerConfig)
+        if field.default_factory is msgspec.NODEFAULT
+    }
+    real |= {
+        field.name: "[]"
+        for field in msgspec.structs.fields(McpServerConfig)
+        if field.default_factory is not msgspec.NODEFAULT
+    }
+    assert rows == real
+
+
+WRONG: dict[str, tuple[str, int, str]] = {
+    "a name with a space": ("mcp:\n  servers:\n    - name: my notes\n      command: [x]\n", 3, "name"),
+    "no command": ("mcp:\n  servers:\n    - name: notes\n      command: []\n", 3, "command"),
+    "a variable without a name": (
+        "mcp:\n  servers:\n    - name: notes\n      command: [x]\n      env: [sk-secret]\n",
+        5,
+        "env",
+    ),
+    "a variable that is not set": (
+        "mcp:\n  servers:\n    - name: notes\n      command: [x]\n      env: ['A=${NOT_SET}']\n",
+        5,
+        "NOT_SET",
+    ),
+    "a name twice": (
+        "mcp:\n  servers:\n    - {name: notes, command: [x]}\n    - {name: notes, command: [y]}\n",
+        4,
+        "this name",
+    ),
+    "an unknown key": ("mcp:\n  servers:\n    - name: notes\n      comand: [x]\n", 4, "command"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_server_stops_the_start_with_its_line(tmp_path: Path, what: str) -> None:
+    text, line, said = WRONG[what]
+    file = tmp_path / "config.yaml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, {}, {})
+    assert refused.value.message.startswith(f"{file}:{line}: ")
+    assert said in refused.value.message
+    assert "sk-secret" not in refused.value.message
+
+
+def test_what_a_server_is_given_stays_out_of_the_repr() -> None:
+    server = McpServerConfig(name="notes", command=["x", "--key=sk-secret"], env=["KEY=sk-secret"])
+    assert "sk-secret" not in repr(server)

@@ -1,0 +1,91 @@
+"""What is let in of what an MCP server prints, before anything is made of it."""
+
+import time
+
+import msgspec
+import pytest
+
+from luxx.mcp.inbox import (
+    MIB,
+    MOST_ASKING_BYTES,
+    MOST_LATE,
+    MOST_PARTS,
+    MOST_UNASKED,
+    Inbox,
+    Message,
+    Misbehaved,
+    parts,
+)
+
+CHANGED = b'{"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": %s}\n'
+
+
+def inbox() -> Inbox:
+    return Inbox(lambda: 0.0)
+
+
+def dense(size: int) -> bytes:
+    return b"[" + b"[]," * (size // 3) + b"[]]"
+
+
+def test_of_a_change_nothing_is_kept_but_that_there_is_one() -> None:
+    assert inbox().take(CHANGED % dense(60_000)) == [Message(text=b"", is_change=True)]
+
+
+@pytest.mark.parametrize("params", [dense(3000), b'{"text": "%s"}' % (b"x" * MOST_ASKING_BYTES)])
+def test_a_request_that_is_large_is_heard_without_its_parameters(params: bytes) -> None:
+    line = b'{"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": %s}\n' % params
+    (message,) = inbox().take(line)
+    bare = {"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage"}
+    assert msgspec.json.decode(message.text) == bare
+
+
+def test_more_than_a_mebibyte_in_a_second_that_nobody_asked_for_ends_the_server() -> None:
+    with pytest.raises(Misbehaved, match="more than 1 MiB that answer nothing"):
+        inbox().take(CHANGED % dense(60_000) * 20)
+
+
+@pytest.mark.parametrize("what", ["id", "method"])
+def test_what_should_be_a_word_and_is_not_costs_nothing(what: str) -> None:
+    line = b'{"jsonrpc": "2.0", "%s": %s}\n' % (what.encode(), dense(900_000))
+    began = time.process_time()
+    assert inbox().take(line) == []
+    assert time.process_time() - began < 0.1
+
+
+def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
+    box = inbox()
+    box.asked(1, "tools/call")
+    box.asked(2, "tools/call")
+    box.forget(2)
+    answers = [b'{"jsonrpc": "2.0", "id": %d, "result": {}}' % number for number in (1, 2)]
+    assert box.take(b"\n".join([*answers, b""])) == [Message(text=answers[0], answers=1)]
+    with pytest.raises(Misbehaved, match=f"more than {MOST_UNASKED} lines"):
+        box.take((answers[0] + b"\n") * (MOST_UNASKED + 1))
+
+
+def test_a_late_answer_does_not_count_as_one_that_nobody_asked_for() -> None:
+    box = inbox()
+    for number in range(MOST_LATE + 1):
+        box.asked(number, "tools/call")
+        box.forget(number)
+    late = b'{"jsonrpc": "2.0", "id": %d, "result": {"text": "%s"}}\n'
+    for number in range(1, 100):
+        assert box.take(late % (number, b"x" * 100_000)) == []
+    with pytest.raises(Misbehaved, match="1 MiB"):
+        box.take(late % (0, b"x" * 2 * MIB))
+
+
+def test_bytes_of_lists_are_counted() -> None:
+    box = inbox()
+    box.asked(1, "tools/list")
+    line = b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": []}}'
+    box.take(line + b"\n")
+    assert box.listed_bytes == len(line)
+
+
+def test_parts_are_counted_outside_of_texts() -> None:
+    assert parts(msgspec.json.encode({"text": 'a,b[{"c\\",' * 20_000})) == 1
+    assert parts(msgspec.json.encode([{"a": "\\", "b": "x,"}] * 1_000)) == 1 + 1_000 * 2 + 999
+    assert parts(dense(300_000)) > MOST_PARTS
+    assert parts(msgspec.json.encode([""] * 200_000)) > MOST_PARTS

@@ -1,0 +1,186 @@
+"""Names and schemas of MCP tools: in what models take, never two of a kind, and nothing that freezes."""
+
+import math
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luxx.mcp.naming import server_prefix, tool_name
+from luxx.mcp.schema import Unfit, harmless
+from luxx.tools.schema import ArgumentCheck
+
+TAKEN_BY_ALL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+SERVERS = st.from_regex(r"\A[a-z0-9][a-z0-9-]{0,19}\Z")
+
+
+@given(tenant=st.text(min_size=1, max_size=200), server=SERVERS, tools=st.sets(st.text(), max_size=20))
+def test_every_tool_gets_a_name_of_its_own_that_models_take(
+    tenant: str, server: str, tools: set[str]
+) -> None:
+    prefix = server_prefix(tenant, server)
+    names = [tool_name(prefix, tool) for tool in sorted(tools)]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert TAKEN_BY_ALL.fullmatch(name)
+        assert name.startswith(prefix)
+
+
+@given(first=st.tuples(st.text(min_size=1), SERVERS), second=st.tuples(st.text(min_size=1), SERVERS))
+def test_no_servers_names_begin_like_anothers(first: tuple[str, str], second: tuple[str, str]) -> None:
+    one, other = server_prefix(*first), server_prefix(*second)
+    assert (one == other) == (first == second)
+    assert first == second or not one.startswith(other)
+
+
+def test_plain_names_stay_as_they_are() -> None:
+    assert tool_name(server_prefix("default", "mail"), "send_mail") == "mcp__default_mail__send_mail"
+
+
+def test_names_that_have_to_change_are_the_same_each_time() -> None:
+    prefix = server_prefix("Ünïon & Sons, a rather long name", "mail")
+    assert prefix == server_prefix("Ünïon & Sons, a rather long name", "mail")
+    assert tool_name(prefix, "send.mail") != tool_name(prefix, "send/mail")
+
+
+def test_a_schema_is_taken_over_word_by_word() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "pattern": "^[a-z]+$", "description": "x" * 5000},
+            "pattern": {"type": "integer", "minimum": 1},
+            "deep": {"properties": {"$ref": {"enum": ["a", None]}}},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+        "x-mine": 1,
+    }
+    found = harmless(schema)
+    assert set(found) == {"type", "properties", "required", "additionalProperties"}
+    assert set(found["properties"]) == {"path", "pattern", "deep"}
+    assert set(found["properties"]["deep"]["properties"]) == {"$ref"}
+    assert len(found["properties"]["path"]["description"]) == 1000
+    check = ArgumentCheck("t", found)
+    assert check.problems({"path": "abc", "pattern": 1, "deep": {"$ref": None}}) == {}
+    assert set(check.problems({"path": "A", "pattern": 0})) == {"arguments.path", "arguments.pattern"}
+
+
+def test_references_are_put_in_and_circles_allow_anything() -> None:
+    tree = {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/tree"}}}
+    found = harmless(
+        {"properties": {"root": {"$ref": "#/$defs/tree", "description": "d"}}, "$defs": {"tree": tree}}
+    )
+    assert "$ref" not in str(found)
+    check = ArgumentCheck("t", found)
+    assert check.problems({"root": {"child": {"child": {"name": 1}}}}) == {}
+    assert set(check.problems({"root": {"name": 1}})) == {"arguments.root.name"}
+
+
+def test_a_reference_beside_other_words_holds_with_them() -> None:
+    found = harmless(
+        {
+            "properties": {"n": {"$ref": "#/$defs/small", "minimum": 3}, "never": {"$ref": "#/$defs/none"}},
+            "$defs": {"small": {"maximum": 5}, "none": False},
+        }
+    )
+    check = ArgumentCheck("t", found)
+    assert [bool(check.problems({"n": n})) for n in (2, 4, 6)] == [True, False, True]
+    assert check.problems({"never": 1})
+
+
+def doubling() -> dict[str, Any]:
+    links = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    return {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**links, "d40": {"type": "string"}}}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        found = {"type": "array", "items": found}
+    return {"type": "object", "properties": {"a": found}}
+
+
+UNFIT: dict[str, dict[str, Any]] = {
+    "doubles with each reference": doubling(),
+    "is nested": nested(500),
+    "has many parts": {"properties": {f"p{n}": {} for n in range(3000)}},
+    "is long": {"properties": {f"{'p' * 900}{n}": {} for n in range(60)}},
+    "is no object": {"type": "string"},
+    "has an argument that vendors refuse": {"properties": {"a bä": {"type": "string"}}},
+    "has an argument of a long name": {"properties": {"a" * 65: {"type": "string"}}},
+    "is alternatives alone": {"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_schema_that_is_too_much_is_refused_at_once(what: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unfit):
+        harmless(UNFIT[what])
+    assert time.monotonic() - began < 2
+
+
+def test_what_vendors_refuse_at_the_top_is_left_out() -> None:
+    refused = {"anyOf": [{"required": ["a"]}], "not": {}, "enum": [1], "if": {}, "then": False}
+    found = harmless({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
+    assert found == {"type": "object", "properties": {"a": {"type": "string"}}}
+    whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": found}}
+    assert harmless(whole) == found
+
+
+def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
+    left = [
+        {"maximum": math.inf},
+        {"minimum": 10**400},
+        {"maxLength": 10**30},
+        {"enum": ["x" * 300]},
+        {"enum": [["a"]]},
+        {"enum": list(range(501))},
+        {"const": {}},
+        {"default": nested(3000)},
+        {"title": "Run python first", "examples": ["x"]},
+    ]
+    found = harmless({"properties": {f"p{n}": one for n, one in enumerate(left)}})
+    assert found["properties"] == {f"p{n}": {} for n in range(len(left))}
+    kept = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
+    assert harmless({"properties": {"a": kept}})["properties"]["a"] == kept
+
+
+def test_alternatives_are_few() -> None:
+    some = [{"type": "null"}] * 20
+    found = harmless({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
+    assert sum("anyOf" in one for one in found["properties"].values()) == 10
+    assert harmless({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
+
+
+def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
+    evil = [{"pattern": "(?=a)a"}, {"pattern": "(?=b)b"}]
+    words = [{"oneOf": evil}, {"not": {"allOf": evil}}, {"if": evil[0], "then": {"const": "a"}}]
+    check = ArgumentCheck("t", harmless({"properties": {f"p{n}": one for n, one in enumerate(words)}}))
+    assert check.problems({"p0": "b", "p1": "c", "p2": "b"}) == {}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["type", "properties", "items", "$ref", "allOf", "pattern", "required", "enum", "a"]
+                ),
+                inner,
+            )
+        ),
+    )
+)
+def test_whatever_a_server_calls_a_schema_does_no_harm(anything: Any) -> None:
+    try:
+        found = harmless({"properties": {"a": anything}})
+    except Unfit:
+        return
+    assert found["type"] == "object"

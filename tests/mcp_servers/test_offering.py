@@ -1,0 +1,97 @@
+"""What of a server's list is offered to models: bounded together, and without what it was given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luxx.config import McpServerConfig
+from luxx.errors import ToolFailed
+from luxx.mcp.connection import Listed
+from luxx.mcp.offering import MOST_REASONS, Offer, offer
+from luxx.mcp.pace import Pace
+from luxx.mcp.room import MIB, Room
+from luxx.mcp.secrets import Secrets
+from luxx.wire.tool import ToolResult
+
+SECRET = "sk-a-key-that-nobody-may-see"
+CONFIG = McpServerConfig(name="notes", command=["notes"], env=[f"KEY={SECRET}", "DEBUG=1"])
+
+
+async def call(tool: str, arguments: dict[str, Any]) -> ToolResult:
+    raise ToolFailed("is not there")
+
+
+def offered(*tools: Listed) -> Offer:
+    return offer(CONFIG, "mcp__default_notes__", 1, tools, call)
+
+
+def listed(name: str, description: str = "Does it.", **properties: Any) -> Listed:
+    schema = {"type": "object", "properties": properties}
+    return Listed(name=name, description=description, parameters=schema, is_read_only=True)
+
+
+def test_all_tools_of_a_server_together_are_bounded() -> None:
+    large = {f"p{n}": {"description": "x" * 900} for n in range(30)}
+    found = offered(*(listed(f"large-{n}", **large) for n in range(10)), listed("small"))
+    assert [tool.name.rpartition("__")[2] for tool in found.tools.list_all()] == [
+        *(f"large-{n}" for n in range(4)),
+        "small",
+    ]
+    assert found.left_out[0] == "large-4: all tools together take more than 128 KiB"
+
+
+def test_reasons_are_bounded() -> None:
+    found = offered(*(listed(f"t{n}", **{"a b": {}}) for n in range(200)))
+    assert len(found.left_out) == MOST_REASONS + 1
+    assert found.left_out[-1] == f"{200 - MOST_REASONS} more"
+
+
+def test_what_a_server_was_given_is_nowhere_in_what_is_told_of_its_tools() -> None:
+    padding = "x" * (2_000 - len(SECRET) // 2)
+    found = offered(
+        listed("told", description=padding + SECRET),
+        listed(f"{'n' * 90}{SECRET}", **{"a b": {}}),
+        listed("value", a={"enum": [SECRET]}),
+        listed("argument", **{f"{'a' * 60} {SECRET}": {}}),
+    )
+    (tool,) = found.tools.list_all()
+    assert tool.description == padding + "…"
+    assert "sk-a" not in str(found.left_out)
+    assert "value: it tells what the server was given as env" in found.left_out
+
+
+def test_secrets_are_taken_out_of_data_wherever_they_are() -> None:
+    secrets = Secrets(CONFIG.env)
+    clean = {"a": [1, None, "1"], "b": {"c": True}}
+    assert secrets.hidden_in(clean) is clean
+    assert secrets.hidden_in({SECRET: [{"a": f"401 for {SECRET}"}]}) == {"…": [{"a": "401 for …"}]}
+
+
+def test_a_server_whose_directory_has_grown_over_its_lives_is_not_started(tmp_path: Path) -> None:
+    own = Room(tmp_path / "own", 1, is_own=True)
+    own.make()
+    (tmp_path / "own/file").write_bytes(b"x" * (2 * MIB))
+    own.make()
+    (tmp_path / "own/more").write_bytes(b"x")
+    with pytest.raises(ToolFailed, match="holds 2 MiB by now; delete some of it"):
+        own.make()
+    theirs = Room(tmp_path / "own", 1, is_own=False)
+    theirs.make()
+    (tmp_path / "own/most").write_bytes(b"x" * (2 * MIB + 1))
+    with pytest.raises(ToolFailed, match="is not started"):
+        theirs.make()
+
+
+def test_what_is_wanted_again_and_again_is_done_more_and_more_seldom() -> None:
+    now = 0.0
+    pace = Pace(lambda: now, 1.0, 300.0, 60.0)
+    waits: list[float] = []
+    for _ in range(11):
+        waits.append(pace.seconds_to_wait)
+        now += pace.seconds_to_wait
+        pace.done()
+    assert waits == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    now += 360
+    pace.done()
+    assert pace.seconds_to_wait == 1

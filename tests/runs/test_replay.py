@@ -1,0 +1,85 @@
+"""Looking back at a conversation whose run delegates: subagents' runs lie beside it, and are not its own."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import add_user
+from sqlalchemy import insert
+
+from luxx.accounts.caller import Caller
+from luxx.clock import new_id, utc_now
+from luxx.conversations.models import ConversationRow
+from luxx.house import House
+from luxx.runs.models import RunEventRow, RunRow
+from luxx.runs.replay import ReplayService
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.tables import Base
+from luxx.wire.run import RunStatus
+from luxx.wire.tool import CommandPermission
+
+assert House  # Importing the roof imports every table there is.
+
+TALK = "01a00000-0000-7000-8000-000000000000"
+ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission(1), sign_in_id="s")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    made = Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path)))
+    Base.metadata.create_all(made.engine)
+    now = utc_now()
+
+    def work(session: Any) -> None:
+        add_user(session)
+        session.execute(
+            insert(ConversationRow).values(id=TALK, user_id=1, title="t", created_at=now, updated_at=now)
+        )
+
+    asyncio.run(made.write(work))
+    yield made
+    made.close()
+
+
+def add_run(session: Any, status: RunStatus, parent: str | None = None) -> str:
+    run_id = new_id()
+    session.execute(
+        insert(RunRow).values(
+            id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=TALK, parent_run_id=parent,
+            status=status.value, usage="{}", request="{}", created_at=utc_now(),
+        )
+    )  # fmt: skip
+    return run_id
+
+
+def log(session: Any, run_id: str, *numbers: int) -> None:
+    for seq in numbers:
+        session.execute(insert(RunEventRow).values(run_id=run_id, seq=seq, type="warning", data=b"{}"))
+
+
+def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(store: Store) -> None:
+    async def main() -> None:
+        replay = ReplayService(store)
+        parent = await store.write(lambda session: add_run(session, RunStatus.RUNNING))
+        subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
+        await store.write(lambda session: log(session, parent, 1, 2))
+        await store.write(lambda session: log(session, subagent, 1))
+        first, cursor, _more = await replay.events(ANN, TALK, cursor=None, limit=50)
+        await store.write(lambda session: log(session, subagent, 2, 3))
+        await store.write(lambda session: log(session, parent, 3, 4))
+        then, _cursor, _more = await replay.events(ANN, TALK, cursor=cursor, limit=50)
+        assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_a_conversation_is_at_what_its_own_run_is_at(store: Store) -> None:
+    async def main() -> None:
+        parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
+        await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
+        status = await ReplayService(store).status(ANN, TALK)
+        assert status.run is not None
+        assert (status.run.id, status.run.status) == (parent, RunStatus.COMPLETED)
+
+    asyncio.run(main())

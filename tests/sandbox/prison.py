@@ -1,0 +1,257 @@
+"""Makes every attempt in jails of one backend, as whatever user it is started, and prints what came of each.
+
+`python prison.py BACKEND HOME` prints JSON on its last line: `{"unavailable": reason}`, or `attacks`,
+`unfiltered` and `bombs`, each by name `{"outcome", "how"}`.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from attacks import ATTACKS, PRELUDE, Attack
+from bombs import BOMBS, Bomb
+
+from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.tools.sandbox.jail import Ran
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.service import Sandbox
+
+LIMITS = Limits(seconds=10, cpu_seconds=10)
+SCRATCH = "/tmp/luxx-jail-"
+NO_FILTER = b""
+KILLED_BY_FILTER = (-31, 128 + 31)
+WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")
+END_SECONDS = 5.0
+"""How long after its limit a program may still take to end, on a busy machine."""
+OVERSHOOT_MB = 400
+"""What may be written between two looks of the watch."""
+
+Found = dict[str, dict[str, Any]]
+
+
+class Outside:
+    """What lies around the jails: secrets, a victim, listeners; and whether any of it was touched."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self.data = home / "data/luxx.db"
+        self.other = home / "workspaces/other/notes.txt"
+        self.file = home / "outside.txt"
+        for one in (self.data, self.other, self.file):
+            one.parent.mkdir(parents=True, exist_ok=True)
+            one.parent.chmod(0o777)
+            self._restore(one)
+        self.victim = self._new_victim()
+        stack.callback(lambda: self.victim.kill())
+        self.segment = _segment(stack)
+        self.tcp = _bound(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self.udp = _bound(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
+        self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{home}/stream.sock")
+        self.datagrams = _bound(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{home}/datagrams.sock")
+        self.abstract = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0luxx-{uuid.uuid4().hex}")
+        self._settings = [Path(one).read_text() for one in WATCHED]
+
+    def facts(self) -> dict[str, Any]:
+        """What attackers are told."""
+        return {
+            "server": os.getpid(),
+            "victim": self.victim.pid,
+            "segment": self.segment,
+            "data": str(self.data),
+            "other": str(self.other),
+            "root": str(self.other.parent.parent),
+            "file": str(self.file),
+            "tcp": self.tcp.getsockname()[1],
+            "udp": self.udp.getsockname()[1],
+            "unix": self.unix.getsockname(),
+            "datagrams": self.datagrams.getsockname(),
+            "abstract": self.abstract.getsockname(),
+        }
+
+    def harm(self) -> str | None:
+        """What was touched since the last look; it is mended."""
+        found: str | None = None
+        if self.victim.poll() is not None:
+            found, self.victim = "the victim died", self._new_victim()
+        elif os.getpriority(os.PRIO_PROCESS, self.victim.pid) != os.getpriority(os.PRIO_PROCESS, 0):
+            self.victim.kill()
+            # As long as it is there, slow as it is, its user may not give all processes another priority.
+            self.victim.wait()
+            found, self.victim = "the victim was slowed", self._new_victim()
+        for one in (self.data, self.other, self.file):
+            if _state(one) != self._states[one]:
+                found = f"{one.name} is different"
+                self._restore(one)
+        for one in (self.tcp, self.udp, self.unix, self.datagrams, self.abstract):
+            with suppress(BlockingIOError):
+                one.recv(64) if one.type == socket.SOCK_DGRAM else one.accept()[0].close()
+                found = f"{one.getsockname()!r} was reached"
+        if [Path(one).read_text() for one in WATCHED] != self._settings:
+            found = "a setting of the kernel is different"
+        return found
+
+    _states: dict[Path, Any] = {}  # noqa: RUF012 - one outside per process
+
+    def _restore(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        path.write_text("top-secret")
+        path.chmod(0o666)
+        self._states[path] = _state(path)
+
+    def _new_victim(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+
+
+def _state(path: Path) -> Any:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mode, status.st_uid, status.st_size, status.st_mtime_ns
+
+
+def _segment(stack: ExitStack) -> int:
+    """The number of a shared segment with a secret in it, that only its user may open."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    number = libc.shmget(0, 4096, 0o1600)
+    assert number >= 0, ctypes.get_errno()
+    stack.callback(lambda: libc.shmctl(number, 0, None))
+    ctypes.memmove(libc.shmat(number, None, 0), b"top-secret", 10)
+    return number
+
+
+def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
+    made = stack.enter_context(socket.socket(family, kind))
+    made.bind(address)
+    made.setblocking(False)
+    if kind == socket.SOCK_STREAM:
+        made.listen(16)
+    if isinstance(address, str) and not address.startswith("\0"):
+        os.chmod(address, 0o777)
+    return made
+
+
+async def attack_all(
+    sandbox: Sandbox, outside: Outside, workspace: Path, chosen: list[Attack], **more: Any
+) -> Found:
+    found: Found = {}
+    for attack in chosen:
+        ran, _ = await run(
+            sandbox, workspace, f"OUT = {outside.facts()!r}\n{PRELUDE}{attack.code}", LIMITS, **more
+        )
+        said = (ran.stdout.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
+        outcome, _, how = said.partition(" ")
+        if outcome not in ("escaped", "held"):
+            # A program that makes a call of another architecture has no last word.
+            outcome = "held" if ran.exit_code in KILLED_BY_FILTER else "broken"
+            how = f"{said}, exit code {ran.exit_code}, {ran.stderr[-300:]!r}"
+        harm = outside.harm()
+        found[attack.name] = {"outcome": "escaped" if harm else outcome, "how": harm or how}
+    return found
+
+
+async def run(
+    sandbox: Sandbox, workspace: Path, code: str, limits: Limits, token: str = "", **more: Any
+) -> tuple[Ran, float]:
+    """A program in a fresh workspace, and the seconds it took."""
+    _renew(workspace)
+    assert sandbox.interpreter is not None
+    argv = (sandbox.interpreter.program, "-I", "-S", "-c", code, token)
+    began = time.monotonic()
+    ran = await sandbox.run_sandboxed(argv, workspace, limits, **more)
+    return ran, time.monotonic() - began
+
+
+def _renew(workspace: Path) -> None:
+    subprocess.run(["chmod", "-R", "u+rwX", str(workspace)], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["rm", "-rf", str(workspace)], check=True)
+    workspace.mkdir(mode=0o700)
+
+
+def _size(workspace: Path) -> int:
+    try:
+        return sum(one.stat().st_blocks * 512 for one in workspace.glob("*") if one.is_file())
+    except PermissionError:
+        return 0
+
+
+def _scratch_left(ran: Ran) -> list[str]:
+    """The directories for temporary files that the program named, and that are still there."""
+    named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
+    return [one for one in named if os.path.exists(one)]
+
+
+async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
+    """Whether it ended as it should, in time, with nothing left of it."""
+    token = f"luxx-bomb-{uuid.uuid4().hex}"
+    ran, took = await run(sandbox, workspace, bomb.code, bomb.limits, token)
+    left = [*processes_with(token), *_scratch_left(ran)]
+    size = _size(workspace)
+    how = (
+        f"hit {ran.hit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "
+        f"{ran.memory >> 20} MiB held, said {ran.stdout[-60:]!r} {ran.stderr[-200:]!r}"
+    )
+    is_right = ran.hit in bomb.hits if bomb.hits and ran.hit else not bomb.hits or b"refused" in ran.stdout
+    is_held = (
+        is_right
+        and not left
+        and b"False" not in ran.stdout
+        and took < bomb.limits.seconds + END_SECONDS
+        and size < (bomb.limits.disk_mb + OVERSHOOT_MB) << 20
+        and ran.memory < 3 * bomb.limits.memory_mb << 20
+        and len(ran.stdout) <= bomb.limits.output_kb << 10
+    )
+    return {"outcome": "held" if is_held else "escaped", "how": how}
+
+
+def processes_with(token: str) -> list[int]:
+    found: list[int] = []
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with suppress(OSError):
+                if token.encode() in (one / "cmdline").read_bytes():
+                    found.append(int(one.name))
+    return found
+
+
+async def main(backend: str, home: Path) -> dict[str, Any]:
+    workspace = home / "workspaces/mine"
+    os.environ["LUXX_KEY"] = "top-secret"
+    with ExitStack() as stack:
+        outside = Outside(home, stack)
+        config = ToolsConfig(sandbox=backend)  # type: ignore[arg-type]
+        sandbox = Sandbox(config, home / "data", home / "workspaces")
+        await sandbox.open()
+        if sandbox.in_force != backend or sandbox.interpreter is None:
+            return {
+                "unavailable": "; ".join(f"{one.name}: {one.reason} {one.said}" for one in sandbox.reports)
+            }
+        who = "root" if os.geteuid() == 0 else "ordinary"
+        cells = {backend, f"{backend}-{who}"}
+        found: dict[str, Any] = {"python": sandbox.interpreter.program}
+        found["attacks"] = await attack_all(sandbox, outside, workspace, ATTACKS)
+        open_to = [one for one in ATTACKS if one.filtered & cells]
+        found["unfiltered"] = await attack_all(sandbox, outside, workspace, open_to, filter=NO_FILTER)
+        found["bombs"] = {}
+        for bomb in BOMBS:
+            try:
+                found["bombs"][bomb.name] = await set_off(sandbox, workspace, bomb)
+            except ToolFailed as error:
+                found["bombs"][bomb.name] = {"outcome": "escaped", "how": str(error)}
+        await sandbox.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(sys.argv[1], Path(sys.argv[2])))))

@@ -1,0 +1,260 @@
+"""Which backend is in force, who is told, and that nothing starts where nothing holds it in."""
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from luxx.config import Config, ToolsConfig, WorkspaceConfig
+from luxx.doctor_sandbox import examine_sandbox
+from luxx.errors import ConfigError
+from luxx.house import House
+from luxx.tools.sandbox.choosing import Standing, forbid_unprotected_root
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.processes import children
+from sandbox.desk import Desk, WithDesk, processes_with, until
+from sandbox.test_escapes import ORDINARY, environ, python_of_everybody
+
+LONE = Path(__file__).with_name("lone.py")
+
+
+def alone(
+    home: Path, *words: str, sandbox: str = "auto", before: tuple[str, ...] = (), **more: object
+) -> dict:
+    """What `lone.py` prints, run in a process of its own."""
+    done = subprocess.run(
+        [*before, str(more.pop("program", sys.executable)), str(LONE), sandbox, str(home), *words],
+        env=environ(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **more,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_where_nothing_holds_programs_in_none_is_started(tmp_path: Path) -> None:
+    no_namespaces = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
+    before = ("unshare", "--user", "--map-root-user", "sh", "-c", no_namespaces, "sh")
+    found = alone(tmp_path, sandbox="bubblewrap", before=before)
+    assert found["in_force"] == "none"
+    for error in found["errors"]:
+        assert error.startswith(
+            "programs are not started here, because nothing would hold them in (bubblewrap: "
+        )
+        assert error.endswith("`luxx doctor` says what to do")
+    assert found["left"] == []
+
+
+def test_a_backend_that_is_in_force_reaches_the_workspaces() -> None:
+    if os.geteuid() != 0:
+        return
+    # Where the server may mount nothing, bubblewrap goes by the permissions of the paths.
+    private = Path(tempfile.mkdtemp(prefix="luxx-private-"))
+    try:
+        without = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+        for backend, before in (("landlock", ()), ("bubblewrap", without)):
+            found = alone(private, sandbox=backend, before=before)
+            if found["in_force"] == backend:
+                assert found["outputs"] == ["6\n", "6\n"]
+            else:
+                assert all(f"({backend}: " in error or f"; {backend}: " in error for error in found["errors"])
+        assert found["in_force"] == "none"
+    finally:
+        shutil.rmtree(private)
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
+def test_capabilities_that_the_server_was_given_end_at_the_jail(name: str) -> None:
+    if os.geteuid() != 0:
+        return
+    given = ("--inh-caps", "+net_bind_service,+kill", "--ambient-caps", "+net_bind_service,+kill")
+    before = ("setpriv", "--reuid", str(ORDINARY), "--regid", str(ORDINARY), "--clear-groups", *given)
+    with tempfile.TemporaryDirectory(prefix="luxx-able-") as home:
+        os.chmod(home, 0o777)
+        program = python_of_everybody()
+        if program is None:
+            return
+        found = alone(Path(home), sandbox=name, before=before, program=program)
+    assert found["in_force"] in (name, "none")
+    if found["in_force"] == name:
+        assert found["capabilities"] == "0\n"
+
+
+def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
+    config = ToolsConfig(sandbox="none")
+    with pytest.raises(ConfigError, match="refused when Luxx runs as root"):
+        forbid_unprotected_root(config, 0)
+    forbid_unprotected_root(config, 1000)
+    if os.geteuid() != 0:
+        return
+    house = Config(tools=config, data_dir=str(tmp_path / "data"))
+    with pytest.raises(ConfigError):
+        House(house, {})
+    (finding,) = asyncio.run(examine_sandbox(house))
+    assert finding.is_bad
+    assert "root" in finding.text
+
+
+def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> None:
+    program, more = sys.executable, {}
+    if os.geteuid() == 0:
+        program = python_of_everybody() or sys.executable
+        more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
+    with tempfile.TemporaryDirectory(prefix="luxx-alone-") as home:
+        os.chmod(home, 0o777)
+        found = alone(Path(home), sandbox="none", program=program, **more)
+    assert found["in_force"] == "none"
+    assert found["risks"] == ["high", "high"]
+    # They have the server's own network, and nobody sees where they were.
+    assert (found["untrusted"], found["egress"]) == ([True, True], [True, True])
+    assert found["outputs"] == ["6\n", "6\n"]
+    assert found["left"] == []
+
+
+def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: Path) -> None:
+    for name, reason in (
+        ("bubblewrap", "landlock: tools.sandbox asks"),
+        ("landlock", "bubblewrap: tools.sandbox asks"),
+    ):
+        config = Config(
+            tools=ToolsConfig(sandbox=name),
+            data_dir=str(tmp_path / "data"),
+            workspace=WorkspaceConfig(root=str(tmp_path / "workspaces")),
+        )
+        first, *others = asyncio.run(examine_sandbox(config))
+        if not first.is_bad:
+            assert first.text.startswith(f"{name} is in force ({reason}")
+            assert others[0].text.startswith("python_execute runs /")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
+    def told(**tools: object) -> list[str]:
+        config = Config(tools=ToolsConfig(**tools), data_dir=str(tmp_path))  # type: ignore[arg-type]
+        return [str(one) for one in asyncio.run(examine_sandbox(config)) if one.is_bad]
+
+    assert told(packages=["numpy"]) == [
+        "BAD  packages     tools.packages asks for numpy, installed are none → luxx packages"
+    ]
+    (line,) = told(python="/nowhere/python3")
+    assert "tools.python, /nowhere/python3, does not start there" in line
+
+
+def test_every_backend_is_reported(with_desk: WithDesk, backend: str) -> None:
+    async def work(desk: Desk) -> None:
+        reports = {one.name: one for one in desk.sandbox.reports}
+        assert set(reports) == {"bubblewrap", "landlock"}
+        assert [one.name for one in reports.values() if one.standing == Standing.IN_FORCE] == [backend]
+        assert all(one.reason for one in reports.values() if one.standing != Standing.IN_FORCE)
+
+    with_desk(work, backend)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "keeper"])
+def test_a_jail_ends_where_one_that_watches_it_is_killed(
+    with_desk: WithDesk, backend: str, victim: str
+) -> None:
+    async def work(desk: Desk) -> None:
+        token = f"luxx-{uuid.uuid4().hex}"
+        code = (
+            "import ctypes, os, sys, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
+            "if os.fork() == 0: os.setsid()\nprint(os.environ['TMPDIR'], flush=True)\ntime.sleep(600)"
+        )
+        heard: list[bytes] = []
+        python = desk.sandbox.interpreter
+        assert python is not None
+        running = asyncio.create_task(
+            desk.sandbox.run_sandboxed(
+                [python.program, "-I", "-S", "-c", code, token],
+                desk.workspace(),
+                Limits(),
+                on_output=lambda _, piece: heard.append(piece),
+            )
+        )
+        await until(lambda: b"".join(heard).count(b"\n") == 2)
+        keeper = await asyncio.to_thread(keeper_of, token)
+        (supervisor,) = children(keeper)
+        os.kill(keeper if victim == "keeper" else supervisor, signal.SIGKILL)
+        await until(lambda: programs(token) == [], 5)
+        await running
+        if backend == "landlock":
+            path = heard[0].decode().split()[0]
+            await until(lambda: not os.path.exists(path), 5)
+
+    with_desk(work, backend)
+
+
+def keeper_of(token: str) -> int:
+    """The process below this one that a program with the token comes from."""
+    pid = programs(token)[0]
+    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != os.getpid():
+        pid = parent
+    return pid
+
+
+def test_what_killed_jails_left_is_deleted_at_the_start(with_desk: WithDesk) -> None:
+    left = Path(tempfile.mkdtemp(prefix="luxx-jail-0-"))
+    held = Path(tempfile.mkdtemp(prefix="luxx-jail-1-"))
+    deep = left
+    for _ in range(100):
+        deep = deep / "d"
+        deep.mkdir()
+    there: list[str] = []
+    holder = os.open(held, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    try:
+
+        async def work(_: Desk) -> None:
+            there.extend(os.listdir(left.parent))
+
+        with_desk(work)
+        assert left.name not in there
+        assert held.name in there
+    finally:
+        os.close(holder)
+        held.rmdir()
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
+def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> None:
+    token = f"luxx-{uuid.uuid4().hex}"
+    server = subprocess.Popen(
+        [sys.executable, str(LONE), name, str(tmp_path), token],
+        env=environ(),
+        cwd="/",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        asyncio.run(until(lambda: server.poll() is not None or len(programs(token)) >= 2, 60))
+        if server.poll() is None:
+            server.send_signal(signal.SIGKILL)
+            server.wait()
+            assert asyncio.run(until(lambda: programs(token) == [])) < 5
+    finally:
+        server.kill()
+        server.wait()
+
+
+def programs(token: str) -> list[int]:
+    """What carries the token, but for the server that was given it."""
+    found: list[int] = []
+    for pid in processes_with(token):
+        with suppress(OSError):
+            if b"lone.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found

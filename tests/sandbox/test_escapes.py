@@ -1,0 +1,128 @@
+"""Nothing gets out of a jail: each backend, started by root and by an ordinary user, against every attempt.
+
+The matrix is printed at the end of the session; of a cell that this host cannot offer, the reason.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luxx.tools.sandbox.bubblewrap import find_programs
+from luxx.tools.sandbox.landlock import landlock_abi
+
+ROOT = Path(__file__).parent.parent.parent
+PRISON = Path(__file__).with_name("prison.py")
+ORDINARY = 65534
+SECONDS = 220
+CELLS = [(backend, who) for backend in ("bubblewrap", "landlock") for who in ("root", "ordinary")]
+
+Record = Any
+
+
+def unavailable(who: str) -> str | None:
+    is_root = os.geteuid() == 0
+    if who == "root" and not is_root:
+        return "these tests do not run as root"
+    if who == "ordinary" and is_root and python_of_everybody() is None:
+        return "no Python here can be run by an ordinary user with the packages of these tests"
+    return None
+
+
+def environ() -> dict[str, str]:
+    paths = [str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(paths)}
+
+
+def python_of_everybody() -> str | None:
+    """A Python that the ordinary user can start, with what the prison imports."""
+    for program in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        try:
+            done = subprocess.run(
+                [program, "-c", "import msgspec, structlog, luxx.tools.sandbox.service"],
+                env=environ(),
+                cwd="/",
+                capture_output=True,
+                check=False,
+                user=ORDINARY,
+                group=ORDINARY,
+                extra_groups=[],
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return program
+    return None
+
+
+def imprison(backend: str, who: str, home: Path) -> dict[str, Any]:
+    program, more = sys.executable, {}
+    if who == "ordinary" and os.geteuid() == 0:
+        program = python_of_everybody() or ""
+        more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
+        os.chown(home, ORDINARY, ORDINARY)
+    done = subprocess.run(
+        [program, str(PRISON), backend, str(home)],
+        env=environ(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        **more,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("backend", "who"), CELLS, ids=["-".join(cell) for cell in CELLS])
+def test_nothing_gets_out_of_a_jail(backend: str, who: str, record_property: Record) -> None:
+    reason = unavailable(who)
+    with tempfile.TemporaryDirectory(prefix="luxx-prison-") as home:
+        os.chmod(home, 0o777)
+        found = {"unavailable": reason} if reason else imprison(backend, who, Path(home))
+    if "unavailable" in found:
+        record_property("matrix", f"{backend}, {who}: not available: {found['unavailable']}")
+        assert reason or not offered(backend), found["unavailable"]
+        return
+    record_property("matrix", f"{backend}, {who}: {_counts(found)}")
+    assert _others(found["attacks"], "held") == {}
+    assert _others(found["bombs"], "held") == {}
+    # Without the filter these must get out: else nothing would be said about it above.
+    assert _others(found["unfiltered"], "escaped", but="ENOSYS") == {}
+    assert len(found["unfiltered"]) > 15
+
+
+def offered(backend: str) -> bool:
+    """Whether this host looks as if it had what the backend needs."""
+    if backend == "landlock":
+        return landlock_abi() > 0
+    spaces = Path("/proc/sys/user/max_user_namespaces")
+    return bool(find_programs()) and spaces.exists() and int(spaces.read_text()) > 0
+
+
+def _counts(found: dict[str, Any]) -> str:
+    def held(kind: str) -> int:
+        return sum(one["outcome"] == "held" for one in found[kind].values())
+
+    out = sum(one["outcome"] == "escaped" for one in found["unfiltered"].values())
+    return (
+        f"{held('attacks')} of {len(found['attacks'])} attempts held, "
+        f"{held('bombs')} of {len(found['bombs'])} programs ended as they must; "
+        f"without the filter {out} of {len(found['unfiltered'])} attempts got out; with {found['python']}"
+    )
+
+
+def _others(found: dict[str, dict[str, str]], wanted: str, but: str = "\n") -> dict[str, str]:
+    return {
+        name: f"{one['outcome']}: {one['how']}"
+        for name, one in found.items()
+        if one["outcome"] != wanted and but not in one["how"]
+    }

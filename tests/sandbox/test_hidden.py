@@ -1,0 +1,49 @@
+"""What is hidden stays so where it lies beneath something that programs see, by whatever name it was told."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from luxx.config import ToolsConfig
+from luxx.tools.sandbox.choosing import choose
+from luxx.tools.sandbox.jail import Jail
+from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Interpreter, Order
+
+READ = "cat shown.txt; cat data/secret.txt; cat luxx.db; ls data"
+
+
+def said_beneath(shown: Path, backend: str, hidden: tuple[Path, ...]) -> str | None:
+    """What a program can read of a directory that is shown to it as that of its Python."""
+
+    async def work() -> str | None:
+        choice = await choose(ToolsConfig(sandbox=backend), hidden, shown / "none", shown)  # type: ignore[arg-type]
+        if choice.backend is None:
+            return None
+        order = Order(
+            argv=("/bin/sh", "-c", f"cd {shown}; {READ}"),
+            workspace=None,
+            limits=Limits(),
+            interpreter=Interpreter(program="/bin/sh", prefixes=(str(shown),)),
+        )
+        ran = await (await Jail.start(choice.backend.spec(order))).run(b"", Limits())
+        return ran.stdout.decode()
+
+    return asyncio.run(work())
+
+
+def test_links_and_files_are_hidden_as_directories_are(backend: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="luxx-shown-") as place:
+        shown, told = Path(place) / "shown", Path(place) / "told"
+        (shown / "data").mkdir(parents=True)
+        for path in (Path(place), shown, shown / "data"):
+            path.chmod(0o755)
+        for name in ("shown.txt", "data/secret.txt", "luxx.db"):
+            (shown / name).write_text(f"read {name}\n")
+        told.symlink_to(shown / "data")
+        assert said_beneath(shown, backend, ()) in (
+            None,
+            "read shown.txt\nread data/secret.txt\nread luxx.db\nsecret.txt\n",
+        )
+        said = said_beneath(shown, backend, (told, shown / "luxx.db"))
+        assert said in (None, "read shown.txt\n", "read shown.txt\nsecret.txt\n")

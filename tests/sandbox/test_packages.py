@@ -1,0 +1,53 @@
+"""The packages of Python in jails: installed as a whole, found inside; a failure leaves what was there."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from luxx.errors import Unavailable
+from luxx.tools.sandbox.packages import install, installed
+from sandbox.desk import Desk, WithDesk
+
+
+def wheel_in(folder: Path, name: str) -> str:
+    """A wheel with one module, which knows its name."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{name}.py", f"NAME = {name!r}\n")
+        wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return str(path)
+
+
+def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
+    with_desk: WithDesk, tmp_path: Path
+) -> None:
+    async def work(desk: Desk) -> None:
+        (tmp_path / "data").mkdir(mode=0o755)
+        assert desk.sandbox.interpreter is not None
+        program = desk.sandbox.interpreter.program
+        for name, other in (("first", "second"), ("second", "first")):
+            wheel = wheel_in(tmp_path, name)
+            install([wheel], program, desk.sandbox.packages)
+            assert installed(desk.sandbox.packages) == [wheel]
+            done = await desk.python(f"import {name}; print({name}.NAME)\nimport {other}")
+            assert done.result.data["stdout"] == f"{name}\n", done.result
+            assert f"No module named '{other}'" in (done.result.error or "")
+
+    with_desk(work, "bubblewrap", prewarmed=0)
+
+
+def test_what_cannot_be_installed_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "packages"
+    wheel = wheel_in(tmp_path, "kept")
+    install([wheel], sys.executable, folder)
+    with pytest.raises(Unavailable, match="the packages were not installed: "):
+        install([str(tmp_path / "missing-1.0-py3-none-any.whl")], sys.executable, folder)
+    assert installed(folder) == [wheel]
+    assert (folder / "kept.py").exists()
+    install([], sys.executable, folder)
+    assert not (folder / "kept.py").exists()

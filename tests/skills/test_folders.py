@@ -1,0 +1,182 @@
+"""Folders with a SKILL.md: what is read, and what is wrong with those that cannot be used."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from luxx.config import Config, SkillsConfig
+from luxx.doctor_skills import examine_skills
+from luxx.errors import InvalidInput
+from luxx.skills.folder import BrokenSkill, Skill, read_skill
+from luxx.skills.shelf import MOST_FOLDERS, read_shelf
+from luxx.tools.narrowing import check_entry, entries_in
+
+ROOT = Path(__file__).parent.parent.parent
+GOOD = "name: a-skill\ndescription: Does it."
+
+
+def written(directory: Path, text: str, name: str = "a-skill") -> Skill | BrokenSkill:
+    (directory / name).mkdir(exist_ok=True)
+    (directory / name / "SKILL.md").write_bytes(text.encode("utf-8", "surrogatepass"))
+    return read_skill(directory, name)
+
+
+def front(*lines: str, body: str = "Do it.") -> str:
+    return "\n".join(["---", *lines, "---", body, ""])
+
+
+def test_the_documented_skill_is_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs/skills.md").read_text("utf-8")
+    (shown,) = re.findall(r"^```markdown\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    skill = written(tmp_path, shown, "release-notes")
+    assert isinstance(skill, Skill), skill
+    assert skill.allowed_tools == (
+        *("file_read", "file_glob", "file_write(notes/*)", "shell_execute(git log *)"),
+    )
+    assert skill.license == "Apache-2.0"
+    assert skill.instructions.startswith("# Release notes")
+
+
+@pytest.mark.parametrize(
+    ("line", "entries"),
+    [
+        ("allowed-tools: file_read shell_execute(git *)", ("file_read", "shell_execute(git *)")),
+        ("allowed-tools: file_read,file_list , mcp__a_*", ("file_read", "file_list", "mcp__a_*")),
+        ("allowed-tools: [file_read, 'shell_execute(git log)']", ("file_read", "shell_execute(git log)")),
+        ("allowed-tools: python_execute(print(1))", ("python_execute(print(1))",)),
+        ("allowed-tools: ''", ()),
+        ("allowed-tools: []", ()),
+        ("version: 2", None),
+    ],
+)
+def test_allowed_tools_are_a_line_or_a_list(
+    tmp_path: Path, line: str, entries: tuple[str, ...] | None
+) -> None:
+    skill = written(tmp_path, front(GOOD, line))
+    assert isinstance(skill, Skill), skill
+    assert skill.allowed_tools == entries
+
+
+BROKEN = {
+    "does not begin with front matter": "Do it.",
+    "not valid YAML": front("name: [a"),
+    "not a list of keys": front("just text"),
+    "needs a name": front("description: Does it."),
+    "needs a description": front("name: a-skill"),
+    "needs a description, as text": front("name: a-skill", "description: 7"),
+    "small letters": front("name: A_Skill", "description: Does it."),
+    "must be the same": front("name: another", "description: Does it."),
+    "1024 are taken": front("name: a-skill", f"description: {'x' * 1025}"),
+    "has no instructions": front(GOOD, body=""),
+    "neither a tool's name": front(GOOD, "allowed-tools: 'file read)'"),
+    "parenthesis stands alone": front(GOOD, "allowed-tools: shell_execute(git"),
+    "leave it out for all": front(GOOD, "allowed-tools:"),
+    "or a list of them": front(GOOD, "allowed-tools: [[file_read]]"),
+    "more than 200 entries": front(GOOD, f"allowed-tools: {'a ' * 201}"),
+    "wildcards": front(GOOD, f"allowed-tools: shell_execute({'a*' * 30})"),
+    "YAML alias": front(GOOD, "a: &a [1]", "b: [*a, *a]"),
+    "characters that are no text": front("name: a-skill", 'description: "a\\0b"'),
+    "its license holds": front(GOOD, 'license: "\\ud800"'),
+    "cannot be read": front(GOOD, "since: 2026-02-31"),
+    "nested too deeply": front(GOOD, f"a: {'[' * 2000}"),
+    "is nested too deeply": front(GOOD, f"a:\n  {'- ' * 2000}x"),
+    "the front matter is nested too deeply": front(GOOD, f"a: [{'1,' * 3000}]"),
+    "8192 are taken": front(GOOD, f"a: {'x' * 9000}"),
+    "cannot be read (IndexError)": front(GOOD, 'x: !!int ""'),
+    "cannot be read (KeyError)": front(GOOD, "x: !!bool x"),
+    "cannot be read (AttributeError)": front(GOOD, "x: !!timestamp x"),
+    "allowed_tools, which may be a slip": front(GOOD, "allowed_tools: file_read"),
+    "Allowed-Tools, which may be a slip": front(GOOD, "Allowed-Tools: file_read"),
+    "alowed-tool, which may be a slip": front(GOOD, "alowed-tool: file_read"),
+    "allowed-tools more than once": front(GOOD, "allowed-tools: file_read", "allowed-tools: '*'"),
+    "or merges keys": front(GOOD, "<<: {allowed-tools: '*'}"),
+    "larger": front(GOOD, body="x" * 50_000),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_broken_skill_says_what_is_wrong(tmp_path: Path, problem: str) -> None:
+    found = written(tmp_path, BROKEN[problem])
+    assert isinstance(found, BrokenSkill)
+    if problem != "larger":
+        assert problem in found.problem
+    assert len(found.problem) <= 500
+    assert str(tmp_path) not in found.problem
+
+
+def test_a_front_matter_that_no_parser_reads_in_time_is_refused_at_once(tmp_path: Path) -> None:
+    began = time.process_time()
+    for opening in ("[", "{", "- ", "? "):
+        found = written(tmp_path, front(GOOD, f"x: {opening * (8000 // len(opening))}"))
+        assert isinstance(found, BrokenSkill)
+    assert time.process_time() - began < 1
+
+
+def test_a_link_into_a_closed_directory_hides_no_other_skill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, front(GOOD))
+    (tmp_path / "closed").mkdir()
+    is_dir = Path.is_dir
+
+    def refuses(path: Path) -> bool:
+        # As Python does of such a link, unless it is root that asks.
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuses)
+    shelf = read_shelf([str(tmp_path)], tmp_path)
+    assert list(shelf.skills) == ["a-skill"]
+    assert [(one.name, one.problem) for one in shelf.broken] == [
+        ("closed", "it cannot be read: Permission denied")
+    ]
+
+
+def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
+    for number in range(MOST_FOLDERS + 5):
+        (tmp_path / f"s{number:04}").mkdir()
+    written(tmp_path, front(GOOD))
+    shelf = read_shelf([str(tmp_path)], tmp_path)
+    assert list(shelf.skills) == ["a-skill"]
+    assert "there are more of them" in shelf.broken[0].problem
+
+
+def test_bytes_that_are_no_text_and_no_file_at_all_are_said(tmp_path: Path) -> None:
+    (tmp_path / "a-skill").mkdir()
+    assert isinstance(read_skill(tmp_path, "a-skill"), BrokenSkill)
+    (tmp_path / "a-skill" / "SKILL.md").write_bytes(b"---\nname: \xff\n---\n")
+    found = read_skill(tmp_path, "a-skill")
+    assert isinstance(found, BrokenSkill)
+    assert "UTF-8" in found.problem
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.md"
+    secret.write_text(front(GOOD), "utf-8")
+    (tmp_path / "skills" / "a-skill").mkdir(parents=True)
+    os.symlink(secret, tmp_path / "skills" / "a-skill" / "SKILL.md")
+    assert isinstance(read_skill(tmp_path / "skills", "a-skill"), BrokenSkill)
+
+
+def test_of_two_skills_of_a_name_the_first_counts_and_the_doctor_tells(tmp_path: Path) -> None:
+    for directory in ("one", "two"):
+        (tmp_path / directory).mkdir()
+        written(tmp_path / directory, front("name: a-skill", f"description: Of {directory}."))
+    config = Config(data_dir=str(tmp_path), skills=SkillsConfig(directories=["one", "two", "three"]))
+    shelf = read_shelf(config.skills.directories, tmp_path)
+    assert shelf.skills["a-skill"].description == "Of one."
+    findings = [str(finding) for finding in examine_skills(config)]
+    assert any("can be used: a-skill" in line for line in findings)
+    assert any("earlier directory" in line for line in findings)
+    assert any("three is not there" in line for line in findings)
+    assert examine_skills(Config(data_dir=str(tmp_path / "empty"))) == []
+
+
+@pytest.mark.parametrize("text", ["a) b", "(x)", "a(b)c", "sh;ell", "a" * 65])
+def test_what_is_no_entry_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        all(map(check_entry, entries_in(text)))

@@ -1,0 +1,124 @@
+"""Compositions on both databases: made, named and counted at once, each time as if one after the other."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rows import add_user
+from sqlalchemy.orm import Session
+
+from luxx.accounts.caller import Caller
+from luxx.config import ToolsConfig
+from luxx.errors import Conflict, NotFound
+from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.store.migrate import migrate
+from luxx.tools.builtin import builtin_tools
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS, take_turn
+from luxx.tools.compositions.service import CompositionService
+from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.wire.composition import Composition, CompositionKind, Member
+
+ANN = Caller(
+    user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id=""
+)
+BEN = Caller(user_id=2, tenant_id=1, username="ben", permission_level=CommandPermission.ADMIN, sign_in_id="")
+
+
+@pytest.fixture
+def open_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+    engine = open_engine(resolve_url(database_url, tmp_path))
+    migrate(engine)
+    made = Store(engine)
+    made.write_now(add_user)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def executor() -> Iterator[ToolExecutor]:
+    made = ToolExecutor(ToolRegistry(builtin_tools()), ToolsConfig())
+    yield made
+    made.close()
+
+
+def lists(name: str) -> Composition:
+    members = [Member(id="a", tool="file_list"), Member(id="b", tool="file_list")]
+    return Composition(name=name, description="d", members=members, kind=CompositionKind.PARALLEL)
+
+
+def test_there_is_room_for_so_many_and_each_name_is_given_once(
+    open_store: Store, executor: ToolExecutor
+) -> None:
+    service = CompositionService(open_store, executor)
+
+    async def made(names: list[str]) -> list[object]:
+        return await asyncio.gather(
+            *(service.create(ANN, lists(name)) for name in names), return_exceptions=True
+        )
+
+    async def all_at_once() -> None:
+        same = await made(["same"] * 6)
+        assert sum(isinstance(one, Conflict) for one in same) == 5
+        many = await made([f"many{n}" for n in range(MOST_COMPOSITIONS + 5)])
+        assert sum(isinstance(one, Conflict) for one in many) == 6
+        items, total = await service.list_page(ANN, page=1, page_size=100)
+        assert (len(items), total) == (MOST_COMPOSITIONS, MOST_COMPOSITIONS)
+        assert await service.list_page(BEN, page=1, page_size=100) == ([], 0)
+        with pytest.raises(NotFound):
+            await service.delete(BEN, items[0].id)
+
+    asyncio.run(all_at_once())
+
+
+def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_path: Path) -> None:
+    service = CompositionService(open_store, executor)
+
+    async def called() -> None:
+        made = await service.create(ANN, lists("lists"))
+        context = ToolContext(
+            user_id=1,
+            username="ann",
+            user_permission_level=CommandPermission.READ_ONLY,
+            workspace=tmp_path,
+            own_tools=await service.own_tools(ANN),
+        )
+        call = ToolCall(call_id="c", name="lists", arguments="{}")
+        nowhere = ToolContext(
+            user_id=1,
+            username="ann",
+            user_permission_level=CommandPermission.READ_ONLY,
+            own_tools=await service.own_tools(ANN),
+        )
+        done = await asyncio.gather(*(executor.execute(call, each) for each in [context, nowhere] * 20))
+        assert [one.result.success for one in done] == [True, False] * 20
+        counted = await service.get(ANN, made.id)
+        assert (counted.success_count, counted.failure_count) == (20, 20)
+        await service.delete(ANN, made.id)
+        assert (await executor.execute(call, context)).result.success, "who has begun goes on"
+
+    asyncio.run(called())
+
+
+def test_who_deletes_one_waits_for_who_is_changing_it(open_store: Store, executor: ToolExecutor) -> None:
+    service = CompositionService(open_store, executor)
+    held, deleted = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def change(session: Session) -> None:
+        take_turn(session.connection(), ANN.user_id)
+        held.set()
+        seen.append(deleted.wait(0.2))
+
+    async def both() -> None:
+        made = await service.create(ANN, lists("brief"))
+        changing = asyncio.create_task(open_store.write(change))
+        await asyncio.to_thread(held.wait, 20)
+        await service.delete(ANN, made.id)
+        deleted.set()
+        await changing
+
+    asyncio.run(both())
+    assert seen == [False]

@@ -1,0 +1,346 @@
+"""Tools made of service functions, on both databases: each call gets a session, to read or to write whole."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from sqlalchemy import event, insert, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from luxx.accounts.caller import Caller
+from luxx.config import ToolsConfig
+from luxx.errors import ConfigError, NotFound
+from luxx.store.engine import GUESTS, Store
+from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry, ToolResult
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallStatus, Executed
+from luxx.tools.loading import load_modules
+from luxx.tools.service_tools import ServiceTool, service_tool
+from store.databases import notes
+
+
+class Note(msgspec.Struct):
+    id: int
+    text: str
+
+
+def list_notes(
+    session: Session, caller: Caller, limit: Annotated[int, msgspec.Meta(ge=1, le=5)] = 3
+) -> list[Note]:
+    """The notes there are."""
+    rows = session.execute(select(notes.c.id, notes.c.text).order_by(notes.c.id).limit(limit))
+    return [Note(id=row.id, text=f"{row.text} for {caller.username} of {caller.tenant_id}") for row in rows]
+
+
+def add_note(session: Session, what: str) -> int:
+    """Adds a note."""
+    session.execute(insert(notes).values(text=what))
+    if what == "refused":
+        raise NotFound("there is no such shelf")
+    if what == "broken":
+        raise ValueError("the password is hunter2")
+    if what == "odd":
+        return object()  # type: ignore[return-value]
+    if what == "failed":
+        return ToolResult.fail("the shelf is full")  # type: ignore[return-value]
+    return len(what)
+
+
+def context(level: int = 4, **more: Any) -> ToolContext:
+    return ToolContext(
+        user_id=7,
+        username="ann",
+        tenant_id=more.pop("tenant_id", 3),
+        user_permission_level=CommandPermission(level),
+        **more,
+    )
+
+
+def carried_out(
+    store: Store,
+    tool: ServiceTool,
+    arguments: dict[str, Any],
+    told: ToolContext | None = None,
+    times: int = 1,
+) -> list[Executed]:
+    definition = tool.on(store)
+    executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
+    call = ToolCall(call_id="c", name=definition.name, arguments=msgspec.json.encode(arguments).decode())
+
+    async def run() -> list[Executed]:
+        return [await executor.execute(call, told or context()) for _ in range(times)]
+
+    try:
+        done = asyncio.run(run())
+        assert [record.status for record in executor.get_history()] == [one.status for one in done][::-1]
+        return done
+    finally:
+        executor.close()
+
+
+def kept(store: Store) -> list[str]:
+    return store.read_now(lambda session: list(session.scalars(select(notes.c.text).order_by(notes.c.id))))
+
+
+@pytest.fixture
+def some(store: Store) -> Store:
+    store.write_now(lambda session: session.execute(insert(notes), [{"text": "one"}, {"text": "two"}]))
+    return store
+
+
+def test_the_function_gets_a_session_and_its_caller_and_the_model_sees_neither(some: Store) -> None:
+    tool = service_tool(list_notes, category="notes")
+    definition = tool.on(some)
+    assert definition.parameters["properties"] == {
+        "limit": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}
+    }
+    assert (definition.name, definition.description) == ("list_notes", "The notes there are.")
+    (done,) = carried_out(some, tool, {"limit": 1})
+    assert done.result == ToolResult.ok([{"id": 1, "text": "one for ann of 3"}])
+    for forged in ({"caller": {"user_id": 1}}, {"session": 1}, {"limit": 6}, {"limit": "1"}):
+        assert carried_out(some, tool, forged)[0].status == CallStatus.INVALID
+
+
+def test_what_may_only_read_cannot_write(some: Store) -> None:
+    with capture_logs() as logs:
+        (done,) = carried_out(some, service_tool(add_note), {"what": "sneaked in"})
+    assert done.result.error is not None
+    assert done.result.error.startswith("add_note could not do this")
+    assert kept(some) == ["one", "two"]
+    assert [entry["event"] for entry in logs] == ["service_tool_broke"]
+    assert carried_out(some, service_tool(list_notes), {})[0].result.success
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("refused", "there is no such shelf"),
+        ("failed", "the shelf is full"),
+        ("odd", "TypeError: the tool's answer cannot be written as JSON"),
+        (
+            "broken",
+            "add_note could not do this: something in it broke, which the server's log tells of; "
+            "nothing was changed",
+        ),
+        ("one", "add_note could not do this: something in it broke"),
+    ],
+)
+def test_an_error_undoes_what_was_written_and_is_told_without_insides(
+    some: Store, what: str, words: str
+) -> None:
+    with capture_logs() as logs:
+        (done,) = carried_out(some, service_tool(add_note, writes=True), {"what": what})
+    assert done.status == CallStatus.FAILED
+    assert (done.result.error or "").startswith(words)
+    assert "hunter2" not in str(done.result)
+    assert "INSERT" not in str(done.result)
+    assert bool(logs) == (what in ("broken", "one"))
+    assert kept(some) == ["one", "two"]
+
+
+def test_what_writes_is_one_transaction_and_needs_the_level(some: Store) -> None:
+    tool = service_tool(add_note, writes=True)
+    assert carried_out(some, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
+    assert carried_out(some, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
+    assert kept(some) == ["one", "two", "three"]
+
+
+def test_only_a_repeatable_tool_is_answered_from_the_cache(some: Store) -> None:
+    twice = carried_out(some, service_tool(list_notes, repeatable=True), {}, times=2)
+    assert [one.status for one in twice] == [CallStatus.DONE, CallStatus.CACHED]
+    assert twice[0].result == twice[1].result
+    again = carried_out(some, service_tool(list_notes), {}, times=2)
+    assert [one.status for one in again] == [CallStatus.DONE, CallStatus.DONE]
+
+
+def test_a_write_that_overran_its_time_is_undone(some: Store) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(session: Session) -> None:
+        """Slow."""
+        session.execute(insert(notes).values(text="late"))
+        begun.set()
+        go_on.wait(20)
+
+    (done,) = carried_out(some, service_tool(slow, writes=True, timeout=0.2), {})
+    assert done.status == CallStatus.TIMEOUT
+    assert begun.wait(20)
+    go_on.set()
+    # The text is unique, and this write waits for the end of the first.
+    some.write_now(lambda session: session.execute(insert(notes).values(text="late")))
+
+
+def test_what_is_committed_is_waited_for_past_its_time(some: Store) -> None:
+    def slow_disk(_connection: Any) -> None:
+        threading.Event().wait(0.4)
+
+    event.listen(some.engine, "commit", slow_disk)
+    (done,) = carried_out(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
+    event.remove(some.engine, "commit", slow_disk)
+    assert (done.status, "ordered" in kept(some)) == (CallStatus.DONE, True)
+
+
+def commits(session: Session, how: str) -> str:
+    """Ends the transaction that it is lent."""
+    session.execute(insert(notes).values(text="half"))
+    if how == "commit":
+        session.commit()
+    elif how == "commit and hide it":
+        with suppress(RuntimeError):
+            session.commit()
+    else:
+        session.rollback()
+    return "done"
+
+
+@pytest.mark.parametrize("how", ["commit", "commit and hide it", "rollback"])
+def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
+    held, go_on = threading.Event(), threading.Event()
+
+    async def among_others() -> Executed:
+        """Others in its group, on SQLite, so that a savepoint is all it has."""
+
+        def first(session: Session) -> None:
+            held.set()
+            go_on.wait(20)
+
+        definition = service_tool(commits, writes=True).on(some)
+        executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
+        others = [asyncio.create_task(some.write(first))]
+        await asyncio.to_thread(held.wait, 20)
+        arguments = msgspec.json.encode({"how": how}).decode()
+        call = ToolCall(call_id="c", name="commits", arguments=arguments)
+        done = asyncio.create_task(executor.execute(call, context()))
+        others.append(asyncio.create_task(some.write(lambda session: None)))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*others)
+        executor.close()
+        return await done
+
+    with capture_logs() as logs:
+        done = asyncio.run(among_others())
+    assert (done.result.error or "").endswith("nothing was changed")
+    assert [entry["event"] for entry in logs] == ["service_tool_broke"]
+    assert kept(some) == ["one", "two"]
+
+
+def savepoints(session: Session) -> str:
+    """Uses savepoints."""
+    with session.begin_nested():
+        session.execute(insert(notes).values(text="kept"))
+    with suppress(IntegrityError), session.begin_nested():
+        session.execute(insert(notes).values(text="kept"))
+    return "done"
+
+
+def test_a_service_function_has_savepoints_of_its_own(some: Store) -> None:
+    assert carried_out(some, service_tool(savepoints, writes=True), {})[0].result.success
+    assert kept(some) == ["one", "two", "kept"]
+
+
+def frees_itself(session: Session) -> int:
+    """Would write though it may only read."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    session.execute(text("PRAGMA query_only=OFF" if is_sqlite else "SET TRANSACTION READ WRITE"))
+    session.execute(insert(notes).values(text="sneaked in"))
+    return 1
+
+
+def test_what_may_only_read_cannot_free_itself(some: Store) -> None:
+    with capture_logs():
+        (done,) = carried_out(some, service_tool(frees_itself), {})
+    assert not done.result.success
+    assert kept(some) == ["one", "two"]
+
+
+def test_no_thread_keeps_a_connection_but_those_of_the_store(some: Store) -> None:
+    pool: Any = some.reading.pool
+    before = pool.checkedout()
+    for _ in range(3):
+        thread = threading.Thread(target=kept, args=[some])
+        thread.start()
+        thread.join()
+    assert pool.checkedout() == before
+
+
+def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
+    one_too_many = threading.Barrier(GUESTS + 1)
+
+    def slow(session: Session) -> bool:
+        """Waits until one more than may is in the database."""
+        with suppress(threading.BrokenBarrierError):
+            one_too_many.wait(0.5)
+        return not one_too_many.broken
+
+    definition = service_tool(slow).on(some)
+    executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
+    call = ToolCall(call_id="c", name="slow", arguments="{}")
+
+    async def run() -> list[Executed]:
+        told = [msgspec.structs.replace(context(), user_id=user_id) for user_id in range(1, GUESTS + 2)]
+        return list(await asyncio.gather(*(executor.execute(call, each) for each in told)))
+
+    done = asyncio.run(run())
+    executor.close()
+    assert [each.result.data for each in done] == [False] * (GUESTS + 1)
+
+
+def test_a_call_without_a_tenant_is_refused_where_the_function_asks_who_calls(some: Store) -> None:
+    (done,) = carried_out(some, service_tool(list_notes), {}, context(tenant_id=None))
+    assert done.result.error == "it is not known for which tenant this call is made"
+
+
+async def coroutine(session: Session) -> None:
+    """Async."""
+
+
+def without_session(n: int) -> None:
+    """None."""
+
+
+def with_a_caller_in_part(session: Session, who: Caller | None = None) -> None:
+    """A model could say who calls."""
+
+
+def without_docs(session: Session) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "words"),
+    [
+        (coroutine, {}, "is not async"),
+        (without_session, {}, "none of its parameters is a Session"),
+        (with_a_caller_in_part, {}, "must be annotated with the type alone"),
+        (without_docs, {}, "needs a description or a docstring"),
+        (list_notes, {"writes": True, "repeatable": True}, "not repeatable"),
+        (list_notes, {"writes": True, "required_permission": CommandPermission.READ_ONLY}, "level WRITE"),
+        (list_notes, {"risk": "huge"}, "its risk is 'huge'"),
+    ],
+)
+def test_what_can_be_no_tool_says_why(function: Callable[..., Any], more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        service_tool(function, **more)
+
+
+def test_the_tools_of_a_module_are_registered_in_its_order(
+    some: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_shop.py").write_text(
+        "from sqlalchemy.orm import Session\nfrom luxx.tools.factory import tool\n"
+        "from luxx.tools.service_tools import service_tool\n"
+        "def open_orders(session: Session, limit: int = 10):\n    'Open orders.'\n    return [1]\n"
+        "first = service_tool(open_orders, category='shop')\n"
+        "@tool(category='shop')\ndef second() -> int:\n    'Two.'\n    return 2\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = ToolRegistry()
+    assert load_modules(registry, ["my_shop"], store=some) == ["open_orders", "second"]
+    assert [tool.name for tool in registry.list_by_category("shop")] == ["open_orders", "second"]

@@ -1,0 +1,63 @@
+"""Arguments are checked within bounds, whatever schema and arguments strangers think of."""
+
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from luxx.tools.schema import ArgumentCheck
+
+TOO_MANY = {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
+
+
+def check(schema: dict[str, Any]) -> ArgumentCheck:
+    return ArgumentCheck("t", {"type": "object", "properties": {"q": schema}})
+
+
+NULLS = [{"type": "null"}] * 1700
+
+ENDLESS: dict[str, tuple[dict[str, Any], Any]] = {
+    "alternatives of each of many": ({"items": {"anyOf": [*NULLS, {"type": "integer"}]}}, [1] * 10_000),
+    "one of many alternatives": ({"items": {"oneOf": [*NULLS, {"type": "integer"}]}}, [1] * 10_000),
+    "values of each of many": ({"items": {"enum": list(range(5000))}}, [4999] * 10_000),
+    "names of each of many": ({"items": {"required": [f"n{n}" for n in range(900)]}}, [{}] * 10_000),
+    "many problems": ({"items": {"not": {}}, "contains": {"type": "null"}}, [{"a": 1}] * 100_000),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_check_that_would_take_for_ever_ends(what: str) -> None:
+    schema, value = ENDLESS[what]
+    one, began = check(schema), time.process_time()
+    assert one.problems({"q": value})
+    assert time.process_time() - began < 2
+
+
+def test_a_check_that_would_fill_the_memory_ends() -> None:
+    one = check({"anyOf": NULLS})
+    tracemalloc.start()
+    try:
+        assert one.problems({"q": "x" * 300_000}) == TOO_MANY
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_of_names_that_nobody_knows_ten_are_told() -> None:
+    known: dict[str, Any] = {f"known_{n}": {} for n in range(2000)}
+    one = ArgumentCheck("t", {"type": "object", "properties": known, "additionalProperties": False})
+    began = time.process_time()
+    found = one.problems({f"unknown_{n}" + "x" * 400: 1 for n in range(5_000)})
+    assert len(found) == 10
+    assert all(len(path) <= 300 and len(words) <= 300 for path, words in found.items())
+    assert time.process_time() - began < 2
+
+
+def test_many_records_are_checked_to_the_last() -> None:
+    record = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}
+    one = check({"type": "array", "items": {**record, "required": ["a"], "additionalProperties": False}})
+    records: list[dict[str, Any]] = [{"a": "x", "b": n} for n in range(5000)]
+    assert one.problems({"q": records}) == {}
+    assert set(one.problems({"q": [*records, {"b": 1}]})) == {"arguments.q[5000].a"}
+    assert one.problems({"q": records[:3]}) == {}

@@ -1,0 +1,158 @@
+"""A command line as rules see it: its simple commands, and whether all of it is understood."""
+
+import time
+
+import pytest
+
+from luxx.tools.command_line import MOST_CHARACTERS, MOST_COMMANDS, MOST_WORDS, read_command
+
+UNDERSTOOD: dict[str, list[list[str]]] = {
+    "git status": [["git", "status"]],
+    "git status; rm -rf /": [["git", "status"], ["rm", "-rf", "/"]],
+    "a && b || c": [["a"], ["b"], ["c"]],
+    "ls | wc -l": [["ls"], ["wc", "-l"]],
+    "a |& b": [["a"], ["b"]],
+    "(cd x; ls) && { pwd; } &": [["cd", "x"], ["ls"], ["pwd"]],
+    "! true": [["true"]],
+    "git log \\\n -3": [["git", "log", "-3"]],
+    "echo a\nrm b": [["echo", "a"], ["rm", "b"]],
+    "echo 'a; rm b'": [["echo", "a; rm b"]],
+    'r""m "x y"': [["rm", "x y"]],
+    "\\rm x": [["rm", "x"]],
+    "git log 2>&1": [["git", "log"]],
+    "git log > /dev/null": [["git", "log"]],
+    "git log -c --oneline": [["git", "log", "-c", "--oneline"]],
+    "git show HEAD~1": [["git", "show", "HEAD~1"]],
+    "git log >/dev/null 2>&1 | wc": [["git", "log"], ["wc"]],
+    "kill 2 >/dev/null": [["kill", "2"]],
+    "{ ls; } 2>&1 && ! true": [["ls"], ["true"]],
+    "a; a; b; a": [["a"], ["b"]],
+    "find . -name 1 >&2": [["find", ".", "-name", "1"]],
+    "bash -c 'rm x'": [["bash", "-c", "rm x"], ["rm", "x"]],
+    "sh -c \"bash -c 'rm x'\"": [["sh", "-c", "bash -c 'rm x'"], ["bash", "-c", "rm x"], ["rm", "x"]],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("text", UNDERSTOOD, ids=repr)
+def test_each_simple_command_is_seen(text: str) -> None:
+    line = read_command(text)
+    assert line.problem is None
+    assert [list(words) for words in line.commands] == UNDERSTOOD[text]
+
+
+NOT_UNDERSTOOD: dict[str, list[str]] = {
+    "echo $(rm x)": ["echo", "rm"],
+    "echo `rm x`": ["echo", "rm"],
+    'echo "$(rm x)"': ["echo", "rm"],
+    "echo $HOME": ["echo"],
+    "ls *.py": ["ls"],
+    "ls ~/x": ["ls"],
+    "echo {a,b}": ["echo"],
+    "echo {1..9}": ["echo"],
+    "A=1 git status": ["git"],
+    "PATH=/tmp": [],
+    "git log > out": ["git"],
+    "cat < secret": ["cat"],
+    "echo x >> ~/.bashrc": ["echo"],
+    "cat <<EOF\nrm x\nEOF": ["cat"],
+    "cat <<< rm": ["cat"],
+    "echo <(rm x)": ["echo", "rm"],
+    "git log > $(rm x)": ["git", "rm"],
+    "if true; then rm x; fi": ["true", "rm"],
+    "for a in b; do rm x; done": ["rm"],
+    "git() { rm x; }; git": ["rm", "git"],
+    "[ -f x ] && rm x": ["rm"],
+    "((1))": [],
+    "echo $'a'": ["echo"],
+    "echo # rm": ["echo"],
+    "time rm x": ["time"],
+    "env rm x": ["env"],
+    "xargs rm": ["xargs"],
+    "find . -exec rm {} +": ["find"],
+    "find . -delete": ["find"],
+    "bash x.sh": ["bash"],
+    "bash -c 'rm x' y": ["bash", "rm"],
+    "eval 'rm x'": ["eval", "rm"],
+    ". x.sh": ["."],
+    "timeout 5 bash -c 'rm x'": ["timeout", "rm"],
+    "xargs sh -c 'rm x'": ["xargs", "rm"],
+    "trap 'rm x' EXIT": ["trap", "rm"],
+    "env -S'rm x'": ["env", "-Srm", "rm"],
+    "bash -c -- 'rm x'": ["bash", "--", "rm"],
+    "let 'x[$(rm y)]=1'": ["let", "rm"],
+    "printf -v 'a[$(rm x)]' y": ["printf"],
+    "test -v 'a[$(rm y)]'": ["test"],
+    "mapfile -C rm -c 1": ["mapfile"],
+    "hash -p /bin/rm git\ngit x": ["hash", "git"],
+    "alias ll=rm\nll x": ["alias", "ll"],
+    "prlimit rm": ["prlimit"],
+    "/lib64/ld-linux-x86-64.so.2 /bin/rm x": ["/lib64/ld-linux-x86-64.so.2"],
+    "find . -fprint0 .bashrc": ["find"],
+    "git log --output=x": ["git"],
+    "git diff --outp x": ["git"],
+    "git -c alias.x='!rm' x": ["git"],
+    "git log > 1 /dev/null": ["git"],
+    "git log >&{ /dev/null": ["git"],
+    "kill >&2 1": ["kill"],
+    "git log 2>&1x": ["git"],
+    "git log -2>&1": ["git"],
+    "git log >&2#x": ["git"],
+    "git log>&-/dev/null": ["git"],
+    "git log\n\n\\\n rm x": ["git"],
+    'git "sta': ["git"],
+    "git status; ; rm": ["git", "rm"],
+    "(" * 400: [],
+    "git\rstatus": [],
+    "git \x01": [],
+    "a" * (MOST_CHARACTERS + 1): [],
+    "\ud800": [],
+}
+
+
+@pytest.mark.parametrize("text", NOT_UNDERSTOOD, ids=lambda text: repr(text)[:40])
+def test_what_is_not_surely_understood_is_said_so_with_what_was_seen_in_it(text: str) -> None:
+    line = read_command(text)
+    assert line.problem
+    assert [words[0] for words in line.commands if words] == NOT_UNDERSTOOD[text]
+
+
+def test_no_depth_makes_reading_slow() -> None:
+    deep = {
+        "a $(": ")",
+        "eval $(": ")",
+        'sh -c "$(': ')"',
+        ">$(a ": ")",
+        "a >$(": ")",
+        "`a ": "",
+        "if a; then ": "",
+        "xargs 'b c' ": "",
+    }
+    began = time.monotonic()
+    for begin, end in deep.items():
+        count = MOST_CHARACTERS // len(begin + end)
+        assert read_command(begin * count + end * count).problem
+    assert time.monotonic() - began < 5
+
+
+def test_a_line_of_very_many_commands_is_not_understood() -> None:
+    line = read_command(";".join(f"a{number}" for number in range(MOST_COMMANDS + 1)))
+    assert line.problem == f"it has more than {MOST_COMMANDS} commands"
+    assert len(line.commands) == MOST_COMMANDS
+
+
+def test_a_very_long_list_of_words_is_cut_and_not_understood() -> None:
+    line = read_command("ls " + "a " * 2000)
+    assert line.problem == "it has too many words"
+    assert sum(map(len, line.commands)) <= MOST_WORDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["git\xa0status", "git\u2003status", "git ⁏ rm x", "git；rm x"],
+    ids=ascii,
+)
+def test_letters_that_look_like_spaces_or_signs_are_letters(text: str) -> None:
+    line = read_command(text)
+    words = [word for command in line.commands for word in command]
+    assert line.problem or "".join(words) == text.replace(" ", "")

@@ -1,0 +1,704 @@
+"""Compositions: what goes from member to member, what is tried and chosen, and that each call is judged."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from luxx.config import ToolsConfig
+from luxx.errors import InvalidInput, ToolFailed
+from luxx.runs.entries import carried_out
+from luxx.runs.state import ChatState
+from luxx.runs.subagents import calls_in
+from luxx.tools.builtin.result import reading_tools
+from luxx.tools.compositions.branching import chosen
+from luxx.tools.compositions.checking import check
+from luxx.tools.compositions.definition import Compositions, schema_of, shape_of
+from luxx.tools.compositions.rows import Stored, document_of
+from luxx.tools.compositions.templates import filled, read_path, value_at
+from luxx.tools.core import (
+    Approved,
+    Chaining,
+    CommandPermission,
+    NeedsAnswer,
+    Rejected,
+    Risk,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolRegistry,
+    ToolResult,
+)
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.factory import tool
+from luxx.tools.history import CallStatus, Executed
+from luxx.tools.permission import DecidedBy, Verdict
+from luxx.tools.rules import in_order
+from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
+from luxx.wire.question import Question, QuestionKind
+from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+from luxx.wire.step import Step, StepType
+
+Json = dict[str, Any]
+Maker = Callable[..., ToolContext]
+
+
+class Bench:
+    """An executor whose tools say what they were called with."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[str, Any]] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.counted: list[tuple[str, bool]] = []
+        self.gate, self.entered = asyncio.Event(), asyncio.Event()
+        self.registry = ToolRegistry(self._tools())
+        self.refused: list[str] = []
+
+        async def on_refused(context: ToolContext, name: str, verdict: Verdict) -> None:
+            self.refused.append(name)
+
+        self.executor = ToolExecutor(self.registry, ToolsConfig(), on_refused=on_refused)
+
+    def _tools(self) -> list[ToolDefinition]:
+        @tool(name="say")
+        def say(what: Any = None) -> Any:
+            """Says it."""
+            self.called.append(("say", what))
+            return {"said": what, "items": [{"n": 1}, {"n": 2}]}
+
+        @tool(name="fail")
+        def fail(what: Any = None) -> Any:
+            """Fails."""
+            self.called.append(("fail", what))
+            raise ToolFailed("it always does")
+
+        @tool(name="risky", risk="high", required_permission=CommandPermission.EXECUTE)
+        def risky(what: Any = None) -> Any:
+            """Needs a person."""
+            self.called.append(("risky", what))
+            return f"risked {what}"
+
+        @tool(name="strangers", brings_untrusted=True)
+        def strangers() -> Any:
+            """Strangers wrote it."""
+            return {"text": "obey", "sources": [{"url": "https://a.example/", "title": "A"}]}
+
+        @tool(name="outside", is_egress=True)
+        def outside(what: Any = None) -> Any:
+            """Goes outside."""
+            self.called.append(("outside", what))
+            return "told"
+
+        @tool(name="wait")
+        async def wait(seconds: float = 0.0) -> Any:
+            """Waits for two."""
+            self.at_once += 1
+            self.entered.set()
+            self.most_at_once = max(self.at_once, self.most_at_once)
+            if self.at_once == 2:
+                self.gate.set()
+            try:
+                await self.gate.wait()
+            finally:
+                self.at_once -= 1
+            return "waited"
+
+        @tool(name="long")
+        def long() -> str:
+            """Long."""
+            return "x" * 100_000
+
+        @tool(name="asks")
+        async def asks(arguments: Json, context: ToolContext) -> Any:
+            """Asks."""
+            return await context.ask({"kind": "clarification", "prompt": "Who?"})
+
+        made = (say, fail, risky, strangers, outside, wait, long, asks)
+        return [each.definition for each in made]
+
+    def own(self, *compositions: Json) -> Compositions:
+        stored: list[Stored] = []
+        for index, one in enumerate(compositions):
+            whole = composition(**one)
+            stored.append(
+                Stored(
+                    id=str(index),
+                    tenant_id=1,
+                    name=whole.name,
+                    description=whole.description,
+                    kind=whole.kind.value,
+                    document=document_of(whole),
+                    timeout_seconds=whole.timeout_seconds,
+                )
+            )
+
+        async def on_ended(composition_id: str, is_success: bool) -> None:
+            self.counted.append((composition_id, is_success))
+
+        return Compositions(stored, self.executor, on_ended)
+
+    async def execute(self, one: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
+        own = self.own(one)
+        told = msgspec.structs.replace(context, own_tools=own)
+        call = ToolCall(
+            call_id="call",
+            name=own.list_all()[0].name,
+            arguments=msgspec.json.encode(arguments or {}).decode(),
+        )
+        return await self.executor.execute(call, told)
+
+
+def composition(*members: Json, **more: Any) -> Composition:
+    given = {"name": "chain", "description": "A chain.", "members": list(members), **more}
+    return msgspec.convert(given, Composition)
+
+
+def ran(bench: Bench, context: ToolContext, one: Json, arguments: Json | None = None) -> Executed:
+    return asyncio.run(bench.execute(one, context, arguments))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def member(member_id: str, name: str, arguments: Json | None = None, **more: Any) -> Json:
+    return {"id": member_id, "tool": name, "arguments": arguments or {}, **more}
+
+
+def taken(source: str, path: str | None = None, **more: Any) -> Json:
+    return {"$from": source, **({} if path is None else {"path": path}), **more}
+
+
+# --- sequential -------------------------------------------------------------------------------------
+
+
+def test_what_one_member_says_is_what_the_next_is_given(bench: Bench, context_of: Maker) -> None:
+    one = {
+        "parameters": [{"name": "word"}, {"name": "more", "required": False}],
+        "members": [
+            member("first", "say", {"what": taken("input", "word")}),
+            member("second", "say", {"what": {"deep": [taken("previous", "data.items[1].n"), "as is"]}}),
+            member("third", "say", {"what": [taken("first"), taken("input", "more", default=7)]}),
+        ],
+    }
+    done = ran(bench, context_of(), one, {"word": "hello"})
+    first = {"said": "hello", "items": [{"n": 1}, {"n": 2}]}
+    assert [what for _, what in bench.called] == ["hello", {"deep": [2, "as is"]}, [first, 7]]
+    assert done.status == CallStatus.DONE
+    assert done.result.data["output"]["said"] == [first, 7]
+    assert [(m["id"], m["tool"], m["status"]) for m in done.result.data["members"]] == [
+        ("first", "say", "done"),
+        ("second", "say", "done"),
+        ("third", "say", "done"),
+    ]
+    assert bench.counted == [("0", True)]
+    records = [(record.name, record.call_id, record.status) for record in bench.executor.get_history()]
+    assert records == [
+        ("chain", "call", CallStatus.DONE),
+        ("say", ".third", CallStatus.DONE),
+        ("say", ".second", CallStatus.DONE),
+        ("say", ".first", CallStatus.DONE),
+    ]
+
+
+def test_a_chain_ends_at_the_first_member_that_fails(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "fail"), member("b", "say")]}
+    done = ran(bench, context_of(), one)
+    assert done.result.error == "chain: its member a (fail) was tried and failed: it always does"
+    assert [name for name, _ in bench.called] == ["fail"]
+    assert bench.counted == [("0", False)]
+
+
+def test_what_is_not_there_fails_the_member_that_needs_it(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "say"), member("b", "say", {"what": taken("previous", "data.no[3].x")})]}
+    done = ran(bench, context_of(), one)
+    assert "say was not run: there is nothing at data.no[3].x of previous" in (done.result.error or "")
+    assert len(bench.called) == 1
+
+
+def test_fallbacks_are_tried_in_order_until_one_does_not_fail(bench: Bench, context_of: Maker) -> None:
+    others = [{"tool": "fail", "arguments": {"what": 2}}, {"tool": "say", "arguments": {"what": 3}}]
+    one = {"members": [member("a", "gone", fallbacks=[*others, {"tool": "say", "arguments": {"what": 4}}])]}
+    done = ran(bench, context_of(), one)
+    assert bench.called == [("fail", 2), ("say", 3)]
+    assert done.result.data["output"]["said"] == 3
+    statuses = [(m["tool"], m["status"]) for m in done.result.data["members"]]
+    assert statuses == [("gone", "failed"), ("fail", "failed"), ("say", "done")]
+    assert "there is no tool named 'gone'" in done.result.data["members"][0]["error"]
+
+
+def test_members_hand_on_what_a_model_would_be_shown_cut(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "long"), member("b", "say", {"what": taken("previous")})]}
+    done = ran(bench, context_of(run_id="r"), one)
+    assert bench.called == [("say", "x" * 100_000)]
+    assert len(msgspec.json.encode(done.result)) < 52_000
+    assert "x" * 100_000 in (done.full_output or "")
+
+
+def test_arguments_of_a_composition_are_checked_as_those_of_any_tool(bench: Bench, context_of: Maker) -> None:
+    one = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
+    for arguments in ({}, {"n": "1"}, {"n": 1, "m": 2}):
+        assert ran(bench, context_of(), one, arguments).status == CallStatus.INVALID
+    assert bench.called == []
+
+
+# --- parallel and conditional -----------------------------------------------------------------------
+
+
+def test_parallel_members_run_at_the_same_time_and_are_put_together(bench: Bench, context_of: Maker) -> None:
+    members = [member("b", "wait"), member("a", "wait"), member("c", "fail")]
+    done = ran(bench, context_of(), {"kind": "parallel", "members": members})
+    assert bench.most_at_once == 2
+    assert done.result.data["output"] == {"b": "waited", "a": "waited"}
+    assert done.result.error == "chain: its member c (fail) was tried and failed: it always does"
+    good = ran(Bench(), context_of(), {"kind": "parallel", "members": members[:2]})
+    assert good.result.success
+
+
+@pytest.mark.parametrize(
+    ("branches", "first", "then"),
+    [
+        ([], "say", ["b", "c"]),
+        ([], "fail", None),
+        ([{"go": "c"}], "say", ["c"]),
+        ([{"go": "c"}], "fail", None),
+        ([{"on": "failure", "go": "c"}], "fail", ["c"]),
+        ([{"on": "any", "go": "end"}], "fail", []),
+        ([{"go": "end"}], "say", []),
+        ([{"path": "data.items[1].n", "compare": "greater", "value": 5, "go": "c"}], "say", ["b", "c"]),
+        ([{"path": "data.items[1].n", "compare": "greater", "value": 1, "go": "c"}], "say", ["c"]),
+        (
+            [{"on": "failure", "path": "error", "compare": "contains", "value": "does", "go": "c"}],
+            "fail",
+            ["c"],
+        ),
+    ],
+)
+def test_a_result_decides_which_member_is_next(
+    bench: Bench, context_of: Maker, branches: list[Json], first: str, then: list[str] | None
+) -> None:
+    members = [
+        member("a", first, {"what": "a"}, then=branches),
+        member("b", "say", {"what": "b"}),
+        member("c", "say", {"what": "c"}),
+    ]
+    done = ran(bench, context_of(), {"kind": "conditional", "members": members})
+    assert done.result.success == (then is not None)
+    assert [what for _, what in bench.called] == ["a", *(then or [])]
+
+
+@pytest.mark.parametrize(
+    ("compare", "value", "holds"),
+    [
+        ("equal", 1, {"int": True, "float": True, "true": False, "text": False, "gone": False}),
+        ("unequal", 1, {"int": False, "true": True, "gone": True}),
+        ("less", 2, {"int": True, "text": False, "true": False, "gone": False, "none": False}),
+        ("greater", "a", {"text": True, "int": False, "list": False}),
+        ("contains", "b", {"text": True, "list": True, "object": True, "int": False, "gone": False}),
+        ("contains", 1, {"text": False, "list": False, "object": False}),
+        ("exists", None, {"none": True, "gone": False}),
+    ],
+)
+def test_comparisons_never_break(compare: str, value: Any, holds: dict[str, bool]) -> None:
+    found = {"int": 1, "float": 1.0, "true": True, "text": "abc", "list": ["b", [1]], "object": {"b": 1},
+             "none": None}  # fmt: skip
+    for name, expected in holds.items():
+        branch = msgspec.convert(
+            {"path": f"data.{name}", "compare": compare, "value": value, "go": "x"}, Branch
+        )
+        assert (chosen([branch], ToolResult.ok(found)) == "x") == expected, name
+
+
+# --- each member is judged --------------------------------------------------------------------------
+
+
+def rule(text: str) -> PlacedRule:
+    action, _, name = text.partition(" ")
+    return PlacedRule(tool=name, pattern="*", action=RuleAction(action), scope=RuleScope.USER, place=0)
+
+
+def test_level_and_risk_are_those_of_the_highest_member_and_hold(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
+    definition = bench.own(one).list_all()[0]
+    assert (definition.required_permission, definition.risk) == (CommandPermission.EXECUTE, Risk.HIGH)
+    done = ran(bench, context_of(level=2), one)
+    assert (done.status, bench.called) == (CallStatus.DENIED, [])
+    verdict = bench.executor.judge.verdict(definition, {}, context_of())
+    assert (verdict.action, verdict.decided_by) == (RuleAction.ALLOW, DecidedBy.MEMBERS)
+
+
+def test_rules_about_a_member_and_about_the_whole_hold(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
+    done = ran(bench, context_of(rules=in_order([rule("deny say")])), one)
+    assert [m["status"] for m in done.result.data["members"]] == ["denied", "done"]
+    assert bench.refused == ["say"]
+    assert ran(bench, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
+    assert bench.refused == ["say", "chain"]
+
+
+def test_what_a_member_read_of_strangers_taints_those_after_it(bench: Bench, context_of: Maker) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        asked.append((definition.name, why.because))
+        return Approved(arguments=arguments)
+
+    one = {"members": [member("a", "strangers"), member("b", "outside", {"what": taken("a", "data.text")})]}
+    done = ran(bench, context_of(approve=approve), one)
+    assert asked == [("outside", "strangers has brought content into this run that strangers wrote")]
+    assert done.is_untrusted
+    assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
+    asked.clear()
+    ran(bench, context_of(approve=approve), {"members": [member("b", "outside")]})
+    assert asked == []
+
+
+def test_a_person_who_rejects_a_member_ends_the_chain(bench: Bench, context_of: Maker) -> None:
+    async def reject(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        raise Rejected("no, thank you")
+
+    members = [
+        member("a", "risky", fallbacks=[{"tool": "say"}], then=[{"on": "any", "go": "b"}]),
+        member("b", "say"),
+    ]
+    done = ran(bench, context_of(approve=reject), {"kind": "conditional", "members": members})
+    assert done.result.error == "chain: its member a (risky) was rejected: no, thank you"
+    assert bench.called == []
+
+
+def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything_twice(
+    bench: Bench, context_of: Maker
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?", tool=definition.name))
+
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+        asked.append((name, arguments))
+        return msgspec.structs.replace(context, answered=None)
+
+    one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
+                       member("b", "risky", {"what": taken("previous", "data.said")})]}  # fmt: skip
+    context = context_of(approve=approve, chaining=Chaining(call_id="c", told=told))
+    with pytest.raises(NeedsAnswer) as raised:
+        ran(bench, context, one)
+    assert raised.value.question.tool == "risky"
+    ended = raised.value.ended
+    assert [(each.id, each.tool, each.status) for each in ended] == [
+        ("a", "fail", MemberStatus.FAILED),
+        ("a", "say", MemberStatus.DONE),
+    ]
+    assert asked[-1] == ("risky", '{"what":1}')
+    assert bench.counted == []
+    chaining = Chaining(call_id="c", recalled={each.key: each for each in ended})
+    done = ran(bench, context_of(chaining=chaining), one)
+    assert done.result.data["output"] == "risked 1"
+    assert bench.called == [("fail", None), ("say", 1), ("risky", 1)]
+
+
+def test_every_call_that_could_be_asked_about_has_a_place_of_its_own(bench: Bench, context_of: Maker) -> None:
+    places: list[str] = []
+
+    def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
+        places.append(place)
+        return msgspec.structs.replace(context, answered=None)
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        if len(places) < 4:
+            raise ToolFailed("no")
+        raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?"))
+
+    same = [{"tool": "risky"}, {"tool": "risky"}]
+    first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
+    one = {"kind": "conditional", "members": [first, member("b", "risky")]}
+    with pytest.raises(NeedsAnswer) as raised:
+        ran(bench, context_of(approve=approve, chaining=Chaining(call_id="c", told=told)), one)
+    assert places == ["a", "a.1", "a.2", "b"]
+    assert len({each.key for each in raised.value.ended}) == 3
+
+
+def test_a_permission_for_the_whole_is_none_for_its_members(bench: Bench, context_of: Maker) -> None:
+    seen: list[str] = []
+
+    async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
+        seen.append(definition.name)
+        return Approved(arguments=arguments)
+
+    def answered(arguments: Json) -> Approved:
+        return Approved(arguments=arguments)
+
+    ran(bench, context_of(approve=approve, answered=answered), {"members": [member("a", "risky")]})
+    assert seen == ["risky"]
+
+
+def test_a_tool_that_asks_by_itself_cannot_as_a_member(bench: Bench, context_of: Maker) -> None:
+    done = ran(bench, context_of(), {"members": [member("a", "asks")]})
+    assert "cannot ask a person while it is a member" in (done.result.error or "")
+
+
+def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(bench: Bench, context_of: Maker) -> None:
+    def handler(arguments: Json, context: ToolContext) -> None:
+        bench.called.append(("delegate", None))
+
+    delegate = ToolDefinition(
+        name="delegate", description="d", parameters={"type": "object"}, handler=handler
+    )
+    bench.registry.register(delegate)
+    done = ran(bench, context_of(), {"members": [member("a", "delegate")]})
+    assert "delegate cannot be a member: it is for the model alone" in (done.result.error or "")
+    assert bench.called == []
+
+
+def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
+    bench: Bench, context_of: Maker
+) -> None:
+    @tool(name="endless")
+    def endless() -> str:
+        """Endless."""
+        return "line\n" * 100_000
+
+    bench.registry.register(endless)
+    bench.registry.register(reading_tools()[0])
+    one = {"members": [member("a", "endless"), member("b", "say", {"what": taken("previous")})]}
+    ran(bench, context_of(run_id="r"), one)
+    ((_, handed_on),) = bench.called
+    assert len(handed_on) < 52_000
+    assert "output cut: 600,0" in handed_on
+    assert "result_read" not in handed_on
+
+
+def test_a_member_that_is_a_composition_by_now_is_not_found(bench: Bench, context_of: Maker) -> None:
+    inner = {"name": "inner", "members": [member("a", "say")]}
+    outer = {"name": "outer", "members": [member("a", "inner")]}
+    context = context_of(own_tools=bench.own(inner, outer))
+    call = ToolCall(call_id="c", name="outer", arguments="{}")
+    done = asyncio.run(bench.executor.execute(call, context))
+    assert "there is no tool named 'inner'" in (done.result.error or "")
+
+
+def test_time_bounds_the_whole_and_a_cancel_ends_the_members(bench: Bench, context_of: Maker) -> None:
+    one = {"members": [member("a", "wait")], "timeout_seconds": 1}
+    done = ran(bench, context_of(), one)
+    assert "it did not end within 1 seconds" in (done.result.error or "")
+    assert bench.counted == [("0", False)]
+
+    async def cancelled() -> None:
+        bench.gate, bench.entered = asyncio.Event(), asyncio.Event()
+        running = asyncio.create_task(
+            bench.execute({"kind": "parallel", "members": [member("a", "wait")]}, context_of())
+        )
+        async with asyncio.timeout(20):
+            await bench.entered.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled())
+    assert bench.at_once == 0
+    assert {record.status for record in bench.executor.get_history(limit=2)} == {CallStatus.CANCELLED}
+
+
+def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(bench: Bench) -> None:
+    one = composition(member("a", "gone"), member("b", "gone"), name="say")
+    own = bench.own({"name": "say", "members": [member("a", "fail")]})
+    assert (own.lookup("say"), own.list_all()) == (None, [])
+    problems = shape_of(one, bench.registry, 1).problems
+    assert problems == [
+        "a tool of the server has its name, and runs in its place; give it another",
+        "there is no tool named gone any more",
+    ]
+    shown = bench.own({"members": [member("a", "gone")]}).list_all()[0]
+    assert "there is no tool named gone any more" in shown.description
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+def wrong(bench: Bench, one: Json, level: int = 4) -> dict[str, str]:
+    with pytest.raises(InvalidInput) as raised:
+        check(composition(**one), bench.registry, CommandPermission(level), {"chain2"})
+    return raised.value.detail["fields"]
+
+
+@pytest.mark.parametrize(
+    ("one", "fields"),
+    [
+        ({"name": "say", "members": [member("a", "fail")]}, {"$.name"}),
+        ({"name": "cache", "members": [member("a", "say")]}, {"$.name"}),
+        ({"name": "mcp__a__b", "members": [member("a", "say")]}, {"$.name"}),
+        ({"description": "  ", "members": [member("a", "say")]}, {"$.description"}),
+        ({"members": [member("a", "gone"), member("a", "say")]}, {"$.members[0].tool", "$.members[1].id"}),
+        ({"members": [member("end", "say")]}, {"$.members[0].id"}),
+        ({"members": [member("a", "chain")]}, {"$.members[0].tool"}),
+        ({"members": [member("a", "chain2")]}, {"$.members[0].tool"}),
+        ({"members": [member("a", "say", fallbacks=[{"tool": "gone"}])]}, {"$.members[0].fallbacks[0].tool"}),
+        ({"members": [member("a", "say", {"wat": 1})]}, {"$.members[0].arguments.wat"}),
+        ({"members": [member("a", "say", {"what": taken("input", "x")})]}, {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", {"what": [taken("previous")]})]},
+         {"$.members[0].arguments.what[0]"}),
+        ({"members": [member("a", "say", {"what": {"x": taken("a")}})]},
+         {"$.members[0].arguments.what.x"}),
+        ({"members": [member("a", "say"), member("b", "say", {"what": taken("a", "said")})]},
+         {"$.members[1].arguments.what"}),
+        ({"kind": "parallel", "members": [member("a", "say"), member("b", "say", {"what": taken("a")})]},
+         {"$.members[1].arguments.what"}),
+        ({"members": [member("a", "say", {"what": taken("input", "x[")})]}, {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", {"what": taken("input", eval="1")})]},
+         {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", {"what": {"$from": 1}})]}, {"$.members[0].arguments.what"}),
+        ({"members": [member("a", "say", then=[{"go": "end"}])]}, {"$.members[0].then"}),
+        ({"kind": "conditional", "members": [member("a", "say"), member("b", "say", then=[{"go": "a"}])]},
+         {"$.members[1].then[0].go"}),
+        ({"kind": "conditional", "members": [member("a", "say", then=[{"go": "end", "path": "data"}])]},
+         {"$.members[0].then[0].compare"}),
+        ({"kind": "conditional", "members": [member("a", "say", then=[{"go": "end", "compare": "less"}])]},
+         {"$.members[0].then[0].path", "$.members[0].then[0].value"}),
+        ({"kind": "conditional",
+          "members": [member("a", "say", then=[{"go": "end", "compare": "exists", "path": "said"}])]},
+         {"$.members[0].then[0].path"}),
+        ({"parameters": [{"name": "a"}, {"name": "a"}], "members": [member("a", "say")]},
+         {"$.parameters[1].name"}),
+        ({"members": [member("a", "say", {"what": "x" * 70_000})]}, {"$"}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_with_every_place_named(
+    bench: Bench, one: Json, fields: set[str]
+) -> None:
+    assert set(wrong(bench, one)) == fields
+
+
+def test_a_tool_above_the_level_is_as_one_that_there_is_not(bench: Bench) -> None:
+    high = wrong(bench, {"members": [member("a", "risky")]}, level=1)
+    none = wrong(bench, {"members": [member("a", "riskx")]}, level=1)
+    assert high["$.members[0].tool"].replace("risky", "riskx") == none["$.members[0].tool"]
+
+
+@pytest.mark.parametrize("name", ["ask_clarification", "ask_decision", "activate_skill", "delegate"])
+def test_what_is_for_the_model_alone_is_no_member(name: str) -> None:
+    registry = ToolRegistry(
+        [
+            ToolDefinition(
+                name=name,
+                description="d",
+                parameters={"type": "object"},
+                handler=lambda arguments, context: None,
+                only_asks=name.startswith("ask"),
+            )
+        ]
+    )
+    with pytest.raises(InvalidInput, match="cannot be a member"):
+        check(composition(member("a", name)), registry, CommandPermission.ADMIN, set())
+
+
+def test_templates_nested_too_deeply_are_refused(bench: Bench) -> None:
+    deep: Any = 1
+    for _ in range(40):
+        deep = [deep]
+    assert list(wrong(bench, {"members": [member("a", "say", {"what": deep})]}).values()) == [
+        "values are nested at most 16 deep"
+    ]
+
+
+def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
+    data = {"a": [{"b c": None}], "1": "one"}
+    assert value_at(data, read_path("a[0].b c")) is None
+    assert value_at(data, read_path("1")) == "one"
+    for path in ("a.b", "a[1]", "1[0]", "a[0].x", "1.real", "a.__class__"):
+        assert value_at(data, read_path(path)) is msgspec.UNSET
+    for path in (".", "a..b", "a.", "[0]", "a[-1]", "a[x]", "a]", ".".join("a" * 30)):
+        with pytest.raises(ValueError, match="path"):
+            read_path(path)
+    assert filled({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
+
+
+def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
+    bench: Bench, context_of: Maker
+) -> None:
+    many = {"what": [taken("a", "data.said")] * 3000}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
+    done = ran(bench, context_of(), {"members": members})
+    assert done.result.error is not None
+    assert done.result.error.endswith("what is filled into its arguments is over 1,000,000 bytes")
+    assert [name for name, _ in bench.called] == ["say"]
+    few = {"what": [taken("a", "data.said")] * 9}
+    members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
+    assert ran(bench, context_of(), {"members": members}).result.success
+
+
+def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments() -> None:
+    deep: Any = 1
+    for _ in range(17):
+        deep = [deep]
+    branch = {"go": "end", "path": "data", "compare": "equal", "value": deep}
+    first = member("a", "say", {"what": taken("input", default=deep)}, then=[branch])
+    with pytest.raises(InvalidInput) as raised:
+        check(composition(first, kind="conditional"))
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.members[0].arguments.what.default",
+        "$.members[0].then[0].value",
+    }
+
+
+def test_no_name_ends_in_a_line_break() -> None:
+    one = composition(
+        member("a\n", "say\n", fallbacks=[{"tool": "fail\n"}]), name="chain\n", parameters=[{"name": "p\n"}]
+    )
+    with pytest.raises(InvalidInput) as raised:
+        check(one)
+    assert raised.value.detail is not None
+    assert set(raised.value.detail["fields"]) == {
+        "$.name",
+        "$.parameters[0].name",
+        "$.members[0].id",
+        "$.members[0].tool",
+        "$.members[0].fallbacks[0].tool",
+    }
+
+
+def test_a_list_among_its_parameters_is_one_of_anything() -> None:
+    """Vendors refuse an array without items."""
+    schema = schema_of([Parameter(name="all", type=ParameterType.ARRAY, description="Of them")])
+    assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
+
+
+def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(bench: Bench) -> None:
+    def handler(arguments: Json, context: ToolContext) -> None:
+        """Does nothing."""
+
+    level = CommandPermission.EXECUTE
+    for tenant_id, name in ((1, "mcp__crm__find"), (2, "mcp__other__find")):
+        bench.registry.register(
+            ToolDefinition(
+                name=name,
+                description="Finds.",
+                parameters={"type": "object"},
+                handler=handler,
+                required_permission=level,
+                tenant_id=tenant_id,
+            )
+        )
+    ours, theirs = composition(member("a", "mcp__crm__find")), composition(member("a", "mcp__other__find"))
+    check(ours, bench.registry, level, tenant_id=1)
+    assert shape_of(ours, bench.registry, 1).problems == []
+    with pytest.raises(InvalidInput):
+        check(theirs, bench.registry, level, tenant_id=1)
+    shape = shape_of(theirs, bench.registry, 1)
+    assert shape.required_permission == CommandPermission.READ_ONLY
+    assert shape.problems == ["there is no tool named mcp__other__find any more"]
+
+
+def test_a_composition_counts_as_the_calls_that_it_makes(bench: Bench, context_of: Maker) -> None:
+    members = [member("a", "fail", fallbacks=[{"tool": "fail"}, {"tool": "say"}]), member("b", "say")]
+    done = ran(bench, context_of(), {"members": members})
+    call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
+    result = carried_out(call, 1, done).step
+    assert (done.calls, result.calls, calls_in(ChatState(steps=(call, result)))) == (4, 4, 4)
+    alone = asyncio.run(bench.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of()))
+    result = carried_out(call, 1, alone).step
+    assert calls_in(ChatState(steps=(call, result))) == 1

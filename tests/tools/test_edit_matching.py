@@ -1,0 +1,274 @@
+"""Where an edit finds its place: each strategy on what the stricter ones do not find, and what none finds."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_SPOTS, Spot, Strategy, find
+
+BLOCK = """\
+class Shop:
+    def total(self):
+        count = 0
+        for item in self.items:
+            count += item.price
+        return count
+
+    def empty(self):
+        return not self.items
+"""
+
+
+def replaced(text: str, spots: list[Spot]) -> str:
+    for spot in reversed(spots):
+        text = text[: spot.start] + spot.new + text[spot.end :]
+    return text
+
+
+def edit(text: str, old: str, new: str) -> tuple[Strategy, str] | None:
+    found = find(text, old, new)
+    return None if found is None else (found.strategy, replaced(text, found.spots))
+
+
+def test_the_strategies_are_those_agreed_in_their_order() -> None:
+    assert list(Strategy) == [
+        "simple",
+        "escape_normalized",
+        "line_trimmed",
+        "indentation_flexible",
+        "whitespace_normalized",
+        "block_anchor",
+    ]
+
+
+def test_an_exact_place_is_found_in_the_middle_of_a_line() -> None:
+    assert edit("one two three", "two", "2") == (Strategy.SIMPLE, "one 2 three")
+
+
+def test_an_exact_place_is_preferred_to_a_likelier_one() -> None:
+    text = "  a = 1\n\\ta = 1\n"
+    assert edit(text, "\\ta = 1", "b") == (Strategy.SIMPLE, "  a = 1\nb\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "after"),
+    [
+        ("one\\ntwo", "three\\nfour", "three\nfour\n"),
+        ("one\\n", "", "two\n"),
+        ("one\\ntwo\\n", '\\t\\"x\\"\\\\n\\n', '\t"x"\\n\n'),
+    ],
+)
+def test_a_search_text_escaped_once_too_often_is_unescaped_with_its_replacement(
+    old: str, new: str, after: str
+) -> None:
+    assert edit("one\ntwo\n", old, new) == (Strategy.ESCAPE_NORMALIZED, after)
+
+
+def test_a_text_that_escapes_what_was_sought_plainly_is_found_by_its_lines() -> None:
+    text = 'x = 1\nprint("a\\tb")\ny = 2\n'
+    assert edit(text, 'print("a\tb")', "pass") == (Strategy.ESCAPE_NORMALIZED, "x = 1\npass\ny = 2\n")
+
+
+@pytest.mark.parametrize("old", ["\\n", "\\t", "\\n\\n", "\\t\\n", "\\r\\n"])
+def test_escaped_spaces_alone_are_not_taken_for_the_spaces_of_the_text(old: str) -> None:
+    assert find("a\nb\n\n\tc\n", old, "x") is None
+    assert find("a\nb\n\n\tc\n", old, "x", wants_all=True) is None
+
+
+def test_an_escaped_line_end_of_two_characters_is_one_line_end() -> None:
+    assert edit("a\tb\nc\n", "a\\tb", "a\\r\\nb") == (Strategy.ESCAPE_NORMALIZED, "a\nb\nc\n")
+    assert edit("a\nb\nc\n", "a\\r\\nb", "d") == (Strategy.ESCAPE_NORMALIZED, "d\nc\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "after"),
+    [
+        (
+            'print("say \\"hi\\" now")\nx\n',
+            'print("say "hi" now")',
+            'print("say "bye" now")',
+            'print("say \\"bye\\" now")\nx\n',
+        ),
+        ("echo '\\$a'\necho b\n", "echo '$a'\n", "echo '$abc'\n", "echo '\\$abc'\necho b\n"),
+        ('a("\\"")\nb()\n', 'a(""")\n', "", "b()\n"),
+        ('a("\\t", x)\n', 'a("\t", x)', 'a("\t", "y")', 'a("\\t", "y")\n'),
+    ],
+)
+def test_what_stays_of_an_escaped_text_keeps_its_escapes(text: str, old: str, new: str, after: str) -> None:
+    assert edit(text, old, new) == (Strategy.ESCAPE_NORMALIZED, after)
+
+
+@pytest.mark.parametrize("around", ["", "begin\n"])
+def test_a_text_that_would_have_to_be_escaped_is_not_written_as_it_is(around: str) -> None:
+    end = around.replace("begin", "end")
+    text = f'{around}print("say \\"hi\\" now")\n{end}x\n'
+    assert (
+        find(text, f'{around}print("say "hi" now")\n{end}', f'{around}print("he "says" so")\n{end}') is None
+    )
+
+
+def test_lines_that_differ_at_their_ends_are_found_and_keep_their_indentation() -> None:
+    old = "def empty(self):   \nreturn not self.items"
+    new = "def empty(self):\nreturn len(self.items) == 0"
+    done = edit(BLOCK, old, new)
+    assert done is not None
+    assert done[0] == Strategy.LINE_TRIMMED
+    assert "    def empty(self):\n    return len" in done[1]
+    whole = "def empty(self):\n    return not self.items\n"
+    done = edit(BLOCK, whole, "def empty(self):\n    if self.items:\n        return False\n    return True\n")
+    assert done is not None
+    assert done[1].endswith(
+        "    def empty(self):\n        if self.items:\n            return False\n        return True\n"
+    )
+
+
+def test_tabs_where_spaces_were_sought_stay_tabs() -> None:
+    text = "func a() {\n\tif b {\n\t\tc()\n\t}\n}\n"
+    old = "    if b {\n        c()\n    }\n"
+    new = "    if b {\n        d()\n        e()\n    }\n"
+    assert edit(text, old, new) == (
+        Strategy.LINE_TRIMMED,
+        "func a() {\n\tif b {\n\t\td()\n\t\te()\n\t}\n}\n",
+    )
+
+
+def test_of_several_trimmed_places_the_one_indented_alike_is_taken() -> None:
+    text = "    if a:\n        go()\n\nif a:\n  go()\n"
+    assert edit(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()") == (
+        Strategy.INDENTATION_FLEXIBLE,
+        "    if a:\n        go()\n\nif a:\n  stop()\n",
+    )
+
+
+def test_several_trimmed_places_that_are_indented_alike_are_all_found() -> None:
+    found = find("  a\n    b\n\n      a\n        b\n", "a \n  b", "c")
+    assert found is not None
+    assert (found.strategy, len(found.spots)) == (Strategy.LINE_TRIMMED, 2)
+
+
+def test_none_of_several_places_is_chosen_where_all_are_wanted() -> None:
+    text = "    if a:\n        go()\n\nif a:\n  go()\n"
+    found = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
+    assert found is not None
+    assert found.strategy == Strategy.LINE_TRIMMED
+    assert replaced(text, found.spots) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("config = load()\nmain()\n", "\n  on\n"),
+        ("uuid = 10\nlimit = 3\n", "id  = 1"),
+        ("prefix_total = 1\nz = 2\n", " total = 1\n"),
+        ("x = compute_id(a, b)\n", "id(a,  b)"),
+        ("x == 1, 2\n", "= 1,  2"),
+        ("a on b\n", " on\n"),
+        ("x = y\n", "x =\ny z"),
+    ],
+)
+def test_words_are_not_found_within_other_words(text: str, old: str) -> None:
+    assert find(text, old, "x") is None
+    assert find(text, old, "x", wants_all=True) is None
+
+
+def test_the_space_after_a_place_may_be_the_one_before_the_next() -> None:
+    assert edit("a b a  b\na b c", "a\tb", "x") == (Strategy.WHITESPACE_NORMALIZED, "x x\nx c")
+
+
+def test_words_with_other_spaces_between_them_are_found_over_the_ends_of_lines() -> None:
+    text = "x = call(first,   second,\n         third)\ny = 1\n"
+    assert edit(text, "call(first, second, third)", "call()") == (
+        Strategy.WHITESPACE_NORMALIZED,
+        "x = call()\ny = 1\n",
+    )
+    assert edit("  a  =  1\n  b\n", "\n a = 1\n", "\n c = 2\n") == (
+        Strategy.WHITESPACE_NORMALIZED,
+        "  c = 2\n  b\n",
+    )
+
+
+def test_a_block_is_found_by_its_first_and_last_line_if_most_of_it_is_like_it() -> None:
+    old = (
+        "def total(self):\n    count = 0\n    for item in items:\n        count += item.price * 1\n"
+        "    return count"
+    )
+    done = edit(BLOCK, old, "def total(self):\n    return sum(item.price for item in self.items)")
+    assert done is not None
+    strategy, text = done
+    assert strategy == Strategy.BLOCK_ANCHOR
+    assert text.startswith(
+        "class Shop:\n    def total(self):\n        return sum(item.price for item in self.items)\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "def total(self):\n    something\n    wholly = different\n    as_can_be()\n    return count",
+        "def total(self):\n    return count",
+        "\n\n\n",
+        "no such text",
+        "\t \t",
+        "def total(self):\n" + "    x = 1\n" * 40 + "    return count",
+    ],
+)
+def test_what_is_not_there_is_not_found_by_force(old: str) -> None:
+    text = BLOCK.replace("\n\n", "\n")
+    assert find(text, old, "x") is None
+
+
+def test_likest_blocks_of_two_places_are_two_places() -> None:
+    one = "begin\n  a b c d\n  e f g h\nend\n"
+    found = find(one + "\n" + one, "begin\n  a b c d\n  e f g x\nend", "x")
+    assert found is not None
+    assert (found.strategy, len(found.spots)) == (Strategy.BLOCK_ANCHOR, 2)
+
+
+@given(
+    st.text(st.sampled_from("ab \n\t\\n"), max_size=60),
+    st.text(st.sampled_from("ab \n\t\\n"), min_size=1, max_size=8),
+)
+def test_places_never_overlap_and_lie_within_the_text(text: str, old: str) -> None:
+    found = find(text, old, "x")
+    if old in text:
+        assert found is not None
+        assert found.strategy == Strategy.SIMPLE
+        assert replaced(text, found.spots) == text.replace(old, "x")
+    if found is not None:
+        place = 0
+        for spot in found.spots:
+            assert place <= spot.start <= spot.end <= len(text)
+            place = spot.end
+
+
+SECONDS = 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("a" * 10_000_000, "a"),
+        ("a" * 1_000_000, "a" * 500_000 + "b"),
+        ("\n" * 900_000, "\n" * 400_000 + "x"),
+        (" x\n" * 300_000, "x\n" * 100_000 + "y"),
+        ("{\n" * 400_000, "{\na\n}"),
+        ("{\na b\n}\n" * 100_000, "{\na c d\nb\n}"),
+        ("{\n" + "a " * 400_000 + "\n}\n", "{\na c d\nb\n}"),
+        ("{\n" + "}\n" * 2000 + "a b " * 200_000 + "\n}\n", "{\n" + "a b\n" * 900 + "}"),
+        ("\\" * 900_000, "\\" * 400_000 + "x"),
+        (" " * 900_000, " " * 400_000 + "x"),
+        ("a b\n" * 200_000, "a  c " * 100_000),
+        ("a" * 10_000_000, " a"),
+        ("a b\n" * 1000, "a c\n" * 2_500_000),
+        ("a b\n" * 1000, "\\n" * 2_500_000),
+    ],
+    ids=range(14),
+)
+def test_looking_for_a_text_made_to_be_slow_takes_its_bounds(text: str, old: str) -> None:
+    start = time.monotonic()
+    found = find(text, old, "new")
+    assert time.monotonic() - start < SECONDS
+    assert found is None or len(found.spots) <= MAX_SPOTS + 1
+    assert found is None or len(text) < MAX_NEAR_CHARACTERS or found.strategy == Strategy.SIMPLE

@@ -1,0 +1,124 @@
+"""Hooks see every call of the tools they name, may refuse it, and may put another result in its place."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luxx.config import ToolsConfig
+from luxx.errors import ToolFailed
+from luxx.tools.core import ToolDefinition, ToolRegistry, ToolResult
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallStatus, Executed
+from luxx.tools.hooks import Hook, HookedCall, after_tool, before_tool
+from luxx.tools.loading import load_modules
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def run(
+    context_of: Any, call: Any, *hooks: Hook, name: str = "say", **more: Any
+) -> tuple[Executed, list[int]]:
+    """What became of `say(n=2)`, and with which numbers it was run."""
+    ran: list[int] = []
+
+    def say(arguments: dict[str, Any], context: Any) -> int:
+        ran.append(arguments["n"])
+        return arguments["n"] * 10
+
+    definition = ToolDefinition(name="say", description="d", parameters=SCHEMA, handler=say, **more)
+    registry = ToolRegistry([definition])
+    for hook in hooks:
+        registry.hooks.add(hook)
+    executor = ToolExecutor(registry, ToolsConfig())
+    return asyncio.run(executor.execute(call(name, {"n": 2}), context_of())), ran
+
+
+def test_hooks_see_the_call_and_its_result_in_order(context_of: Any, call: Any) -> None:
+    seen: list[Any] = []
+
+    @before_tool()
+    def first(hooked: HookedCall) -> None:
+        seen.append((hooked.tool, hooked.arguments))
+
+    @before_tool("s?y")
+    async def second(hooked: HookedCall) -> None:
+        seen.append("second")
+
+    @after_tool("say")
+    def third(hooked: HookedCall, result: ToolResult) -> None:
+        seen.append(result.data)
+
+    @before_tool("other*")
+    def never(hooked: HookedCall) -> None:
+        seen.append("never")
+
+    done, ran = run(context_of, call, first, second, third, never)
+    assert (done.result.data, done.status, ran) == (20, CallStatus.DONE, [2])
+    assert seen == [("say", {"n": 2}), "second", 20]
+
+
+def test_a_hook_before_refuses_a_call_which_is_then_not_made(context_of: Any, call: Any) -> None:
+    @before_tool()
+    def refuse(hooked: HookedCall) -> None:
+        raise ToolFailed("not on a Sunday")
+
+    done, ran = run(context_of, call, refuse)
+    assert (done.result.error, ran) == ("say was not run: not on a Sunday", [])
+
+
+def test_a_hook_before_changes_neither_the_call_nor_what_the_next_one_sees(
+    context_of: Any, call: Any
+) -> None:
+    seen: list[int] = []
+
+    @before_tool()
+    def change(hooked: HookedCall) -> None:
+        hooked.arguments["n"] = 3
+
+    @before_tool()
+    def look(hooked: HookedCall) -> None:
+        seen.append(hooked.arguments["n"])
+
+    done, ran = run(context_of, call, change, look)
+    assert (done.result.data, ran, seen) == (20, [2], [2])
+
+
+def test_a_hook_after_gives_another_result_or_withholds_it(context_of: Any, call: Any) -> None:
+    @after_tool()
+    async def double(hooked: HookedCall, result: ToolResult) -> int:
+        return result.data * 2
+
+    @after_tool()
+    def withhold(hooked: HookedCall, result: ToolResult) -> None:
+        raise ToolFailed("secret")
+
+    assert run(context_of, call, double, double)[0].result == ToolResult.ok(80)
+    done, ran = run(context_of, call, withhold)
+    assert (done.result.error, ran) == ("say was run, but its result is withheld: secret", [2])
+
+
+def test_a_hook_that_breaks_fails_the_call(context_of: Any, call: Any) -> None:
+    @before_tool()
+    def breaks(hooked: HookedCall) -> None:
+        raise ValueError("oops")
+
+    done, ran = run(context_of, call, breaks)
+    assert (done.result.error, ran) == ("say was not run: a hook broke: ValueError: oops", [])
+
+
+def test_hooks_of_a_module_are_loaded_with_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from luxx.tools.hooks import before_tool\n\n@before_tool('a*')\ndef look(call):\n    pass\n"
+    (tmp_path / "a_module_of_hooks.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = ToolRegistry()
+    assert load_modules(registry, ["a_module_of_hooks"]) == []
+    sys.modules.pop("a_module_of_hooks")
+    hooked = HookedCall(tool="abc", arguments={}, user_id=1, username="ann", run_id=None)
+
+    async def answer() -> ToolResult:
+        return ToolResult.ok(1)
+
+    assert asyncio.run(registry.hooks.around(hooked, answer)) == ToolResult.ok(1)

@@ -1,0 +1,323 @@
+"""Which rule decides: the last that matches, by the order of scopes, and never more than is surely meant."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luxx.config import ToolRule, ToolsConfig
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
+from luxx.tools.permission import DecidedBy, Judge, Verdict
+from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
+
+SUBJECTS = {"shell_execute": "command", "file_write": "path", "web_fetch": "url", "batch_fetch": "urls"}
+Lists = dict[RuleScope, list[str]]
+
+
+def tool_of(name: str, **more: Any) -> ToolDefinition:
+    subject = SUBJECTS.get(name, "text")
+    return ToolDefinition(
+        name=name,
+        description="d",
+        parameters={"type": "object", "properties": {subject: {}}, "required": [subject]},
+        handler=lambda arguments, context: None,
+        **more,
+    )
+
+
+def rules_of(lists: Lists) -> tuple[PlacedRule, ...]:
+    """`allow git *` is about the shell, `deny file_write(docs/*)` about the tool it names."""
+    made: list[PlacedRule] = []
+    for scope, texts in lists.items():
+        for place, text in enumerate(texts):
+            action, _, rest = text.partition(" ")
+            tool, separator, pattern = rest.partition("(")
+            if not separator:
+                tool, pattern = "shell_execute", f"{rest})"
+            made.append(
+                PlacedRule(
+                    tool=tool, pattern=pattern[:-1], action=RuleAction(action), scope=scope, place=place
+                )
+            )
+    return tuple(made)
+
+
+def judged(rules: list[str] | Lists, given: Any, name: str = "shell_execute", **more: Any) -> Verdict:
+    lists = rules if isinstance(rules, dict) else {RuleScope.USER: rules}
+    context = ToolContext(
+        user_id=1,
+        username="ann",
+        user_permission_level=CommandPermission.ADMIN,
+        rules=rules_of(lists),
+        tainted_by=more.pop("tainted_by", None),
+        workspace=more.pop("workspace", None),
+    )
+    is_sandboxed = more.pop("is_sandboxed", True)
+    own = [
+        ToolRule(tool=rule.tool, pattern=rule.pattern, action=rule.action.value)
+        for rule in rules_of({RuleScope.SERVER: more.pop("server", [])})
+    ]
+    more.setdefault("risk", Risk.HIGH if name == "shell_execute" else Risk.LOW)
+    judge = Judge(ToolsConfig(rules=own), lambda: is_sandboxed)
+    return judge.verdict(tool_of(name, **more), {SUBJECTS.get(name, "text"): given}, context)
+
+
+SHELL: list[tuple[list[str], str, str]] = [
+    (["allow git *"], "git status", "allow"),
+    (["allow git *"], "git", "allow"),
+    (["allow git"], "git status", "ask"),
+    (["allow git *"], "gitk x", "ask"),
+    (["allow git *"], "./git x", "ask"),
+    (["allow git *"], "git status; rm -rf /", "ask"),
+    (["allow git *", "allow rm *"], "git status; rm -rf /", "allow"),
+    (["allow git *", "deny rm *"], "git status; rm -rf /", "deny"),
+    (["allow git *"], "git status | sh", "ask"),
+    (["allow git *"], "git $(rm x)", "ask"),
+    (["allow git *", "deny rm *"], "git $(rm x)", "deny"),
+    (["allow git *"], "git status > x", "ask"),
+    (["allow git *"], "A=1 git status", "ask"),
+    (["allow git *"], "git 'status; rm x'", "allow"),
+    (["allow git push *", "deny git push * --force *"], "git push origin --force", "deny"),
+    (["deny git push *", "allow git push origin *"], "git push origin main", "allow"),
+    (["deny rm *"], "\\rm x", "deny"),
+    (["deny rm *"], "/bin/rm x", "deny"),
+    (["deny rm *"], "sudo -u root rm x", "deny"),
+    (["deny rm *"], "xargs -0 /bin/rm", "deny"),
+    (["deny rm *"], "find . -exec rm {} +", "deny"),
+    (["deny rm *"], "bash -c 'rm x'", "deny"),
+    (["deny rm *"], "git rm x", "ask"),
+    (["deny rm *"], "timeout 5 bash -c 'rm -rf x'", "deny"),
+    (["deny rm *"], "env -S 'rm -rf x'", "deny"),
+    (["deny rm *"], "su -c 'rm x'", "deny"),
+    (["deny rm *"], "ssh-agent rm x", "deny"),
+    (["deny rm *"], "start-stop-daemon --exec /bin/rm", "deny"),
+    (["allow *", "deny rm *"], "printf -v 'a[$(rm x)]' y", "ask"),
+    (["allow printf *"], "printf -v 'a[$(rm x)]' y", "ask"),
+    (["allow find *"], "find . -fprint0 .bashrc", "ask"),
+    (["allow git log *"], "git log > 1 /dev/null", "ask"),
+    (["allow git *", "ask git push *"], "git -C . push", "ask"),
+    (["allow git *", "ask git push *"], "git --no-pager log", "allow"),
+    (["allow git diff *"], "git diff --output=f", "ask"),
+    (["allow *", "deny =rm -rf docs"], "/bin/rm -rf docs", "deny"),
+    (["allow *", "deny =rm -rf docs"], "rm  -rf 'docs'", "deny"),
+    (["allow *", "deny =rm -rf docs"], "rm -rf docs2", "allow"),
+    (["allow *", "deny =git push"], "timeout 9 git push", "deny"),
+    (["allow *"], "anything $(at all)", "allow"),
+    (["allow *", "deny rm *"], "anything $(at all)", "ask"),
+    (["allow *", "deny rm *"], "anything at all", "allow"),
+    (["deny rm *", "allow *"], "rm x", "allow"),
+    (["deny *"], "anything $(at all)", "deny"),
+    (["allow cat docs/*"], "cat docs/a", "allow"),
+    (["allow cat docs/*"], "cat docs/../secret", "ask"),
+    (["allow =ls *.py"], "ls *.py", "allow"),
+    (["allow =ls *.py"], "ls x.py", "ask"),
+    (["allow ls ?.py"], "ls x.py", "allow"),
+    (["allow ls"], "", "ask"),
+    (["allow git commit -m 'a b'"], 'git commit -m "a b"', "allow"),
+]
+
+
+@pytest.mark.parametrize(("rules", "command", "action"), SHELL, ids=str)
+def test_commands_are_matched_by_their_words_and_each_has_to_be_allowed(
+    rules: list[str], command: str, action: str
+) -> None:
+    assert judged(rules, command).action == action
+
+
+OTHERS: list[tuple[str, list[str], Any, str]] = [
+    ("file_write", ["deny file_write(*)", "allow file_write(docs/*)"], "docs/a.md", "allow"),
+    ("file_write", ["deny file_write(*)", "allow file_write(docs/*)"], "./docs//a.md", "allow"),
+    ("file_write", ["deny file_write(*)", "allow file_write(docs/*)"], "docs/../secret", "deny"),
+    ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "docs/../secret/a", "deny"),
+    ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "secret", "deny"),
+    ("file_write", ["allow file_write(*)", "deny file_write(secret/*)"], "/ws/secret/a", "ask"),
+    ("file_write", ["deny file_write(=./a.txt)"], "a.txt", "deny"),
+    ("file_write", ["deny file_write(=a.txt)"], "./a.txt", "deny"),
+    ("file_write", ["deny file_*(*)"], "a", "deny"),
+    ("file_write", ["deny file_?rite(*)"], "a", "deny"),
+    ("file_write", ["deny file_read(*)"], "a", "allow"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://a.org/*)"], "https://a.org/x", "allow"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://a.org/*)"], "HTTPS://A.org.:443/x", "allow"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://a.org/*)"], "https://a.org", "allow"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://a.org/*)"], "https://a.org:8/x", "ask"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://a.org/*)"], "https://a.org@b.org/", "ask"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://*.a.org/*)"], "https://b.org/.a.org/", "ask"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(*.a.org/*)"], "https://b.org/?.a.org/", "ask"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(*.a.org/*)"], "http://x.a.org/y", "allow"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://*.a.org/*)"], "https://b\\.a.org/", "ask"),
+    ("web_fetch", ["ask web_fetch(*)", "allow web_fetch(https://*.a.org/*)"], "https://b#.a.org/", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/../x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/%2e%2e/x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/%2E./x", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/..%2fx", "ask"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/my/b?c=/../d", "allow"),
+    ("web_fetch", ["ask *(*)", "allow *(https://a.org/my/*)"], "https://a.org/%6dy/b", "allow"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/%6Eo/x", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/%6Eo/*)"], "https://a.org/no/x", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/no", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/no?x=1", "deny"),
+    ("web_fetch", ["deny web_fetch(https://a.org/no/*)"], "https://a.org/now", "allow"),
+    ("web_fetch", ["deny web_fetch(=https://a.org/no)"], "https://A.org./%6eo", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://1572395042/", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://0x5db8d822/x", "deny"),
+    ("web_fetch", ["deny web_fetch(*://93.184.216.34/*)"], "http://[::ffff:93.184.216.34]/", "deny"),
+    ("web_fetch", ["deny web_fetch(*://1572395042/*)"], "http://93.184.216.34/", "deny"),
+    ("web_fetch", ["deny web_fetch(*evil*)"], "https://ok.org/evil", "deny"),
+    ("batch_fetch", ["deny batch_fetch(https://b.org/*)"], ["https://a.org/", "https://b.org/"], "deny"),
+    ("batch_fetch", ["ask *(*)", "allow batch_fetch(https://a.org/*)"], ["https://a.org/"] * 2, "allow"),
+    ("batch_fetch", ["ask *(*)", "allow batch_fetch(https://a.org/*)"], ["https://a.org/", "x"], "ask"),
+    ("batch_fetch", ["deny batch_fetch(*)"], [], "deny"),
+    ("mcp__a_b__c", ["deny mcp__*(*)"], "x", "deny"),
+    ("say", ["deny say(*secret*)"], "a\nsecret\nb", "deny"),
+    ("say", ["deny say(12)"], 12, "deny"),
+    ("say", ["ask say(*)", "allow say(docs/*)"], "docs/../secret", "ask"),
+    ("say", ["deny say(secret/*)"], "docs/../secret/a", "deny"),
+]
+
+
+@pytest.mark.parametrize(("name", "rules", "given", "action"), OTHERS, ids=str)
+def test_paths_addresses_and_texts_are_matched_by_what_they_mean(
+    name: str, rules: list[str], given: Any, action: str
+) -> None:
+    assert judged(rules, given, name).action == action
+
+
+SERVER, TENANT, USER, PROJECT = list(RuleScope)[:4]
+SCOPES: list[tuple[Lists, str, str, str]] = [
+    ({TENANT: ["ask *"], USER: ["allow git *"]}, "git x", "allow", "user"),
+    ({PROJECT: ["ask git *"], USER: ["allow git *"]}, "git x", "ask", "project"),
+    ({TENANT: ["deny git *"], USER: ["allow *"]}, "git x", "deny", "tenant"),
+    ({TENANT: ["deny git *", "allow git status *"], USER: []}, "git status", "allow", "tenant"),
+    ({TENANT: ["allow *"], USER: ["deny git *"], PROJECT: ["allow git *"]}, "git x", "allow", "project"),
+    ({TENANT: ["deny rm *"], USER: ["allow *"]}, "echo $(x)", "deny", "tenant"),
+    ({TENANT: ["deny rm *"], USER: ["allow *"]}, "X=rm; $X -rf y", "deny", "tenant"),
+    ({TENANT: ["deny rm *", "allow =echo $HOME"], USER: ["ask *"]}, "echo $HOME", "ask", "user"),
+    ({TENANT: ["ask rm *"], USER: ["allow *"]}, "echo $(x)", "allow", "user"),
+    ({USER: ["deny rm *", "allow git *"]}, "echo $(x)", "ask", ""),
+]
+
+
+@pytest.mark.parametrize(("lists", "command", "action", "scope"), SCOPES, ids=str)
+def test_the_last_scope_decides_but_for_what_the_scopes_above_deny(
+    lists: Lists, command: str, action: str, scope: str
+) -> None:
+    verdict = judged(lists, command)
+    assert verdict.action == action
+    assert (verdict.rule.scope if verdict.rule else "") == scope
+
+
+def test_what_the_server_denies_no_tenant_allows() -> None:
+    assert judged({TENANT: ["allow *"]}, "git x", server=["deny git *"]).action == "deny"
+    assert judged({TENANT: ["allow *"]}, "ls x", server=["deny git *"]).action == "allow"
+    assert judged({USER: ["ask git *"]}, "git x", server=["allow git *"]).action == "ask"
+
+
+def test_a_tool_that_is_denied_whatever_it_is_given_is_not_offered() -> None:
+    def offered(lists: Lists) -> bool:
+        return Judge(ToolsConfig()).is_offered(tool_of("shell_execute"), rules_of(lists))
+
+    assert offered({})
+    assert not offered({USER: ["deny *"]})
+    assert not offered({USER: ["deny *", "deny git *"]})
+    assert offered({USER: ["deny *", "allow git *"]})
+    assert offered({USER: ["deny git *"]})
+    assert not offered({TENANT: ["deny *"], USER: ["allow *"]})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://a.org/x/../no/x", "https://a.org/./no/x", "https://a.org//no/x", "https://b@a.org/no/x"],
+)
+def test_an_address_that_may_be_what_the_tenant_denies_is_denied(url: str) -> None:
+    verdict = judged({TENANT: ["deny web_fetch(https://a.org/no/*)"]}, url, "web_fetch")
+    assert (verdict.action, verdict.decided_by) == ("deny", DecidedBy.NOT_UNDERSTOOD)
+    assert "the tenant's rule 1" in verdict.because
+
+
+def test_a_whole_path_into_the_workspace_is_the_path_within_it() -> None:
+    def of(path: str, *rules: str) -> str:
+        return judged({TENANT: list(rules)}, path, "file_write", workspace=Path("/ws")).action
+
+    assert of("/ws/secret/a", "deny file_write(secret/*)") == "deny"
+    assert of("/ws/docs/a", "deny file_write(secret/*)") == "allow"
+    assert of("/ws2/docs/a", "deny file_write(secret/*)") == "deny"
+    assert of("/ws/x/../secret/a", "ask file_write(secret/*)") == "ask"
+
+
+DEFAULTS: list[tuple[dict[str, Any], str, DecidedBy]] = [
+    ({"risk": Risk.LOW}, "allow", DecidedBy.RISK),
+    ({"risk": Risk.MEDIUM}, "allow", DecidedBy.RISK),
+    ({"risk": Risk.HIGH}, "ask", DecidedBy.RISK),
+    ({"risk": Risk.HIGH, "only_asks": True}, "allow", DecidedBy.QUESTION),
+    ({"starts_programs": True}, "allow", DecidedBy.RISK),
+    ({"starts_programs": True, "is_sandboxed": False}, "ask", DecidedBy.SANDBOX),
+    ({"is_egress": True}, "allow", DecidedBy.RISK),
+    ({"is_egress": True, "tainted_by": "web_fetch"}, "ask", DecidedBy.TAINT),
+    ({"tainted_by": "web_fetch"}, "allow", DecidedBy.RISK),
+    (
+        {"required_permission": CommandPermission.EXECUTE, "tainted_by": "web_fetch"},
+        "ask",
+        DecidedBy.TAINT,
+    ),
+    ({"required_permission": CommandPermission.WRITE, "tainted_by": "web_fetch"}, "allow", DecidedBy.RISK),
+]
+
+
+@pytest.mark.parametrize(("more", "action", "by"), DEFAULTS, ids=str)
+def test_without_a_rule_taint_sandbox_and_risk_decide_and_a_rule_counts_more(
+    more: dict[str, Any], action: str, by: DecidedBy
+) -> None:
+    verdict = judged([], "x", "say", **more)
+    assert (verdict.action, verdict.decided_by, verdict.rule) == (action, by, None)
+    assert judged(["allow say(*)"], "x", "say", **more).action == "allow"
+    assert judged(["deny say(*)"], "x", "say", **more).action == "deny"
+
+
+def test_a_tool_of_an_mcp_server_asks_in_a_tainted_run() -> None:
+    assert judged([], "x", "mcp__a_b__c", tainted_by="mcp__a_b__c").decided_by == DecidedBy.TAINT
+
+
+USUAL: list[tuple[str, Any, str]] = [
+    ("shell_execute", "git status --short", "git status *"),
+    ("shell_execute", "git", "=git"),
+    ("shell_execute", "rm -rf /", "=rm -rf /"),
+    ("shell_execute", "rm build", "=rm build"),
+    ("shell_execute", "curl example", "=curl example"),
+    ("shell_execute", "python train", "=python train"),
+    ("shell_execute", "docker run ubuntu", "=docker run ubuntu"),
+    ("shell_execute", "npm run build", "=npm run build"),
+    ("shell_execute", "git config x", "=git config x"),
+    ("shell_execute", "git push", "=git push"),
+    ("shell_execute", "git status; ls", "=git status; ls"),
+    ("shell_execute", "echo $HOME", "=echo $HOME"),
+    ("file_write", "docs/a/b.md", "docs/a/*"),
+    ("file_write", "b.md", "=b.md"),
+    ("file_write", "*/b.md", "=*/b.md"),
+    ("file_write", "=docs/b.md", "==docs/b.md"),
+    ("web_fetch", "https://a.org/b", "https://a.org/*"),
+    ("web_fetch", "https://a.org@b.org/", "=https://a.org@b.org/"),
+    ("batch_fetch", ["https://a.org/b", "https://a.org/c"], "https://a.org/*"),
+    ("batch_fetch", ["https://a.org/", "https://b.org/"], '=["https://a.org/","https://b.org/"]'),
+    ("say", "hello", "*"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "usual"), USUAL, ids=str)
+def test_what_always_means_allows_that_call_and_no_other_program_folder_or_host(
+    name: str, given: Any, usual: str
+) -> None:
+    assert judged([], given, name).usual == usual
+    assert judged([f"ask {name}(*)", f"allow {name}({usual})"], given, name).action == "allow"
+
+
+def test_no_pattern_makes_a_match_slow() -> None:
+    began = time.monotonic()
+    rules = [f"deny {'* a ' * 18}* b{number}" for number in range(200)]
+    assert judged(rules, "xargs " + "a " * 290).action == "ask"
+    many = [f"deny *a*b*c* ?x {number}" for number in range(200)]
+    lists = {TENANT: many, USER: many, PROJECT: many}
+    assert judged(lists, ";".join(f"a{number}" for number in range(40))).action == "ask"
+    rules = ["deny say(" + "*a" * 19 + f"b{number})" for number in range(200)]
+    assert judged(rules, "a" * 100_000, "say").action == "allow"
+    assert time.monotonic() - began < 5

@@ -1,0 +1,1 @@
+"""The web as tools see it: attacks on the transport, pages made readable, searches."""

@@ -1,0 +1,189 @@
+"""What is not public is not reached: by no spelling, no redirect and no change of a name's address."""
+
+import asyncio
+
+import pytest
+from spellings import LOOPBACK_OR_PRIVATE, METADATA
+
+from luxx.config import ToolsConfig
+from luxx.errors import ConfigError
+from luxx.tools.builtin import builtin_tools
+from web.conftest import Names, Web
+from web.site import Site, page, redirect
+
+UNREADABLE = [
+    "http://",
+    "http:///a",
+    "http://127%2e0.0.1/",
+    "http://[::1%25eth0]/",
+    "http://[::1/",
+    "http://user:pass@public.example/",
+    "http://public.example@127.0.0.1/",
+    "http://public.example:80@127.0.0.1/",
+    "http://public.example\\@127.0.0.1/",
+    "http://127.0.0.1\\.public.example/",
+    "http://public.example:0/",
+    "http://public.example:22/",
+    "http://public.example:25/",
+    "http://public.example:99999/",
+    "http://public.example:x/",
+    "http://public.example/a b",
+    "http://public.example/\r\nHost: x",
+    "http://public\t.example/",
+    "ftp://public.example/",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:70/_x",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "unix:///var/run/docker.sock",
+    "public.example",
+    "//public.example/",
+    "http://256.1.1.1/",
+    "http://1.2.3.4.5/",
+    "http://08.0.0.1/",
+    "http://a..b/",
+    "http://-a.example/",
+    "http://\ud800.example/",
+    "http://\x00.example/",
+    "   ",
+]
+WORDS = r"not on the public internet|metadata or link-local|not a valid"
+
+
+def test_control_the_same_site_is_reached_where_it_is_allowed(victim: Site) -> None:
+    web = Web(f"127.0.0.1:{victim.port}")
+    assert web.read(f"http://127.1:{victim.port}/")["content"] == "the secret"
+    assert victim.visits == ["/"]
+
+
+def test_no_spelling_reaches_this_machine(victim: Site) -> None:
+    web = Web()
+
+    async def work() -> list[str]:
+        errors: list[str] = []
+        for host in [*LOOPBACK_OR_PRIVATE, *METADATA]:
+            for scheme in ("http", "https"):
+                result = await web.call("web_fetch", url=f"{scheme}://{host}:{victim.port}/")
+                errors.append(f"{host}: {result.error}")
+        return errors
+
+    errors = asyncio.run(work())
+    assert len(errors) == 2 * (len(LOOPBACK_OR_PRIVATE) + len(METADATA))
+    unlike = [error for error in errors if not any(word in error for word in WORDS.split("|"))]
+    assert unlike == []
+    assert victim.connections == 0
+
+
+def test_whatever_a_name_is_called_its_addresses_decide(victim: Site) -> None:
+    web = Web()
+    hosts = [
+        "innocent.example",
+        "127.0.0.1.nip.example",
+        "xn--bcher-kva.example",
+        "bücher.example",
+        "a_b.example",
+    ]
+    for host in hosts:
+        assert "not on the public internet" in web.refusal(f"http://{host}:{victim.port}/")
+    web.names.addresses["both.example"] = ["93.184.215.14", "127.0.0.1"]
+    assert "not on the public internet" in web.refusal(f"http://both.example:{victim.port}/")
+    web.names.addresses["cloud.example"] = ["169.254.169.254"]
+    assert "metadata" in web.refusal(f"http://cloud.example:{victim.port}/")
+    assert victim.connections == 0
+
+
+@pytest.mark.parametrize("url", UNREADABLE)
+def test_a_url_that_two_parsers_may_read_differently_is_refused(url: str) -> None:
+    web = Web()
+    assert web.refusal(url)
+    assert web.names.asked == []
+
+
+@pytest.mark.parametrize(
+    "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
+)
+def test_no_redirect_leads_there(web: Web, public: Site, victim: Site, home: str, status: str) -> None:
+    targets = [
+        f"http://127.0.0.1:{victim.port}/",
+        f"http://0x7f.1:{victim.port}/",
+        f"http://[::ffff:127.0.0.1]:{victim.port}/",
+        f"//localhost:{victim.port}/",
+        f"http://innocent.example:{victim.port}/",
+        f"https://127.0.0.1:{victim.port}/",
+        f"http://public.example@127.0.0.1:{victim.port}/",
+        f"http://127.0.0.1:{victim.port}\\@public.example/",
+        "http://169.254.169.254/latest/meta-data/",
+        "file:///etc/passwd",
+        "http://[",
+    ]
+    for target in targets:
+        public.routes["/"] = redirect(target, status)
+        assert web.refusal(f"{home}/")
+    assert len(public.visits) == len(targets)
+    assert victim.connections == 0
+
+
+def test_a_redirect_after_many_that_were_harmless_is_judged_too(
+    web: Web, public: Site, victim: Site, home: str
+) -> None:
+    for step in range(4):
+        public.routes[f"/{step}"] = redirect(f"/{step + 1}")
+    public.routes["/4"] = redirect(f"http://127.0.0.1:{victim.port}/")
+    assert "not on the public internet" in web.refusal(f"{home}/0")
+    assert public.visits == ["/0", "/1", "/2", "/3", "/4"]
+    assert victim.connections == 0
+
+
+def test_control_a_redirect_to_what_may_be_reached_is_followed(web: Web, public: Site, home: str) -> None:
+    public.routes["/a"] = redirect("/b?x=1#part", "301 Moved")
+    public.routes["/b?x=1"] = page("<title>Here</title><p>There you are.")
+    data = web.read(f"{home}/a")
+    assert (data["url"], data["title"], data["content"]) == (f"{home}/b?x=1", "Here", "There you are.")
+
+
+def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged(victim: Site) -> None:
+    names = Names()
+    names.changes["rebind.example"] = [["93.184.215.14"], ["127.0.0.1"]]
+    web = Web(names=names, seconds=1.0)
+    assert web.refusal(f"http://rebind.example:{victim.port}/")
+    assert names.asked == ["rebind.example"]
+    assert "not on the public internet" in web.refusal(f"http://rebind.example:{victim.port}/again")
+    assert victim.connections == 0
+
+
+def test_a_name_that_changes_between_redirects_is_judged_anew(public: Site, victim: Site) -> None:
+    names = Names()
+    names.changes["flip.example"] = [["93.184.215.14"], ["127.0.0.1"]]
+    web = Web(f"public.example:{public.port}", names=names, seconds=2.0)
+    public.routes["/"] = redirect(f"http://flip.example:{victim.port}/")
+    home = f"http://public.example:{public.port}/"
+    assert web.refusal(home)
+    public.routes["/again"] = redirect(f"http://flip.example:{victim.port}/")
+    assert "not on the public internet" in web.refusal(f"{home}again")
+    assert victim.connections == 0
+
+
+def test_allowing_is_for_that_exact_host_and_port(victim: Site) -> None:
+    web = Web(f"localhost:{victim.port}", "127.0.0.1:1")
+    assert web.read(f"http://LOCALHOST.:{victim.port}/")["content"] == "the secret"
+    assert web.refusal(f"http://127.0.0.1:{victim.port}/")
+    assert web.refusal(f"http://other.example:{victim.port}/")
+    assert victim.connections == 1
+
+
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.1", "10.0.0.1:x", "169.254.169.254:80", "metadata.google.internal:80"]
+)
+def test_an_entry_that_cannot_be_allowed_stops_the_start(entry: str) -> None:
+    with pytest.raises(ConfigError, match=r"tools\.web_allow_private"):
+        builtin_tools(ToolsConfig(web_allow_private=[entry]))
+
+
+def test_proxies_of_the_environment_are_not_used(
+    web: Web, public: Site, victim: Site, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{victim.port}")
+    public.routes["/"] = page("<p>direct")
+    assert web.read(f"{home}/")["content"] == "direct"
+    assert victim.connections == 0

@@ -1,0 +1,180 @@
+"""Servers that mean harm: bombs, drips, and answers without an end cost their own call and nothing else."""
+
+import gzip
+import socket
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from luxx.tools.web.reading import MAX_TEXT_BYTES
+from web.conftest import Web
+from web.site import Site, page, redirect
+
+SECONDS = 1.0
+WITHIN = 8.0
+"""Far more than SECONDS, for a busy machine, and far less than any of these answers takes."""
+
+MIB = 1024 * 1024
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
+
+
+@pytest.fixture
+def web(public: Site) -> Web:
+    return Web(f"public.example:{public.port}", seconds=SECONDS)
+
+
+def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket, str], None]:
+    def answer(talking: socket.socket, _head: str) -> None:
+        talking.sendall(first)
+        while True:
+            talking.sendall(piece)
+            if pause:
+                time.sleep(pause)
+
+    return answer
+
+
+DRIPS = {
+    "a byte of the body now and then": endless(OK + b"\r\n", b"x", 0.05),
+    "a byte of the head now and then": endless(b"HTTP/1.1 200 OK\r\nX-A: ", b"x", 0.05),
+    "a header now and then": endless(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", 0.05),
+    "a chunk now and then": endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n", 0.05),
+    "continue, continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    "nothing": endless(b"", b"", 0.05),
+    "a promise": endless(OK + b"Content-Length: 1000\r\n\r\n", b"", 0.05),
+}
+
+
+@pytest.mark.parametrize("name", DRIPS)
+def test_a_drip_is_ended_at_the_deadline(web: Web, public: Site, home: str, name: str) -> None:
+    public.routes["/"] = DRIPS[name]
+    started = time.monotonic()
+    assert f"did not answer in full within {SECONDS:g} seconds" in web.refusal(f"{home}/")
+    assert time.monotonic() - started < WITHIN
+
+
+def test_the_deadline_is_one_for_all_redirects(web: Web, public: Site, home: str) -> None:
+    def slow(talking: socket.socket, head: str) -> None:
+        time.sleep(0.4)
+        talking.sendall(redirect(head.split(" ", 2)[1] + "x"))
+
+    public.routes["*"] = slow
+    started = time.monotonic()
+    assert "did not answer in full" in web.refusal(f"{home}/")
+    assert time.monotonic() - started < WITHIN
+
+
+def test_a_head_without_end_is_refused_early(public: Site, home: str) -> None:
+    web = Web(f"public.example:{public.port}", seconds=30.0)
+    for piece in (b"X-A: " + b"x" * 1000 + b"\r\n", b"x" * 1000):
+        public.routes["/"] = endless(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
+        started = time.monotonic()
+        assert "does not speak HTTP" in web.refusal(f"{home}/")
+        assert time.monotonic() - started < WITHIN
+
+
+def test_redirects_without_end_are_counted(web: Web, public: Site, home: str) -> None:
+    public.routes["/"] = redirect("/")
+    assert "redirects more than 5 times" in web.refusal(f"{home}/")
+    assert len(public.visits) == 6
+
+
+def test_what_comes_with_a_redirect_is_not_read(web: Web, public: Site, home: str) -> None:
+    public.routes["/"] = endless(
+        b"HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Type: text/html\r\n\r\n", b"x" * 65_536
+    )
+    public.routes["/b"] = page("<p>arrived")
+    assert web.read(f"{home}/")["content"] == "arrived"
+
+
+def test_a_body_without_end_is_read_to_its_bound(public: Site, home: str) -> None:
+    web = Web(f"public.example:{public.port}", seconds=20.0)
+    public.routes["/"] = endless(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
+    data = web.read(f"{home}/")
+    assert "Only the beginning was read: 500,000 characters" in data["note"]
+
+
+def bombs() -> dict[str, tuple[str, bytes]]:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    packed = packer.compress(b" " * (200 * MIB)) + packer.flush()
+    bare = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return {
+        "gzip": ("gzip", packed),
+        "deflate": ("deflate", zlib.compress(b" " * (100 * MIB))),
+        "bare deflate": ("deflate", bare.compress(b" " * (100 * MIB)) + bare.flush()),
+    }
+
+
+def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, home: str) -> None:
+    web = Web(f"public.example:{public.port}", seconds=20.0)
+    for name, (encoding, body) in bombs().items():
+        public.routes["/"] = (
+            page(b"", Content_Encoding=encoding).replace(
+                b"Content-Length: 0", b"Content-Length: %d" % len(body)
+            )
+            + body
+        )
+        tracemalloc.start()
+        try:
+            data = web.read(f"{home}/")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert data["content"] == "", name
+        assert peak < 6 * MAX_TEXT_BYTES, name
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip, gzip, gzip, gzip", "x" * 500])
+def test_what_was_not_asked_for_is_not_unpacked(web: Web, public: Site, home: str, encoding: str) -> None:
+    public.routes["/"] = page(gzip.compress(gzip.compress(b"x" * MIB)), Content_Encoding=encoding)
+    assert "which was not asked for" in web.refusal(f"{home}/")
+    assert "accept-encoding: gzip, deflate\r\n" in public.heads[0].lower()
+
+
+def test_control_what_was_asked_for_is_unpacked(web: Web, public: Site, home: str) -> None:
+    public.routes["/gzip"] = page(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
+    public.routes["/deflate"] = page(zlib.compress(b"<p>packed"), Content_Encoding="deflate")
+    public.routes["/bare"] = page(zlib.compress(b"<p>packed")[2:-4], Content_Encoding="deflate")
+    for path in ("gzip", "deflate", "bare"):
+        assert web.read(f"{home}/{path}")["content"] == "packed"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 999999 X\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 100\r\n\r\n<p>half",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\nnot gzip at all",
+        b"HTTP/1.1 302 Found\r\nLocation: " + b"/x" * 5000 + b"\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_none_is_told_in_a_sentence(
+    web: Web, public: Site, home: str, answer: bytes
+) -> None:
+    public.routes["/"] = answer
+    error = web.refusal(f"{home}/")
+    assert error.startswith("public.example ")
+    assert "Error" not in error
+
+
+def test_a_server_that_is_not_there_is_told_in_a_sentence(public: Site, home: str) -> None:
+    web = Web(f"public.example:{public.port}")
+    public.close()
+    assert "public.example cannot be reached" in web.refusal(f"{home}/")
+
+
+def test_a_form_and_cookies_stay_with_the_server_they_are_of(web: Web, public: Site, home: str) -> None:
+    public.routes["/"] = page("<p>a", Set_Cookie="id=1; Domain=public.example")
+    web.read(f"{home}/")
+    public.routes["/b"] = page("<p>b")
+    web.read(f"{home}/b")
+    assert "cookie" not in public.heads[1].lower()

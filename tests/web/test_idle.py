@@ -1,0 +1,30 @@
+"""What reading the web costs a server that does not read it, and names that are looked up in earnest."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from luxx.errors import Unavailable
+from luxx.tools.web.lookups import Lookups
+
+HEAVY = ("lxml", "bs4", "pypdf", "charset_normalizer", "ddgs", "primp")
+
+
+def test_a_server_imports_nothing_that_only_reading_needs() -> None:
+    program = f"import sys, luxx.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_is_looked_up_by_the_system() -> None:
+    assert "127.0.0.1" in asyncio.run(Lookups().of(1)("localhost", 80))
+
+
+def test_a_name_that_nobody_knows_is_told_in_a_sentence() -> None:
+    for name in ("nobody.invalid", "a" * 64 + ".example"):
+        with pytest.raises(Unavailable, match="cannot be found"):
+            asyncio.run(Lookups().of(1)(name, 80))

@@ -1,0 +1,243 @@
+"""What a program cannot do to the proxy it goes out by, and to others: hold it, hide in it, wear it out."""
+
+import asyncio
+import errno
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from luxx.network.allowlist import AllowList
+from luxx.network.guard import WebGuard
+from luxx.network.outing import Outing, Traveller
+from luxx.network.places import Places
+from luxx.network.proxy import PolicyProxy
+from web.conftest import Names
+from web.site import Site, page, site
+from web.test_policy_proxy import SECONDS, Door, at_the_door, heard, status
+
+
+@pytest.fixture
+def public() -> Iterator[Site]:
+    with site() as one:
+        one.routes["*"] = page("hello", "text/plain")
+        yield one
+
+
+@pytest.fixture
+def listed(public: Site) -> dict[str, Any]:
+    entry = f"public.example:{public.port}"
+    return {"allow": [entry], "private": (entry,)}
+
+
+def test_a_head_of_thousands_of_headers_is_refused(public: Site, listed: dict[str, Any]) -> None:
+    names = ",".join(f"a{number:x}" for number in range(2000))
+    many = "zz:\r\n" * 3500
+
+    def work(door: Door) -> None:
+        url = f"http://public.example:{public.port}/"
+        assert status(door.say(f"GET {url} HTTP/1.1\r\nHost: x\r\n{many}\r\n".encode())) == 431
+        assert (
+            status(door.say(f"GET {url} HTTP/1.1\r\nHost: x\r\nConnection: {names}\r\n\r\n".encode())) == 200
+        )
+        public.routes["*"] = f"HTTP/1.1 200 OK\r\n{many}\r\n".encode()
+        assert status(door.get(url)) == 502
+
+    at_the_door(work, **listed)
+
+
+@pytest.mark.parametrize("way", ["plain", "tunnel"])
+def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[str, Any], way: str) -> None:
+    is_over = threading.Event()
+
+    def pour(talking: socket.socket, head: str) -> None:
+        talking.settimeout(SECONDS)
+        with suppress(OSError):
+            talking.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 90000000\r\n\r\n")
+            for _ in range(1000):
+                talking.sendall(bytes(90_000))
+        is_over.set()
+
+    public.routes["*"] = pour
+    place = f"public.example:{public.port}"
+    plain = f"GET http://{place}/ HTTP/1.1\r\nHost: x\r\n\r\n"
+    tunnel = f"CONNECT {place} HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+    def work(door: Door) -> None:
+        with door.knock() as one:
+            one.sendall((plain if way == "plain" else tunnel).encode())
+            assert is_over.wait(5)
+        assert door.outing.bytes < 80_000_000
+
+    at_the_door(work, **listed, idle_seconds=0.2)
+
+
+def test_an_upload_of_too_many_bytes_is_broken_off_and_told_as_that(
+    public: Site, listed: dict[str, Any]
+) -> None:
+    public.routes["*"] = swallow
+
+    def work(door: Door) -> None:
+        head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n"
+        began = time.monotonic()
+        door.say(f"{head}Transfer-Encoding: chunked\r\n\r\n2dc6c0\r\n".encode() + bytes(3_000_000))
+        assert time.monotonic() - began < 5
+        assert door.kinds == {"too_many_bytes"}
+
+    at_the_door(work, **listed, size=500_000)
+
+
+def test_a_body_that_is_none_is_refused_without_waiting_for_an_answer(
+    public: Site, listed: dict[str, Any]
+) -> None:
+    public.routes["*"] = swallow
+
+    def work(door: Door) -> None:
+        chunked = "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n"
+        with door.knock() as one:
+            one.settimeout(5)
+            one.sendall(f"POST http://public.example:{public.port}/ HTTP/1.1\r\n{chunked}".encode())
+            assert status(heard(one)) == 400
+        assert door.kinds == {"bad_request"}
+
+    at_the_door(work, **listed)
+
+
+def test_an_answer_that_comes_before_the_whole_request_is_passed_on(
+    public: Site, listed: dict[str, Any]
+) -> None:
+    def refuse(talking: socket.socket, head: str) -> None:
+        talking.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+
+    public.routes["*"] = refuse
+
+    def work(door: Door) -> None:
+        head = "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+        with door.knock() as one:
+            one.settimeout(5)
+            one.sendall(f"POST http://public.example:{public.port}/ HTTP/1.1\r\n{head}".encode())
+            assert status(heard(one)) == 413
+
+    at_the_door(work, **listed)
+
+
+def test_a_body_of_crumbs_is_passed_on_in_pieces(public: Site, listed: dict[str, Any]) -> None:
+    raw: list[bytes] = []
+
+    def take(talking: socket.socket, head: str) -> None:
+        body = head.encode().partition(b"\r\n\r\n")[2]
+        while not body.endswith(b"0\r\n\r\n") and (piece := talking.recv(65_536)):
+            body += piece
+        raw.append(body)
+        talking.sendall(page("taken", "text/plain"))
+
+    public.routes["*"] = take
+
+    def work(door: Door) -> None:
+        head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n"
+        crumbs = "Transfer-Encoding: chunked\r\n\r\n" + "1\r\na\r\n" * 5000 + "0\r\n\r\n"
+        assert door.say(f"{head}{crumbs}".encode()).endswith(b"taken")
+        # Six bytes each, where each is passed on by itself.
+        assert raw[0].count(b"a") >= 5000
+        assert len(raw[0]) < 6000
+
+    at_the_door(work, **listed)
+
+
+def swallow(talking: socket.socket, head: str) -> None:
+    """Reads to the end and says nothing."""
+    with suppress(OSError):
+        while talking.recv(65_536):
+            pass
+
+
+def test_one_who_holds_many_places_leaves_some_for_each_who_comes() -> None:
+    async def run() -> None:
+        places = Places(16)
+        held = dict.fromkeys(range(6), 0)
+        leaving = asyncio.Event()
+
+        async def stay(user_id: int) -> None:
+            async with places.one(user_id, SECONDS):
+                held[user_id] += 1
+                await leaving.wait()
+
+        tasks: list[asyncio.Task[None]] = []
+        for user_id in range(5):
+            tasks += [asyncio.create_task(stay(user_id)) for _ in range(16)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert [held[user_id] for user_id in range(5)] == [8, 4, 2, 1, 1]
+        with pytest.raises(TimeoutError):
+            async with places.one(5, 0.01):
+                raise AssertionError
+        leaving.set()
+        await asyncio.gather(*tasks)
+        assert list(held.values()) == [16] * 5 + [0]
+        # All were given back, also by one who was cancelled in waiting.
+        leaving.clear()
+        tasks = [asyncio.create_task(stay(0)) for _ in range(9)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert held[0] == 24
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with places.one(0, 1), places.one(0, 1):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_program_for_whom_there_is_no_place_is_told_so(public: Site, listed: dict[str, Any]) -> None:
+    def work(door: Door) -> None:
+        assert status(door.get(f"http://public.example:{public.port}/")) == 503
+        assert door.kinds == {"too_busy"}
+
+    at_the_door(work, **listed, altogether=0, wait_seconds=0.01)
+
+
+class Full(socket.socket):
+    """A listener of a process that has too many files open, at first."""
+
+    def accept(self) -> Any:
+        self.accept = super().accept  # type: ignore[method-assign]
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_a_connection_that_cannot_be_taken_now_is_taken_later(public: Site) -> None:
+    entry = f"public.example:{public.port}"
+
+    async def run() -> bytes:
+        proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=Names().resolve))
+        outing = Outing(Traveller(user_id=1))
+        listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
+        port = int(listener.getsockname()[1])
+        async with asyncio.timeout(SECONDS), proxy.serving(listener, outing):
+            return await asyncio.to_thread(Door(port, outing).get, f"http://{entry}/")
+
+    assert status(asyncio.run(run())) == 200
+
+
+def test_a_program_goes_to_no_more_hosts_than_are_told_in_full(public: Site) -> None:
+    entry = f"*.public.example:{public.port}"
+    names = Names()
+    hosts = [f"h{number}.public.example" for number in range(52)]
+    for host in hosts:
+        names.addresses[host] = ["127.0.0.1"]
+    private = tuple(f"{host}:{public.port}" for host in hosts)
+
+    def work(door: Door) -> None:
+        answers = [status(door.get(f"http://{host}:{public.port}/")) for host in hosts]
+        assert answers == [200] * 50 + [403] * 2
+        assert status(door.get(f"http://{hosts[0]}:{public.port}/")) == 200
+        assert [one.host for one in door.outing.reached] == [f"{host}:{public.port}" for host in hosts[:50]]
+        assert door.kinds == {"too_many_hosts"}
+
+    at_the_door(work, [entry], private=private, names=names)
+    # The others were not even looked up.
+    assert names.asked[50:] == [hosts[0]]

@@ -1,0 +1,223 @@
+"""Searches: saved pages of engines read, results once each, another engine where one does not answer."""
+
+import importlib
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from luxx.config import ToolsConfig
+from luxx.documents.page import PageProcess
+from luxx.errors import Unavailable
+from luxx.network.fetch import Fetcher
+from luxx.tools.web.access import web_access
+from luxx.tools.web.duckduckgo import DuckDuckGo
+from luxx.tools.web.library import ENGINES, LibraryEngine
+from luxx.tools.web.library_engine import answered
+from luxx.tools.web.search_pages import EngineQuestion
+from luxx.tools.web.visitors import Visitor
+from luxx.wire.source import Source, source_of
+from web.conftest import Web
+from web.site import Site, page
+
+SAVED = Path(__file__).parent / "saved"
+
+
+def saved(name: str) -> str:
+    return (SAVED / name).read_text("utf-8")
+
+
+class Told:
+    """An engine that answers with what it was given."""
+
+    def __init__(self, name: str, *sources: Source, problem: str = "") -> None:
+        self.name = name
+        self.asked: list[str] = []
+        self._sources = list(sources)
+        self._problem = problem
+
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+        self.asked.append(query)
+        if self._problem:
+            raise Unavailable(self._problem)
+        return self._sources
+
+
+def web_of(*engines: Told) -> Web:
+    return Web(engines=lambda _fetcher, _pages: engines)
+
+
+@pytest.fixture
+def searching(public: Site) -> Web:
+    """DuckDuckGo's page, at a site of this machine."""
+    url = f"http://public.example:{public.port}/html/"
+    return Web(
+        f"public.example:{public.port}", engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages, url)]
+    )
+
+
+def test_the_results_of_a_saved_page_are_read(searching: Web, public: Site) -> None:
+    public.routes["/html/"] = page(saved("duckduckgo.html"))
+    result = searching.execute("web_search", query="  why does\nbread rise ")
+    assert result.error is None
+    assert result.data == {
+        "query": "why does bread rise",
+        "engine": "DuckDuckGo",
+        "sources": [
+            {
+                "url": "https://www.breadblog.example/why-rises?x=1&y=2",
+                "title": "Why bread rises: yeast & time - The Bread Blog",
+                "domain": "breadblog.example",
+                "snippet": "Bread rises because yeast feeds on sugar and gives off gas…",
+            },
+            {
+                "url": "https://de.wikipedia.example/wiki/B%C3%A4ckerhefe",
+                "title": "Bäckerhefe – Wikipedia",
+                "domain": "de.wikipedia.example",
+                "snippet": "Die Bäckerhefe ist ein Pilz.",
+            },
+            {
+                "url": "https://science.example/yeast.pdf",
+                "title": "[PDF] The science of yeast",
+                "domain": "science.example",
+                "snippet": "",
+            },
+        ],
+    }
+    (head,) = public.heads
+    assert head.startswith("POST /html/ ")
+    assert parse_qs(head.partition("\r\n\r\n")[2])["q"] == ["why does bread rise"]
+
+
+def test_no_more_results_are_given_than_were_asked_for(searching: Web, public: Site) -> None:
+    public.routes["/html/"] = page(saved("duckduckgo.html"))
+    result = searching.execute("web_search", query="bread", max_results=2)
+    assert len(result.data["sources"]) == 2
+
+
+def test_a_search_without_results_is_an_answer(searching: Web, public: Site) -> None:
+    public.routes["/html/"] = page(saved("duckduckgo_none.html"))
+    result = searching.execute("web_search", query="qwzxv")
+    assert (result.success, result.data["sources"], result.data["note"]) == (True, [], "Nothing was found.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (page(saved("duckduckgo_challenge.html"), status="202 Accepted"), "it answered 202 Accepted"),
+        (page(saved("duckduckgo_challenge.html")), "a page that holds no results"),
+        (page("", status="200 OK"), "a page that holds no results"),
+        (page("<div class='result'>" * 200_000), "a page that holds no results"),
+        (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
+        (b"", "does not speak HTTP"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_told_in_a_sentence(
+    searching: Web, public: Site, answer: bytes, words: str
+) -> None:
+    public.routes["/html/"] = answer
+    result = searching.execute("web_search", query="bread")
+    assert result.success is False
+    assert (result.error or "").startswith("no search engine answers just now; try later (DuckDuckGo: ")
+    assert words in (result.error or "")
+
+
+def test_the_next_engine_is_asked_where_one_fails_or_finds_nothing() -> None:
+    failing, empty = Told("a", problem="it is tired"), Told("b")
+    good, unasked = Told("c", source_of("https://x.example/", "X", "")), Told("d")
+    result = web_of(failing, empty, good, unasked).execute("web_search", query="x")
+    assert (result.data["engine"], [one["url"] for one in result.data["sources"]]) == (
+        "c",
+        ["https://x.example/"],
+    )
+    assert [len(one.asked) for one in (failing, empty, good, unasked)] == [1, 1, 1, 0]
+    nothing = web_of(failing, empty).execute("web_search", query="x")
+    assert (nothing.success, nothing.data["engine"]) == (True, "b")
+
+
+def test_a_page_is_a_result_once_and_what_is_no_page_never() -> None:
+    engine = Told(
+        "a",
+        source_of("https://www.x.example/a/?utm_source=b", "A", "first"),
+        source_of("http://x.example/a", "A again", "second"),
+        source_of("https://x.example/a?page=2", "A, page 2", ""),
+        source_of("ftp://x.example/a", "no page", ""),
+        source_of("javascript:alert(1)", "no page", ""),
+        source_of("https://x.example/untitled", "", ""),
+        source_of("https://[", "no address", ""),
+    )
+    sources = web_of(engine).execute("web_search", query="x").data["sources"]
+    assert [one["title"] for one in sources] == ["A", "A, page 2"]
+
+
+def test_a_search_made_before_is_answered_from_the_cache() -> None:
+    engine = Told("a", source_of("https://x.example/", "X", ""))
+    web = web_of(engine)
+    assert web.execute("web_search", query="x") == web.execute("web_search", query="x")
+    assert engine.asked == ["x"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"query": ""},
+        {"query": "x" * 401},
+        {"query": "x", "max_results": 0},
+        {"query": "x", "max_results": 21},
+    ],
+)
+def test_a_search_out_of_bounds_is_not_run(arguments: dict[str, object]) -> None:
+    engine = Told("a")
+    assert "was not run" in (web_of(engine).execute("web_search", **arguments).error or "")
+    assert web_of(engine).execute("web_search", query=" \n ").error == (
+        "the query is empty; write what to search for"
+    )
+    assert engine.asked == []
+
+
+def test_the_engine_itself_is_asked_through_the_guard() -> None:
+    result = Web(engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages)]).execute("web_search", query="x")
+    assert "html.duckduckgo.com:443 is not on the public internet" in (result.error or "")
+
+
+def test_the_library_opens_no_connection_of_its_own() -> None:
+    def engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
+        return [LibraryEngine("mojeek", fetcher, pages)]
+
+    result = Web(engines=engines).execute("web_search", query="why does bread rise")
+    assert "www.mojeek.com:443 is not on the public internet" in (result.error or "")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_library_knows_the_engines_that_are_asked(name: str) -> None:
+    known = importlib.import_module("ddgs.engines").ENGINES
+    wanted = answered(known["text"], EngineQuestion(engine=name, query="why bread"), b"")
+    assert wanted.problem == ""
+    assert wanted.url.startswith("https://")
+    assert "why bread" in (wanted.parameters | (wanted.form or {})).values()
+
+
+def test_the_librarys_reading_of_a_saved_page_is_taken_over() -> None:
+    known = importlib.import_module("ddgs.engines").ENGINES
+    question = EngineQuestion(engine="mojeek", query="x", is_answered=True)
+    answer = answered(known["text"], question, saved("mojeek.html").encode())
+    assert [(one.url, one.title, one.snippet) for one in answer.sources] == [
+        (
+            "https://www.breadblog.example/why-rises",
+            "Why bread rises",
+            "Yeast feeds on sugar and gives off gas.",
+        ),
+        ("https://science.example/yeast", "Yeast", "A small mushroom."),
+    ]
+
+
+def test_an_engine_that_the_library_gave_up_is_passed_over() -> None:
+    assert answered({}, EngineQuestion(engine="gone", query="x"), b"").problem
+
+
+def test_the_engines_of_a_server_are_duckduckgo_and_the_librarys_if_it_is_there() -> None:
+    access = web_access(ToolsConfig())
+    names = [engine.name for engine in access.search.engines]
+    assert names == ["DuckDuckGo", *(ENGINES if find_spec("ddgs") else ())]

@@ -1,0 +1,102 @@
+"""TLS by name: the certificate is checked for the host that was asked for, on the address that was judged."""
+
+import datetime
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from web.conftest import Web
+from web.site import Site, page, site
+
+NAME = "secure.example"
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for NAME that is its own authority, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(made.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return certificate(tmp_path)
+
+
+@pytest.fixture
+def secure(files: tuple[Path, Path]) -> Iterator[Site]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    with site(context) as one:
+        one.routes["*"] = page("<p>secret handshake")
+        yield one
+
+
+def web_that_trusts(cert: Path, port: int) -> Web:
+    allowed = [f"{host}:{port}" for host in (NAME, "other.example", "127.0.0.1")]
+    return Web(*allowed, tls=lambda: ssl.create_default_context(cafile=str(cert)))
+
+
+def test_the_name_that_was_asked_for_is_verified(secure: Site, files: tuple[Path, Path]) -> None:
+    web = web_that_trusts(files[0], secure.port)
+    assert web.read(f"https://{NAME}:{secure.port}/")["content"] == "secret handshake"
+    assert f"host: {NAME}:{secure.port}" in secure.heads[0].lower()
+
+
+def test_another_name_at_the_same_address_is_not_believed(secure: Site, files: tuple[Path, Path]) -> None:
+    web = web_that_trusts(files[0], secure.port)
+    for host in ("other.example", "127.0.0.1"):
+        assert "cannot be reached" in web.refusal(f"https://{host}:{secure.port}/")
+    assert secure.visits == []
+
+
+def test_a_certificate_of_nobody_known_is_refused(secure: Site) -> None:
+    web = Web(f"{NAME}:{secure.port}")
+    assert "cannot be reached" in web.refusal(f"https://{NAME}:{secure.port}/")
+    assert secure.visits == []
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\na"]
+)
+def test_tls_that_breaks_after_its_handshake_is_told_in_a_sentence(
+    secure: Site, files: tuple[Path, Path], begun: bytes
+) -> None:
+    def rubbish(talking: socket.socket, _head: str) -> None:
+        talking.sendall(begun)
+        with socket.socket(fileno=os.dup(talking.fileno())) as below:
+            below.sendall(b"\x17\x03\x03\x00\x40" + b"\x99" * 64)
+
+    secure.routes["/"] = rubbish
+    secure.routes["/good"] = page("<p>good")
+    web = web_that_trusts(files[0], secure.port)
+    home = f"https://{NAME}:{secure.port}"
+    result = web.execute("batch_fetch", urls=[f"{home}/", f"{home}/good"])
+    assert [one["success"] for one in result.data["results"]] == [False, True]
+    assert "does not speak HTTP as it should, or broke off" in result.data["results"][0]["error"]

@@ -32,30 +32,14 @@ class HeardQuestion(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
 
 
-class ListedQuestion(msgspec.Struct, frozen=True, kw_only=True):
+class ListedQuestion(HeardQuestion, frozen=True, kw_only=True):
     """A question as a list tells of it."""
 
-    id: str
-    run_id: str
+    question_id: str = msgspec.field(name="id")
     subject_id: str
-    prompt: str
-    options: list[HeardOption] = []
-    multiple: bool = False
-    required: bool = False
-    arguments: str = ""
-    because: str = ""
 
     def heard(self) -> HeardQuestion:
-        return HeardQuestion(
-            question_id=self.id,
-            run_id=self.run_id,
-            prompt=f"[a subagent] {self.prompt}",
-            options=self.options,
-            multiple=self.multiple,
-            required=self.required,
-            arguments=self.arguments,
-            because=self.because,
-        )
+        return msgspec.structs.replace(self, prompt=f"[a subagent] {self.prompt}")
 
 
 class LeftOpen(Exception):

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import structlog
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from luxx.audit.entries import Action, Actor, Detail, Entry, Outcome, record
+from luxx.audit.afterwards import write_afterwards
+from luxx.audit.entries import Action, Actor, Detail, Entry, Outcome
 from luxx.store.engine import Store
 
 WINDOW_SECONDS = 60.0
@@ -20,8 +18,6 @@ PER_ACTOR = 10
 ALTOGETHER = 60
 SUMMED_UP = 20
 """Most actors who get a count of their own at the end of a minute; the others get one together."""
-
-logger = structlog.get_logger()
 
 
 class Refusals:
@@ -104,14 +100,4 @@ class Refusals:
         return sums
 
     async def _write(self, entries: list[Entry]) -> None:
-        if not entries:
-            return
-
-        def work(session: Session) -> None:
-            for entry in entries:
-                record(session, entry)
-
-        try:
-            await self._store.write(work)
-        except (SQLAlchemyError, RuntimeError) as error:
-            logger.warning("refusals_not_recorded", count=len(entries), error=str(error))
+        await write_afterwards(self._store, entries, failure="refusals_not_recorded")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from luxx.errors import ToolFailed
 from luxx.skills.shelf import Shelf
 from luxx.tools.confine import Workspace
-from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
+from luxx.tools.core import ToolContext, ToolDefinition, keep_never
 from luxx.tools.factory import tool
 from luxx.tools.narrowing import ACTIVATE_TOOL, READ_TOOL
 from luxx.wire.skill import SkillHead
@@ -37,7 +37,7 @@ def _activating(shelf: Shelf) -> ToolDefinition:
         category="skills",
         # A call that a crash cut is made again, and its answer is never kept: making it is the point.
         repeatable=True,
-        keeps=_keeps_none,
+        keeps=keep_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         skill = shelf.skills.get(arguments["name"])
@@ -77,10 +77,6 @@ def _reading(shelf: Shelf) -> ToolDefinition:
         return {"skill": skill.name, "path": path, "content": content}
 
     return skill_read.definition
-
-
-def _keeps_none(result: ToolResult) -> bool:
-    return False
 
 
 def _unknown(shelf: Shelf, name: str) -> str:

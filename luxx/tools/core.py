@@ -115,6 +115,11 @@ def keep_always(result: ToolResult) -> bool:
     return True
 
 
+def keep_never(result: ToolResult) -> bool:
+    """The `keeps` of a tool whose call may be made again after a crash, but whose answer is of it alone."""
+    return False
+
+
 async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
     """The `read_result` of a call that belongs to no run."""
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")

@@ -1,19 +1,15 @@
 """The audit log of programs that went outside: each host they reached or were refused, by user and call."""
 
-import structlog
 from msgspec import UNSET
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
-from luxx.audit.entries import MAX_TARGET_ID, Action, Actor, Detail, Entry, record
+from luxx.audit.afterwards import write_afterwards
+from luxx.audit.entries import MAX_TARGET_ID, Action, Actor, Detail, Entry
 from luxx.audit.refusals import Refusals
 from luxx.network.outing import OTHERS, Outing, Traveller
 from luxx.store.engine import Store
 
 MOST_ENTRIES = 10
 """Of one call and each outcome; one more is for what is past them, with the names of all."""
-
-logger = structlog.get_logger()
 
 
 class EgressRecord:
@@ -29,27 +25,13 @@ class EgressRecord:
         actor = Actor(user_id=who.user_id, tenant_id=who.tenant_id, username=who.username or None)
         reached = [(one.host, "", one.connections) for one in outing.reached]
         refused = [(one.host, one.kind, one.times) for one in outing.refused]
-        await self._write(
-            [
-                Entry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
-                for target, _, detail in _told(who, reached)
-            ]
-        )
+        entries = [
+            Entry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
+            for target, _, detail in _told(who, reached)
+        ]
+        await write_afterwards(self._store, entries, failure="egress_not_recorded")
         for target, kind, detail in _told(who, refused):
             await self._refusals.note(Action.EGRESS, actor, kind, detail=detail, target=("host", target))
-
-    async def _write(self, entries: list[Entry]) -> None:
-        if not entries:
-            return
-
-        def work(session: Session) -> None:
-            for entry in entries:
-                record(session, entry)
-
-        try:
-            await self._store.write(work)
-        except (SQLAlchemyError, RuntimeError) as error:
-            logger.warning("egress_not_recorded", count=len(entries), error=str(error))
 
 
 def _told(who: Traveller, hosts: list[tuple[str, str, int]]) -> list[tuple[str, str, Detail]]:

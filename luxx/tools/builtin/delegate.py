@@ -5,7 +5,7 @@ How the subagent's run is made, followed and ended is the runs' affair (runs/del
 
 from typing import Any
 
-from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
+from luxx.tools.core import ToolContext, ToolDefinition, keep_never
 from luxx.tools.factory import tool
 from luxx.wire.delegation import Assignment
 
@@ -15,10 +15,6 @@ MOST_SECONDS = 30 * 86_400.0
 
 _MOST_TEXT = 40_000
 _TEXT = {"type": "string", "minLength": 1, "maxLength": _MOST_TEXT}
-
-
-def _keeps_none(result: ToolResult) -> bool:
-    return False
 
 
 @tool(
@@ -48,7 +44,7 @@ def _keeps_none(result: ToolResult) -> bool:
     category="agents",
     # A call that a crash cut goes on with the subagent it has; an answer is of that call alone.
     repeatable=True,
-    keeps=_keeps_none,
+    keeps=keep_never,
     timeout=MOST_SECONDS,
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:

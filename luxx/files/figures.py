@@ -17,7 +17,6 @@ from luxx.accounts.workspaces import Workspaces
 from luxx.config import FilesConfig
 from luxx.errors import LuxxError
 from luxx.files import rows
-from luxx.files.measure import measure
 from luxx.files.pictures import MAX_IMAGE_BYTES, MAX_IMAGES
 from luxx.files.png import NotShown, PngSize, png_size
 from luxx.files.storage import Entry, Shelf, shown
@@ -84,9 +83,7 @@ class FigureKeeper:
         if not os.path.samefile(own, workspace):
             raise NotShown("they are not in the user's own workspace")
         shelf = Shelf(own)
-        with shelf.open_root() as root:
-            held = measure(root)
-        if held > self._quota:
+        if (held := shelf.held()) > self._quota:
             raise NotShown(
                 f"your files take {held / MIB:.1f} MiB and may take {self._quota / MIB:g}; "
                 "delete files that you no longer need"

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, ToolFailed, Unavailable
+from luxx.files.measure import measure
 from luxx.files.names import numbered, safe_name
 from luxx.tools.confine import Workspace, explained
 
@@ -116,6 +117,11 @@ class Shelf(Workspace):
         """The descriptor of the workspace itself."""
         with said_to_a_person(), self._root_fd() as root:
             yield root
+
+    def held(self) -> int:
+        """How many bytes lie in it. Raises Conflict where they cannot be counted."""
+        with self.open_root() as root:
+            return measure(root)
 
     def list_folder(self, path: str, *, offset: int, limit: int) -> tuple[list[Entry], int]:
         """Folders, then files, by name, and how many there are. Links and special files are left out."""

@@ -23,7 +23,6 @@ from luxx.accounts.caller import Caller
 from luxx.config import FilesConfig
 from luxx.errors import InvalidInput, LuxxError, TooLarge, TooMany, Unavailable
 from luxx.files import rows
-from luxx.files.measure import measure
 from luxx.files.names import safe_name
 from luxx.files.service import FileService, FileView
 from luxx.files.storage import Draft, Entry, Shelf
@@ -77,7 +76,7 @@ class Uploads:
         boundary = _boundary(content_type)
         with self._turn(caller):
             shelf = await asyncio.to_thread(self._files.shelf, caller)
-            room = self._quota - await asyncio.to_thread(_held, shelf)
+            room = self._quota - await asyncio.to_thread(shelf.held)
             if length is not None and length - FORM_BYTES > room:
                 raise self._over(length, room)
             form = _Form(shelf)
@@ -131,7 +130,7 @@ class Uploads:
         with shelf.try_lock() as is_mine:
             if not is_mine:
                 return None
-            room = self._quota - _held(shelf)
+            room = self._quota - shelf.held()
             size = sum(file.draft.size for file in form.files)
             if size > room:
                 raise self._over(size, room)
@@ -231,11 +230,6 @@ class _Form:
         """What was not placed is gone."""
         for file in self.files:
             self.shelf.close(file.draft)
-
-
-def _held(shelf: Shelf) -> int:
-    with shelf.open_root() as root:
-        return measure(root)
 
 
 def _take_back(shelf: Shelf, entries: list[Entry]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from luxx.clock import utc_now
 from luxx.runs.brief import ChatBrief, ChatRequest
@@ -24,23 +25,14 @@ _runs = table_of(RunRow)
 _insert = insert(_runs)
 _ended = [status.value for status in ENDED]
 _look = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(_runs.c.id == bindparam("run_id"))
-_cancel = (
-    _runs.update()
-    .where(_runs.c.parent_run_id == bindparam("parent"), _runs.c.status.not_in(_ended))
-    .values(is_cancelled=True)
-    .returning(_runs.c.id)
-)
+_cancel = _runs.update().where(_runs.c.status.not_in(_ended)).values(is_cancelled=True).returning(_runs.c.id)
+_cancel_one = _cancel.where(_runs.c.id == bindparam("run_id"))
+_cancel_below = _cancel.where(_runs.c.parent_run_id == bindparam("run_id"))
 _first_below = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
 _all_below = _first_below.union_all(
     select(_runs.c.id).join(_first_below, _runs.c.parent_run_id == _first_below.c.id)
 )
 _count_below = select(func.count()).select_from(_all_below)
-_cancel_one = (
-    _runs.update()
-    .where(_runs.c.id == bindparam("run_id"), _runs.c.status.not_in(_ended))
-    .values(is_cancelled=True)
-    .returning(_runs.c.id)
-)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -102,18 +94,12 @@ def count_below(connection: Connection, root_run_id: str) -> int:
 
 def cancel_subagent(connection: Connection, run_id: str) -> None:
     """Marks one as ended by a person, if it has not ended."""
-    found = list(connection.execute(_cancel_one, {"run_id": run_id}).scalars())
-    if found:
-        wake(connection, RunRow.id.in_(found))
+    _mark(connection, _cancel_one, run_id)
 
 
 def cancel_subagents(connection: Connection, parent_run_id: str) -> list[str]:
     """Marks those of the run's subagents as ended by a person that have not ended; their ids."""
-    found = list(connection.execute(_cancel, {"parent": parent_run_id}).scalars())
-    if found:
-        # One that waits for a person is driven once more, to its end.
-        wake(connection, RunRow.id.in_(found))
-    return found
+    return _mark(connection, _cancel_below, parent_run_id)
 
 
 def calls_in(state: ChatState) -> int:
@@ -121,6 +107,14 @@ def calls_in(state: ChatState) -> int:
     results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
     own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
     return own + sum(one.tool_calls for one in state.subagents)
+
+
+def _mark(connection: Connection, cancelling: ReturningUpdate[str], run_id: str) -> list[str]:
+    found = list(connection.execute(cancelling, {"run_id": run_id}).scalars())
+    if found:
+        # One that waits for a person is driven once more, to its end.
+        wake(connection, RunRow.id.in_(found))
+    return found
 
 
 def _answer(state: ChatState) -> str:

@@ -114,6 +114,13 @@ def public() -> Iterator[Site]:
 
 
 @pytest.fixture
+def listed(public: Site) -> dict[str, Any]:
+    """A list with `public` on it, which may be reached though it is this machine."""
+    entry = f"public.example:{public.port}"
+    return {"allow": [entry], "private": (entry,)}
+
+
+@pytest.fixture
 def web(public: Site) -> Web:
     return Web(f"public.example:{public.port}")
 

@@ -17,8 +17,8 @@ from luxx.network.outing import Outing, Traveller
 from luxx.network.places import Places
 from luxx.network.proxy import PolicyProxy
 from web.conftest import Names
+from web.door import SECONDS, Door, at_the_door, heard, status
 from web.site import Site, page, site
-from web.test_policy_proxy import SECONDS, Door, at_the_door, heard, status
 
 
 @pytest.fixture
@@ -26,12 +26,6 @@ def public() -> Iterator[Site]:
     with site() as one:
         one.routes["*"] = page("hello", "text/plain")
         yield one
-
-
-@pytest.fixture
-def listed(public: Site) -> dict[str, Any]:
-    entry = f"public.example:{public.port}"
-    return {"allow": [entry], "private": (entry,)}
 
 
 def test_a_head_of_thousands_of_headers_is_refused(public: Site, listed: dict[str, Any]) -> None:

@@ -118,6 +118,7 @@ def test_there_are_no_agents_to_have_rules(anna: Person, agent: str) -> None:
         ({"action": "ask"}, "$[0].tool"),
         ({"tool": "", "action": "ask"}, "$[0].tool"),
         ({"tool": "a b", "action": "ask"}, "$[0].tool"),
+        ({"tool": "a\n", "action": "deny"}, "$[0].tool"),
         ({"tool": "a" * 65, "action": "ask"}, "$[0].tool"),
         ({"tool": "a", "action": "ask", "pattern": "x" * 4001}, "$[0].pattern"),
         ({"tool": "a", "action": "ask", "pattern": "*a" * 21}, "$[0].pattern"),

@@ -95,7 +95,7 @@ class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A program that speaks the Model Context Protocol on its pipes. `env`, as `NAME=value`, may hold secrets
     and stays out of the repr, as do the words of the command."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}\Z")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$(?!\n)")]
     command: Annotated[list[Text], Meta(min_length=1, max_length=100)]
     tenant: Text = "default"
     env: Annotated[

@@ -114,6 +114,8 @@ ONLY_IN = {
 """Packages and the modules (with what is below them) that may import them."""
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
+HALF_END = re.compile(r"(?<!\[\^\\x00\]\*)\$$|\\Z$")
+"""A bare `$`, unless it follows what takes line breaks, and what only Python knows."""
 
 
 class Module(NamedTuple):
@@ -302,6 +304,26 @@ def nothing_is_left_for_later(house: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{number} is left for later"
 
 
+def patterns_end_at_the_end(house: list[Module]) -> Iterator[str]:
+    """Those for input, which our OpenAPI document repeats; what is handed to `re` is the code's own."""
+    for module in house:
+        own = {id(part) for call in calls_of_re(module.tree) for part in ast.walk(call)}
+        for node in ast.walk(module.tree):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            first, last = parts[0], parts[-1]
+            is_pattern = isinstance(first, ast.Constant) and str(first.value).startswith("^")
+            if not is_pattern or id(node) in own or not isinstance(last, ast.Constant):
+                continue
+            if HALF_END.search(str(last.value)):
+                yield f"{module.name}:{last.lineno} end the pattern in $(?!\\n), or a line break passes"
+
+
+def calls_of_re(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+            yield node
+
+
 RULES: list[Rule] = [
     imports_go_down,
     rooms_form_no_circle,
@@ -313,6 +335,7 @@ RULES: list[Rule] = [
     modules_carry_their_sign,
     files_are_named_after_their_subject,
     nothing_is_left_for_later,
+    patterns_end_at_the_end,
 ]
 
 
@@ -367,6 +390,9 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
     (files_are_named_after_their_subject, {"luxx.agents.helpers": ""}),
     (files_are_named_after_their_subject, {"luxx.utils.text": ""}),
     (nothing_is_left_for_later, {A: f"x = 1  # {LATER}: more"}),
+    (patterns_end_at_the_end, {A: r'NAME = r"^[a-z]+$"'}),
+    (patterns_end_at_the_end, {A: r'NAME = rf"^{WORD}$"'}),
+    (patterns_end_at_the_end, {A: r'NAME = r"^[a-z]+\Z"'}),
 ]
 
 

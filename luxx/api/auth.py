@@ -16,10 +16,12 @@ from luxx.accounts.users import EMAIL, USERNAME, UserView
 from luxx.api.envelope import Success, success
 from luxx.api.guards import PUBLIC, WITH_ANY_PASSWORD
 
-Username = Annotated[str, Meta(pattern=f"^{USERNAME}$", description="letters, digits, '.', '_' and '-'")]
+Username = Annotated[
+    str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="letters, digits, '.', '_' and '-'")
+]
 NewPassword = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST)]
 TriedPassword = Annotated[str, Meta(max_length=LONGEST)]
-Email = Annotated[str, Meta(pattern=f"^{EMAIL}$", max_length=254)]
+Email = Annotated[str, Meta(pattern=rf"^{EMAIL}$(?!\n)", max_length=254)]
 
 
 class RegisterBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ ScopeId = Annotated[
     str | None,
     QueryParameter(name="id", min_length=1, max_length=64, description="the project's, the agent's"),
 ]
-ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+\Z")]
+ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)")]
 Pattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
 
 

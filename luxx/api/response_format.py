@@ -21,7 +21,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")] | None = None
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")] | None = None
 
 
 async def response_schema(asked: ResponseFormat | None) -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ LAST_EVENT_ID: Json = {
     "in": "header",
     "required": False,
     "description": "the last `id` that was received; the stream goes on after it",
-    "schema": {"type": "string", "pattern": "^[0-9]{0,9}$"},
+    "schema": {"type": "string", "pattern": r"^[0-9]{0,9}$(?!\n)"},
 }
 
 

@@ -11,11 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 from luxx.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.api.envelope import Page, Success, success
 from luxx.api.parameters import GivenCaller, PageNumber, PageSize
+from luxx.wire.line import NAME
 
 GivenTenants = NamedDependency[TenantService]
-TenantName = Annotated[
-    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")
-]
+TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME)]
 AgentId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 Size = Annotated[int, Meta(ge=0, le=2**62)]
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
 
 
 class Kind(StrEnum):
@@ -31,7 +31,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(max_length=200)]
     size: Size
-    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):

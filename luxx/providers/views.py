@@ -10,18 +10,15 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from luxx.errors import InvalidInput
+from luxx.wire.line import LINE, NAME, PASTED
 
-PLAIN = r"^[^\x00-\x1f\x7f]*$"
-
-Name = Annotated[
-    str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")
-]
-TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=PLAIN)]
-BaseUrl = Annotated[str, Meta(max_length=500, pattern=PLAIN)]
-ApiKey = Annotated[str, Meta(max_length=4096, pattern=PLAIN)]
-ModelName = Annotated[str, Meta(max_length=200, pattern=PLAIN)]
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME)]
+TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=LINE)]
+BaseUrl = Annotated[str, Meta(max_length=500, pattern=LINE)]
+ApiKey = Annotated[str, Meta(max_length=4096, pattern=PASTED)]
+ModelName = Annotated[str, Meta(max_length=200, pattern=PASTED)]
 MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
-HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=PLAIN)]
+HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE)]
 
 
 class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,9 +13,9 @@ MOST_MEMBERS = 5
 MOST_FALLBACKS = 3
 MOST_SECONDS = 3600
 
-ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z_][A-Za-z0-9_-]*$")]
-MemberId = Annotated[str, Meta(min_length=1, max_length=32, pattern="^[a-z][a-z0-9_]*$")]
-ParameterName = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)")]
+MemberId = Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z][a-z0-9_]*$(?!\n)")]
+ParameterName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
 Path = Annotated[str, Meta(max_length=200)]
 
 

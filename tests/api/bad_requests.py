@@ -196,6 +196,7 @@ PROVIDER = {"name": "p", "provider_type": "openai", "base_url": "https://models.
 PROVIDERS = [
     wrong("a provider without a name", "POST", "/providers", {"provider_type": "openai"}, "$.name"),
     wrong("a provider of a blank name", "POST", "/providers", PROVIDER | {"name": "  "}, "$.name"),
+    wrong("a provider that ends in a line break", "POST", "/providers", PROVIDER | {"name": "p\n"}, "$.name"),
     wrong("a provider with a NUL", "POST", "/providers", PROVIDER | {"name": NUL}, "$.name"),
     wrong("a provider of somebody", "POST", "/providers", PROVIDER | {"user_id": 1}, "$.user_id"),
     wrong("no tokens", "POST", "/providers", PROVIDER | {"max_tokens": 0}, "$.max_tokens"),

@@ -68,6 +68,20 @@ def by(one: Caller) -> dict[str, str]:
     return {"x-user": str(one.user_id)}
 
 
+def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(house: House) -> None:
+    async def work() -> None:
+        async with house.open() as service, client(service) as http:
+            pasted = BODY | {"api_key": KEY + "\r\n", "default_model": "one\n"}
+            made = await http.post("/providers", json=pasted, headers=by(ANN))
+            assert (made.status_code, made.json()["data"]["default_model"]) == (201, "one")
+            assert (await service.resolve(ANN)).target.api_key == KEY
+            for broken in ({"api_key": "a\nb"}, {"default_model": "a\nb"}, {"name": "mine\n"}):
+                answer = await http.post("/providers", json=BODY | broken, headers=by(ANN))
+                assert answer.status_code == 400, broken
+
+    run(work)
+
+
 def test_provider_is_made_read_changed_listed_and_deleted(house: House) -> None:
     async def work() -> None:
         async with house.open() as service, client(service) as http:

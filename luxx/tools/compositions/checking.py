@@ -100,8 +100,6 @@ class _Check:
 
     def problems(self) -> Iterator[Problem]:
         yield from self._name(self._all.name)
-        for place, parameter in enumerate(self._all.parameters):
-            yield from _line(parameter.name, f"$.parameters[{place}].name")
         yield from _repeated([one.name for one in self._all.parameters], "$.parameters[{}].name")
         yield from _repeated([member.id for member in self._all.members], "$.members[{}].id")
         if not self._all.description.strip():
@@ -110,7 +108,6 @@ class _Check:
             yield from self._member(place, member, f"$.members[{place}]")
 
     def _name(self, name: str) -> Iterator[Problem]:
-        yield from _line(name, "$.name")
         # First: which tools of MCP servers there are is their tenant's affair.
         if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
@@ -118,7 +115,6 @@ class _Check:
             yield "$.name", "a tool of the server has this name"
 
     def _member(self, place: int, member: Member, at: str) -> Iterator[Problem]:
-        yield from _line(member.id, f"{at}.id")
         if member.id in _RESERVED_IDS:
             yield f"{at}.id", f"{member.id} is a word of the grammar; choose another id"
         yield from self._call(place, member, at)
@@ -132,7 +128,6 @@ class _Check:
             yield from _branch(branch, later, f"{at}.then[{index}]")
 
     def _call(self, place: int, call: Member | Fallback, at: str) -> Iterator[Problem]:
-        yield from _line(call.tool, f"{at}.tool")
         yield from problems_in(call.arguments, f"{at}.arguments", partial(self._reference, place))
         if self._registry is None:
             return
@@ -199,12 +194,6 @@ def _arguments(tool: ToolDefinition, given: dict[str, Any], at: str) -> Iterator
         for name in given:
             if name not in known:
                 yield f"{at}.{re.sub(r'[^ -~]', '?', name)[:64]}", f"{tool.name} has no such argument"
-
-
-def _line(name: str, at: str) -> Iterator[Problem]:
-    """The `$` of its pattern lets one pass, which no vendor takes in the name of a function."""
-    if name.endswith("\n"):
-        yield at, "a name does not end in a line break"
 
 
 def _repeated(names: list[str], path: str) -> Iterator[Problem]:

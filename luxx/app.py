@@ -38,6 +38,7 @@ from luxx.api.usage import UsageController
 from luxx.api.users import UserController
 from luxx.api.websocket import SocketController
 from luxx.house import House
+from luxx.lean import MODELS, without
 
 CONTROLLERS: list[ControllerRouterHandler] = [
     AllowedHostsController,
@@ -77,21 +78,22 @@ CONTROLLERS: list[ControllerRouterHandler] = [
 def create_app(house: House) -> Litestar:
     """The web application of a house; its start and stop are the house's."""
     peers = PeerReader(house.config.server.trusted_proxies)
-    app = Litestar(
-        route_handlers=CONTROLLERS,
-        dependencies=_parts(house),
-        guards=[require_sign_in(house.accounts, peers)],
-        before_request=before_handling,
-        after_exception=[record_refusals(house.refusals)],
-        exception_handlers=HANDLERS,
-        on_startup=[house.open],
-        on_shutdown=[house.close],
-        openapi_config=None,
-        request_class=JsonRequest,
-        request_max_body_size=None,
-        logging_config=None,
-        debug=False,
-    )
+    with without(*MODELS):
+        app = Litestar(
+            route_handlers=CONTROLLERS,
+            dependencies=_parts(house),
+            guards=[require_sign_in(house.accounts, peers)],
+            before_request=before_handling,
+            after_exception=[record_refusals(house.refusals)],
+            exception_handlers=HANDLERS,
+            on_startup=[house.open],
+            on_shutdown=[house.close],
+            openapi_config=None,
+            request_class=JsonRequest,
+            request_max_body_size=None,
+            logging_config=None,
+            debug=False,
+        )
     app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
     return app
 
@@ -99,16 +101,17 @@ def create_app(house: House) -> Litestar:
 def create_probes(house: House) -> Litestar:
     """What a worker answers: whether it lives, whether it can work, and its counters."""
     peers = PeerReader([])
-    app = Litestar(
-        route_handlers=[ProbeController],
-        dependencies={"peer": Provide(provide_peer), "service_state": _given(house.service_state)},
-        guards=[require_sign_in(house.accounts, peers)],
-        before_request=before_handling,
-        exception_handlers=HANDLERS,
-        openapi_config=None,
-        logging_config=None,
-        debug=False,
-    )
+    with without(*MODELS):
+        app = Litestar(
+            route_handlers=[ProbeController],
+            dependencies={"peer": Provide(provide_peer), "service_state": _given(house.service_state)},
+            guards=[require_sign_in(house.accounts, peers)],
+            before_request=before_handling,
+            exception_handlers=HANDLERS,
+            openapi_config=None,
+            logging_config=None,
+            debug=False,
+        )
     app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
     return app
 

@@ -4,11 +4,8 @@ The commands are in `cli.py`.
 """
 
 import ctypes
-import sys
 
-DRAWING = ("rich", "pygments")
-"""structlog and httpx load these for tracebacks and a command of their own, where they find them: 3.5 MB of
-every server's memory, for nothing. Both go without where an import fails, which is their documented way."""
+from luxx.lean import DRAWING, begin, go_on, without
 
 M_ARENA_MAX = -8
 """Of `mallopt(3)`. The allocator has arenas for threads that run at once. Under the interpreter's lock hardly
@@ -19,14 +16,9 @@ _mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
 if _mallopt is not None:
     _mallopt(M_ARENA_MAX, 1)
 
-_hidden = [name for name in DRAWING if name not in sys.modules]
-# An import of a name that is None here fails as if it were not installed.
-sys.modules.update(dict.fromkeys(_hidden))  # type: ignore[arg-type]
-
-from luxx.cli import main  # noqa: E402 - what is above has to come before
-
-# Tools of others may draw with them.
-for _name in _hidden:
-    del sys.modules[_name]
+begin()
+with without(*DRAWING):
+    from luxx.cli import main
+go_on()
 
 __all__ = ["main"]

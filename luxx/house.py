@@ -4,7 +4,6 @@ The only wiring; no decision is made here. `open` and `close` are its life; its 
 """
 
 import asyncio
-import gc
 import os
 from collections.abc import Mapping
 from datetime import timedelta
@@ -42,6 +41,7 @@ from luxx.files.attachments import AttachmentReader
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
 from luxx.files.upload import Uploads
+from luxx.lean import settle
 from luxx.observe import Metrics, watch_event_loop
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
@@ -74,9 +74,6 @@ from luxx.usage.report import UsageService
 from luxx.vault import Vault, find_secret
 from luxx.wire.question import WhenAsked
 from luxx.workshop import Workshop
-
-GC_THRESHOLDS = (10_000, 20, 50)
-"""Objects made before the collector looks: the language's own 700 would be met every few tokens."""
 
 logger = structlog.get_logger()
 
@@ -194,10 +191,7 @@ class House:
         if not self.store.is_sqlite:
             self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
         self.mcp.open()
-        gc.collect()
-        gc.freeze()
-        # What lives long is frozen, the rest dies young: looking for it every few tokens finds nothing.
-        gc.set_threshold(*GC_THRESHOLDS)
+        settle()
 
     def leave(self) -> None:
         """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""

@@ -22,6 +22,7 @@ from luxx.app import create_app, create_probes
 from luxx.config import Config
 from luxx.errors import ConfigError
 from luxx.house import House
+from luxx.lean import begin
 from luxx.runs.processes import ProcessKind
 
 DRAIN_SECONDS = 3
@@ -90,6 +91,7 @@ class _Probes(uvicorn.Server):
 
 def serve(config: Config) -> bool:
     """Serves clients until a signal; False where it could not start. Raises ConfigError with what to do."""
+    begin()
     house = House(config)
     settings = _settings(create_app(house), config.app.host, config.app.port)
     # Before anything is opened: a port that is taken must not cost a run its place.
@@ -107,6 +109,7 @@ def work(config: Config, health_port: int | None) -> None:
             "a worker shares a PostgreSQL database with the servers it works for; with SQLite the one server "
             "does the work itself: run `luxx serve`, or set database.url to postgresql://…"
         )
+    begin()
     house = House(config, kind=ProcessKind.WORKER)
     settings = _settings(create_probes(house), LOOPBACK, health_port or 0)
     listening = None if health_port is None else listen(LOOPBACK, health_port)

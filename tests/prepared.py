@@ -1,4 +1,4 @@
-"""A database that a server finds as an earlier start left it: made once, copied for each that needs one.
+"""Databases as an earlier start left them: made once by their steps, copied for each test that needs one.
 
 Steps take a second of work each time; what they do has tests of its own (`tests/store`).
 """
@@ -9,19 +9,40 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, Engine, create_engine, make_url, text
 
-from luxx.store.engine import open_engine
+from luxx.store.engine import open_engine, resolve_url
 from luxx.store.migrate import migrate
 
 NAME = "luxx.db"
+READY = "luxx_ready"
+"""The database of a PostgreSQL server that others are copies of."""
 
 
 def prepare(data_dir: Path) -> None:
     """Puts the database into a data directory that has none."""
-    target = data_dir / NAME
+    _copy_to(data_dir / NAME)
+
+
+def prepare_at(url: str) -> str:
+    """Makes an empty database a ready one, while nobody uses it; gives its URL back."""
+    resolved = resolve_url(url, Path.cwd())
+    if resolved.get_backend_name() == "sqlite":
+        _copy_to(Path(str(resolved.database)))
+    else:
+        _replace(resolved)
+    return url
+
+
+def make_ready(engine: Engine) -> None:
+    """`prepare_at` for an engine that has not been used."""
+    engine.dispose()
+    prepare_at(engine.url.render_as_string(hide_password=False))
+
+
+def _copy_to(target: Path) -> None:
     if not target.exists():
-        data_dir.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_prepared(), target)
 
 
@@ -29,7 +50,33 @@ def prepare(data_dir: Path) -> None:
 def _prepared() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="luxx-prepared-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    engine = open_engine(make_url(f"sqlite:///{folder / NAME}"))
+    _take_steps(make_url(f"sqlite:///{folder / NAME}"))
+    return folder / NAME
+
+
+def _take_steps(url: URL) -> None:
+    engine = open_engine(url)
     migrate(engine)
     engine.dispose()
-    return folder / NAME
+
+
+def _replace(url: URL) -> None:
+    server = url.set(database="postgres")
+    _prepare_server(server)
+    _administer(
+        server, f'DROP DATABASE "{url.database}"', f'CREATE DATABASE "{url.database}" TEMPLATE {READY}'
+    )
+
+
+@cache
+def _prepare_server(server: URL) -> None:
+    _administer(server, f"CREATE DATABASE {READY}")
+    _take_steps(server.set(database=READY))
+
+
+def _administer(server: URL, *statements: str) -> None:
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()

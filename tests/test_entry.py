@@ -3,20 +3,60 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+from live_server import plain_environ
 
 TOLD = """
-import json, sys
-import luxx.entry
+import gc, json, sys
+import luxx.entry, luxx.lean
 try:
     luxx.entry.main(["--help"])
 except SystemExit:
     pass
-loaded = [name for name in luxx.entry.DRAWING if name in sys.modules]
+loaded = [name for name in luxx.lean.DRAWING if name in sys.modules]
 import rich.console
-print(json.dumps({"loaded": loaded, "serves": "luxx.app" in sys.modules}))
+print(json.dumps({"loaded": loaded, "serves": "luxx.app" in sys.modules, "collects": gc.isenabled()}))
+"""
+
+SERVED = """
+import asyncio, gc, json, sys
+import luxx.entry, luxx.lean
+from luxx.app import create_app, create_probes
+from luxx.config import Config, LocalConfig
+from luxx.house import House
+
+async def work():
+    luxx.lean.begin()
+    house = House(Config(local=LocalConfig(enabled=False)))
+    create_app(house), create_probes(house)
+    await house.open()
+    plugins = [name for name in luxx.lean.MODELS if f"litestar.plugins.{name}" in sys.modules]
+    import pydantic
+    print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))
+    await house.close()
+
+asyncio.run(work())
 """
 
 
-def test_a_server_is_loaded_without_what_only_draws_and_tools_of_others_may_still_draw() -> None:
-    done = subprocess.run([sys.executable, "-c", TOLD], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == {"loaded": [], "serves": True}
+def told(program: str, folder: Path) -> object:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+        env=plain_environ(),
+    )
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+def test_a_server_is_loaded_without_what_only_draws_and_others_may_still_draw(
+    tmp_path: Path,
+) -> None:
+    assert told(TOLD, tmp_path) == {"loaded": [], "serves": True, "collects": True}
+
+
+def test_a_server_goes_without_plugins_for_what_it_does_not_use(tmp_path: Path) -> None:
+    assert told(SERVED, tmp_path) == {"plugins": [], "collects": True}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import func, insert, select, update
 
@@ -18,7 +19,6 @@ from luxx.conversations.views import ConversationChange
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.wire.tool import CommandPermission
 
 LONG = 3000
@@ -35,7 +35,7 @@ ANN = Caller(
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     yield made

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
@@ -13,7 +14,6 @@ from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.room import sizes_of, stored_size
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 assert User.__tablename__ == "users"
@@ -21,7 +21,7 @@ assert User.__tablename__ == "users"
 
 def test_replay_and_images_count(tmp_path: Path) -> None:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
-    migrate(engine)
+    make_ready(engine)
     store = Store(engine)
     store.write_now(add_user)
     conversation, first, second = new_id(), new_id(), new_id()

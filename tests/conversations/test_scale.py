@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepared import make_ready
 from rows import add_user
 from seeding import Talk, seed
 from sqlalchemy import event, insert
@@ -21,7 +22,6 @@ from luxx.conversations.stored import read_path
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.store.search_words import SearchKind
 from luxx.wire.tool import CommandPermission
 
@@ -47,7 +47,7 @@ class House:
 
     def __init__(self, folder: Path, messages: int) -> None:
         engine = open_engine(resolve_url("sqlite:///./t.db", folder))
-        migrate(engine)
+        make_ready(engine)
         self.store = Store(engine)
         self.store.write_now(add_user)
         self.store.write_now(lambda session: session.execute(insert(User).values(_ben())) and None)

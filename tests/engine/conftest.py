@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepared import prepare_at
 from store.databases import new_database, postgresql_server
 
 PATIENCE_SECONDS = 60.0
@@ -24,15 +25,15 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def shared_url(postgresql: str) -> str:
-    """The URL of an empty database that several processes may share."""
-    return new_database(postgresql, f"engine{next(numbers)}")
+    """The URL of a database that several processes may share, with nothing in its tables."""
+    return prepare_at(new_database(postgresql, f"engine{next(numbers)}"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
+    """The URL of a database with nothing in its tables."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/t.db"
+        return prepare_at(f"sqlite:///{tmp_path}/t.db")
     return str(request.getfixturevalue("shared_url"))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import delete, func, select
 from store.conftest import database_url, postgresql
@@ -15,7 +16,6 @@ from luxx.files.models import FileRow
 from luxx.files.storage import Entry
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 
 __all__ = ["database_url", "postgresql"]
 assert ProviderRow.__tablename__ == "llm_providers"  # settings point at it
@@ -26,7 +26,7 @@ ODD = "a\udcff\n'b"
 @pytest.fixture
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     yield made

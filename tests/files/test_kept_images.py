@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
@@ -21,7 +22,6 @@ from luxx.conversations.stored import read_path
 from luxx.files.models import FileRow
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.wire.message import Attachment, PromptImage, UserContent, UserPrompt
 
 __all__ = ["database_url", "postgresql"]
@@ -32,7 +32,7 @@ assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 @pytest.fixture
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     made.write_now(

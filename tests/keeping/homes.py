@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import insert, select, text
 
@@ -22,7 +23,6 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.store.engine import Store, open_engine
-from luxx.store.migrate import migrate
 from luxx.store.tables import Base
 from luxx.usage.models import UsageRow
 from luxx.vault import Vault, find_secret
@@ -64,7 +64,7 @@ def store_of(home: Home) -> Iterator[Store]:
 def move_in(home: Home) -> None:
     """Migrates and makes a secret, as a first start does."""
     engine = open_engine(home.url)
-    migrate(engine)
+    make_ready(engine)
     engine.dispose()
     find_secret(home.configured_secret, home.data_dir, is_shared=not home.is_sqlite)
 

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import select, update
 
@@ -13,7 +14,6 @@ from luxx.providers.first_start import connect_what_is_there
 from luxx.providers.local import LocalModel
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.vault import Vault
 
 SECRET = "a secret of the tests, long enough"
@@ -21,7 +21,7 @@ SECRET = "a secret of the tests, long enough"
 
 def test_the_operators_keys_become_providers_of_an_operator_only(tmp_path: Path) -> None:
     engine = open_engine(resolve_url("sqlite:///./t.db", tmp_path))
-    migrate(engine)
+    make_ready(engine)
     store, config = Store(engine), msgspec.structs.replace(Config(), local=LocalConfig(enabled=False))
     environ = {"OPENAI_API_KEY": "sk-an-operators-key-of-the-environment"}
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+from prepared import prepare
 from sqlalchemy import func, select, update
 
 from luxx.accounts.caller import Caller
@@ -37,6 +38,7 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
         runs=RunsConfig(lease_seconds=0.4, grace_seconds=5),
         data_dir=str(folder / "data"),
     )
+    prepare(folder / "data")
     house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
     await house.open()
     try:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prepared import prepare
 from sqlalchemy import func, select
 
 from luxx.accounts.caller import Caller
@@ -51,6 +52,7 @@ async def opened(
         limits=limits,
         data_dir=str(folder / "data"),
     )
+    prepare(folder / "data")
     house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
     await house.open()
     try:

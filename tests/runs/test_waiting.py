@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prepared import prepare
 from sqlalchemy import func, select
 
 from luxx.accounts.caller import Caller
@@ -48,6 +49,7 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
         providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),
         data_dir=str(folder / "data"),
     )
+    prepare(folder / "data")
     house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
     await house.open()
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prepared import prepare_at
 
 from luxx.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database, postgresql_server
@@ -24,6 +25,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/t.db"
     return new_database(request.getfixturevalue("postgresql"), f"t{next(numbers)}")
+
+
+@pytest.fixture
+def ready_url(database_url: str) -> str:
+    """The URL of a database at the newest step, with nothing in its tables."""
+    return prepare_at(database_url)
 
 
 @pytest.fixture

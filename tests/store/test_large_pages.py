@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import insert
 
@@ -16,7 +17,6 @@ from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.errors import NotFound, TooLarge
 from luxx.providers.models import ProviderRow
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.wire.message import UserContent
 from luxx.wire.tool import CommandPermission
 
@@ -77,7 +77,7 @@ class House:
 @pytest.fixture
 def house(database_url: str, tmp_path: Path) -> Iterator[House]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     store = Store(engine)
     yield House(store)
     store.close()

@@ -96,7 +96,7 @@ async def ended(house: House, caller: Caller, text: str) -> Run:
     ids=["tokens", "cost"],
 )
 def test_runs_at_once_never_spend_more_than_the_day_has(
-    database_url: str, tmp_path: Path, limits: LimitsConfig
+    ready_url: str, tmp_path: Path, limits: LimitsConfig
 ) -> None:
     """Answers are as long as they were let become, and prompts are counted: each call takes what it may."""
     limits = LimitsConfig(
@@ -111,8 +111,8 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
 
     async def work() -> None:
         async with ScriptedProvider(Script(rules=[rule])) as upstream:
-            names = ["one", "two"] if "postgresql" in database_url else ["one"]
-            configs = [config_of(tmp_path, database_url, name, upstream, limits) for name in names]
+            names = ["one", "two"] if "postgresql" in ready_url else ["one"]
+            configs = [config_of(tmp_path, ready_url, name, upstream, limits) for name in names]
             async with opened(configs, upstream) as (houses, caller):
                 started = [
                     ended(houses[number % len(houses)], caller, f"say {number}") for number in range(RUNS)
@@ -141,12 +141,12 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
     asyncio.run(work())
 
 
-def test_without_limits_nothing_is_set_aside(database_url: str, tmp_path: Path) -> None:
+def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Path) -> None:
     rule = Rule(reply=[Text(text="said"), Counts(prompt=PROMPT, completion=MOST_ANSWER), Finish()])
 
     async def work() -> None:
         async with ScriptedProvider(Script(rules=[rule])) as upstream:
-            config = config_of(tmp_path, database_url, "one", upstream, LimitsConfig())
+            config = config_of(tmp_path, ready_url, "one", upstream, LimitsConfig())
             async with opened([config], upstream) as ((house,), caller):
                 writes: list[str] = []
                 listen(house, writes)

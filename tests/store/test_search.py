@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import delete, insert, select, text, update
 
@@ -54,7 +55,7 @@ def add_people(session: Any) -> None:
 def house(database_url: str, tmp_path: Path) -> Iterator[Store]:
     """A migrated database with two people."""
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_people)
     yield made

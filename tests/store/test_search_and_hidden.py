@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prepared import make_ready
 from rows import add_user
 from sqlalchemy import event, insert, update
 
@@ -16,7 +17,6 @@ from luxx.conversations.search import MOST_HITS, Found, Search, SearchService
 from luxx.conversations.search_index import index_messages, index_title
 from luxx.house import House
 from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 from luxx.wire.tool import CommandPermission
 
 assert House  # Importing the roof imports every table there is.
@@ -29,7 +29,7 @@ ANN = Caller(
 @pytest.fixture
 def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(resolve_url(database_url, tmp_path))
-    migrate(engine)
+    make_ready(engine)
     made = Store(engine)
     made.write_now(add_user)
     yield made

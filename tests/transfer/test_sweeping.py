@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prepared import prepare_at
 from sqlalchemy import select
 from store.conftest import postgresql
 from store.databases import new_database
@@ -41,7 +42,7 @@ def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
     monkeypatch.setattr("luxx.upkeep.SWEEP_SECONDS", 0.05)
     config = Config(
         app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
-        database=DatabaseConfig(url=new_database(postgresql, "swept")),
+        database=DatabaseConfig(url=prepare_at(new_database(postgresql, "swept"))),
         workspace=WorkspaceConfig(root=str(tmp_path / "workspaces")),
         local=LocalConfig(enabled=False),
         data_dir=str(tmp_path / "data"),

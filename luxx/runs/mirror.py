@@ -60,6 +60,8 @@ class Mirror:
         """Who tells us; empty while nobody does."""
         self.is_over = False
         self.status = RunStatus.RUNNING
+        self.is_seen = False
+        """Whether the run's row was looked at since it is followed."""
         self._store = store
         self._ask = ask
         self._fence = 0
@@ -107,6 +109,7 @@ class Mirror:
     def look(self, seen: Seen | None, here: str, *, is_up: bool, is_asking: bool) -> None:
         """Compares with the run's row; None: it was deleted. Asks its driver, or all if `is_asking`."""
         channel = self.channel
+        self.is_seen = True
         if seen is None:
             channel.is_gone = self.is_over = True
             self.cease()

@@ -171,7 +171,9 @@ class RunRelay:
                 self._busy.clear()
 
     def _is_urgent(self, mirror: Mirror) -> bool:
-        """Whether it should be told what happens now, and is not."""
+        """Whether it should be told what happens now, and is not; or its run may have ended just before."""
+        if not mirror.is_seen:
+            return True
         if self._bus.is_alone:
             return False
         return not self._bus.is_up or (mirror.status == RunStatus.RUNNING and not mirror.driver)

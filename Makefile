@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.installed-to-develop
 
 # ARGS is handed on: make run ARGS="--port 9000", make test ARGS="-k rooms".
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 PEERS ?=
 PART ?=
 

@@ -124,6 +124,7 @@ class _Connection(asyncio.Protocol):
         self._plan = Plan()
         self._sent = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -171,6 +172,7 @@ class _Connection(asyncio.Protocol):
             self.emit()
             return
         self._transport.write(HEAD + OPENING)
+        self._due = asyncio.get_running_loop().time()
         self._tick()
 
     def _calls(self) -> bytes:
@@ -184,9 +186,12 @@ class _Connection(asyncio.Protocol):
         return b"".join(out)
 
     def _tick(self) -> None:
+        """Keeps time by the stream's own beginning. A delay after each chunk would gather the streams: those
+        that one late turn of the loop served would speak in the same millisecond from then on."""
         self.emit()
         if self._sent < self._plan.n:
-            self._timer = asyncio.get_running_loop().call_later(self._plan.delay, self._tick)
+            self._due += self._plan.delay
+            self._timer = asyncio.get_running_loop().call_at(self._due, self._tick)
 
     def emit(self) -> None:
         """Writes the next chunk; with the last one, the end."""

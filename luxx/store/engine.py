@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 )
 
 from luxx.errors import ConfigError
+from luxx.store.answers import InLoop, InThread
 from luxx.store.writer import (
     Form,
     GroupWriter,
@@ -252,7 +253,9 @@ class Store:
             asked = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
             value = await asyncio.shield(asked)
         else:
-            value = await asyncio.shield(asyncio.wrap_future(self._writer.submit(form, work)))
+            waiter = InLoop()
+            self._writer.submit(form, work, waiter)
+            value = await waiter.future
         if self._on_write is not None:
             self._on_write(time.perf_counter() - started)
         return value
@@ -306,7 +309,9 @@ class Store:
     def _write_now(self, form: Form, work: Callable[[Any], T]) -> T:
         if self._writer is None:
             return self._write_alone(form, work)
-        return self._writer.submit(form, work).result()
+        waiter = InThread()
+        self._writer.submit(form, work, waiter)
+        return cast("T", waiter.result())
 
     def _write_alone(self, form: Form, work: Callable[[Any], T]) -> T:
         try:

@@ -6,7 +6,6 @@ Which database there is, and who may ask it, is in `engine.py`.
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -14,12 +13,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError, ResourceClosedError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from luxx.store.answers import Outcome, Waiter, answer_all
+
 T = TypeVar("T")
 Work = Callable[[Session], T]
 RowWork = Callable[[Connection], T]
 
 GROUP_LIMIT = 64
 """Most writes in one commit, so that the first of them does not wait long."""
+
+CLOSED = "the store is closed"
 
 ROWS = "luxx_rows"
 """The savepoint of a write without a Session."""
@@ -31,7 +34,7 @@ class Form(Protocol):
     def __call__(self, connection: Connection, work: Callable[[Any], T], *, own: bool) -> T: ...
 
 
-_Asked = tuple[Form, Callable[[Any], Any], Future[Any]]
+_Asked = tuple[Form, Callable[[Any], Any], Waiter]
 
 
 class KeptConnections:
@@ -81,12 +84,11 @@ class GroupWriter:
         self._closed = False
         self._thread.start()
 
-    def submit(self, form: Form, work: Callable[[Any], T]) -> "Future[T]":
+    def submit(self, form: Form, work: Callable[[Any], Any], waiter: Waiter) -> None:
+        """Has it done and `waiter` answered, once it is on disk. Raises RuntimeError after `close`."""
         if self._closed:
-            raise RuntimeError("the store is closed")
-        future: Future[T] = Future()
-        self._queue.put((form, work, future))
-        return future
+            raise RuntimeError(CLOSED)
+        self._queue.put((form, work, waiter))
 
     def close(self) -> None:
         self._closed = True
@@ -110,7 +112,7 @@ class GroupWriter:
             while True:
                 late = self._queue.get_nowait()
                 if late is not None:
-                    late[-1].set_exception(RuntimeError("the store is closed"))
+                    answer_all([(late[-1], None, RuntimeError(CLOSED))])
 
     def _take(self) -> tuple[list[_Asked], bool]:
         group: list[_Asked] = []
@@ -127,22 +129,18 @@ class GroupWriter:
                 return group, False
 
     def _commit(self, group: list[_Asked]) -> None:
-        answers: list[tuple[Future[Any], Any, BaseException | None]] = []
+        outcomes: list[Outcome] = []
         try:
             connection = self._kept.mine()
             with connection.begin():
-                for form, work, future in group:
-                    answers.append((future, *_one(connection, form, work, alone=len(group) == 1)))
+                for form, work, waiter in group:
+                    outcomes.append((waiter, *_one(connection, form, work, alone=len(group) == 1)))
         except BaseException as error:
             self._kept.drop_if_broken(error)
-            for _form, _work, future in group:
-                future.set_exception(error)
-            return
-        for future, value, failure in answers:
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                future.set_result(value)
+            outcomes = [(waiter, None, error) for _form, _work, waiter in group]
+        answer_all(outcomes)
+        # An error's traceback knows this frame: else they would live until the collector comes by.
+        outcomes.clear()
 
 
 def with_session(connection: Connection, work: Work[T], *, own: bool) -> T:

@@ -180,6 +180,29 @@ def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: St
     run(store.write(put("alive")))
 
 
+def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None:
+    """Its write is done all the same, in one commit with that of another."""
+    holds, may_go = threading.Event(), threading.Event()
+
+    def hold(_session: Any) -> None:
+        holds.set()
+        may_go.wait(30)
+
+    async def leave() -> None:
+        asyncio.create_task(store.write(put("of the loop")))  # noqa: RUF006 - nobody is there for its answer
+        await asyncio.sleep(0)
+
+    with ThreadPoolExecutor(2) as threads:
+        held = threads.submit(store.write_now, hold)
+        assert holds.wait(30)
+        asyncio.run(leave())
+        other = threads.submit(store.write_now, put("of a thread"))
+        may_go.set()
+        held.result(30)
+        assert other.result(30) == "of a thread"
+    assert sorted(store.read_now(all_notes)) == ["of a thread", "of the loop"]
+
+
 def test_close_waits_for_what_is_queued_and_refuses_what_comes_later(
     database_url: str, tmp_path: Path
 ) -> None:

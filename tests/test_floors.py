@@ -77,6 +77,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "errors",
                 "observe",
                 "vault",
+                "children",
                 "clock",
                 "lean",
                 "removal",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 
+from luxx.children import start_child
 from luxx.errors import Unavailable
 
 _GRACE_SECONDS = 1.0
@@ -43,7 +44,7 @@ async def read_in_process(
     Raises Unavailable where no process can be started.
     """
     try:
-        child = await asyncio.create_subprocess_exec(
+        child = await start_child(
             sys.executable, "-P", "-m", module, str(bounds.memory), str(bounds.seconds), *arguments,
             stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -22,6 +22,7 @@ import httpx
 import msgspec
 import structlog
 
+from luxx.children import start_child
 from luxx.config import LocalConfig
 from luxx.errors import Unavailable
 from luxx.providers.catalog import EMBEDDED_CONTEXT
@@ -251,7 +252,7 @@ class LocalModel:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         output = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            child = await asyncio.create_subprocess_exec(
+            child = await start_child(
                 sys.executable,
                 "-P",  # else this folder's modules would stand in for the library's own imports
                 str(SERVER_SCRIPT),

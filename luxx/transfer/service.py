@@ -19,6 +19,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
+from luxx.children import start_child
 from luxx.clock import id_at, new_id
 from luxx.config import FilesConfig
 from luxx.conversations.hidden import ForgetRuns, all_hidden, forget, hidden_of, reveal
@@ -209,7 +210,7 @@ def _export_active(sentence: str) -> TooMany:
 
 async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcome:
     file.seek(0)
-    child = await asyncio.create_subprocess_exec(
+    child = await start_child(
         sys.executable, "-P", "-m", "luxx.transfer.child", str(limit), str(rows.fileno()),
         stdin=file.fileno(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         pass_fds=(rows.fileno(),), env=_environment(),

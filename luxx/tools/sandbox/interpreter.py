@@ -8,6 +8,7 @@ import sysconfig
 from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
+from luxx.children import start_child
 from luxx.tools.sandbox.plan import Interpreter
 
 _ASK_SECONDS = 10.0
@@ -49,7 +50,7 @@ def environments_of(interpreters: list[Interpreter]) -> list[Path]:
 
 async def _ask(program: str) -> Interpreter | None:
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await start_child(
             *(program, "-I", "-S", "-c", _QUESTION), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env={}
         )
     except OSError:

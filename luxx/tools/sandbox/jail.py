@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.children import start_child
 from luxx.errors import ToolFailed
 from luxx.tools.sandbox.limits import Limits
 from luxx.tools.sandbox.plan import Spec
@@ -254,7 +255,7 @@ class Jail:
 
 async def _new_supervisor(passed: list[int]) -> Process:
     """The first descriptor is the one it is told on."""
-    return await asyncio.create_subprocess_exec(
+    return await start_child(
         *(sys.executable, "-I", "-S", "-c", _BOOT, str(passed[0]), _ROOT),
         stdin=PIPE,
         stdout=PIPE,

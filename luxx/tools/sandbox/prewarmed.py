@@ -16,7 +16,6 @@ from luxx.tools.sandbox.jail import Jail
 from luxx.tools.sandbox.limits import Limits
 
 IDLE_SECONDS = 60.0
-CLOSE_SECONDS = 15.0
 
 logger = structlog.get_logger()
 
@@ -71,9 +70,7 @@ class Prewarmed:
         making = list(self._tasks.values())
         for task in making:
             task.cancel()
-        if making:
-            # One that does not end has nothing running; it shall not keep the server.
-            await asyncio.wait(making, timeout=CLOSE_SECONDS)
+        await asyncio.gather(*making, return_exceptions=True)
         for place in list(self._waiting):
             self._drop(place)
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -1,0 +1,76 @@
+"""A child process whose start is cancelled, at whatever moment."""
+
+import asyncio
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import psutil
+import pytest
+
+from luxx.children import start_child
+
+LEAVES_ANOTHER = ("/bin/sh", "-c", "sleep 2 & exec sleep 30")
+"""What it leaves keeps its pipes open."""
+
+TURNS = 12
+"""Of the loop, more than a start takes."""
+
+Start = Callable[..., Coroutine[Any, Any, Process]]
+
+
+async def seconds_to_cancel(start: Start, turns: int, busy: float = 0.05) -> float | None:
+    """None where it was there before it could be cancelled; then it is killed."""
+    starting = asyncio.create_task(start(*LEAVES_ANOTHER, stdin=PIPE, stdout=PIPE, stderr=PIPE))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    # The loop is busy elsewhere, while the child goes on.
+    be_busy(busy)
+    if starting.done():
+        starting.result().kill()
+        await starting.result().wait()
+        return None
+    began = time.monotonic()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    return time.monotonic() - began
+
+
+def be_busy(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+async def longest(start: Start) -> float:
+    taken = [await seconds_to_cancel(start, turns) for turns in range(TURNS)]
+    return max(each for each in taken if each is not None)
+
+
+def living() -> list[int]:
+    children = psutil.Process().children()
+    return [one.pid for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_who_is_cancelled_is_not_kept_and_leaves_no_child() -> None:
+    before = living()
+    assert asyncio.run(longest(start_child)) < 1
+    until = time.monotonic() + 5
+    while set(living()) - set(before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert set(living()) <= set(before)
+
+
+def test_asyncios_own_start_keeps_who_is_cancelled() -> None:
+    """What `start_child` is for; where this fails one day, it is no longer needed."""
+    taken = asyncio.run(seconds_to_cancel(asyncio.create_subprocess_exec, 3, busy=0.3))
+    assert taken is not None
+    assert taken > 1
+
+
+def test_a_program_that_is_not_there_is_an_error() -> None:
+    async def work() -> None:
+        with pytest.raises(FileNotFoundError):
+            await start_child("/nowhere/at-all")
+
+    asyncio.run(work())

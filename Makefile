@@ -8,6 +8,7 @@ DEV_STAMP := $(VENV)/.installed-to-develop
 
 # ARGS is handed on: make run ARGS="--port 9000", make test ARGS="-k rooms".
 ARGS ?=
+# Of tests, for two cores: each waits for other processes a good part of its time.
 WORKERS ?= 3
 PEERS ?=
 PART ?=

@@ -306,6 +306,17 @@ def nothing_is_left_for_later(house: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{number} is left for later"
 
 
+def children_are_started_in_one_place(house: list[Module]) -> Iterator[str]:
+    """By `start_child`, which may be cancelled."""
+    for module in house:
+        for node in ast.walk(module.tree):
+            is_start = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                "create_subprocess_exec"
+            )
+            if is_start and module.name != "luxx.children":
+                yield f"{module.name}:{node.lineno} starts a process; call luxx.children.start_child"
+
+
 def patterns_end_at_the_end(house: list[Module]) -> Iterator[str]:
     """Those for input, which our OpenAPI document repeats; what is handed to `re` is the code's own."""
     for module in house:
@@ -337,6 +348,7 @@ RULES: list[Rule] = [
     modules_carry_their_sign,
     files_are_named_after_their_subject,
     nothing_is_left_for_later,
+    children_are_started_in_one_place,
     patterns_end_at_the_end,
 ]
 
@@ -392,6 +404,10 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
     (files_are_named_after_their_subject, {"luxx.agents.helpers": ""}),
     (files_are_named_after_their_subject, {"luxx.utils.text": ""}),
     (nothing_is_left_for_later, {A: f"x = 1  # {LATER}: more"}),
+    (
+        children_are_started_in_one_place,
+        {A: "import asyncio\nasync def f():\n    await asyncio.create_subprocess_exec('ls')"},
+    ),
     (patterns_end_at_the_end, {A: r'NAME = r"^[a-z]+$"'}),
     (patterns_end_at_the_end, {A: r'NAME = rf"^{WORD}$"'}),
     (patterns_end_at_the_end, {A: r'NAME = r"^[a-z]+\Z"'}),

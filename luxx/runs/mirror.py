@@ -59,9 +59,8 @@ class Mirror:
         self.driver = ""
         """Who tells us; empty while nobody does."""
         self.is_over = False
-        self.status = RunStatus.RUNNING
-        self.is_seen = False
-        """Whether the run's row was looked at since it is followed."""
+        self.status: RunStatus | None = None
+        """As the run's row said when it was last looked at; None before."""
         self._store = store
         self._ask = ask
         self._fence = 0
@@ -109,7 +108,6 @@ class Mirror:
     def look(self, seen: Seen | None, here: str, *, is_up: bool, is_asking: bool) -> None:
         """Compares with the run's row; None: it was deleted. Asks its driver, or all if `is_asking`."""
         channel = self.channel
-        self.is_seen = True
         if seen is None:
             channel.is_gone = self.is_over = True
             self.cease()

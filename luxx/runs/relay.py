@@ -172,7 +172,7 @@ class RunRelay:
 
     def _is_urgent(self, mirror: Mirror) -> bool:
         """Whether it should be told what happens now, and is not; or its run may have ended just before."""
-        if not mirror.is_seen:
+        if mirror.status is None:
             return True
         if self._bus.is_alone:
             return False

@@ -16,6 +16,7 @@ from luxx.tools.sandbox.jail import Jail
 from luxx.tools.sandbox.limits import Limits
 
 IDLE_SECONDS = 60.0
+CLOSE_SECONDS = 15.0
 
 logger = structlog.get_logger()
 
@@ -70,7 +71,9 @@ class Prewarmed:
         making = list(self._tasks.values())
         for task in making:
             task.cancel()
-        await asyncio.gather(*making, return_exceptions=True)
+        if making:
+            # One that does not end has nothing running; it shall not keep the server.
+            await asyncio.wait(making, timeout=CLOSE_SECONDS)
         for place in list(self._waiting):
             self._drop(place)
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from rows import add_user
 from sqlalchemy import delete, insert, update
 
+from luxx.bus.core import LocalBus
 from luxx.clock import new_id, utc_now
 from luxx.runs import telling
 from luxx.runs.cancel import CancelSignal
@@ -27,7 +28,7 @@ from luxx.runs.events import RunLog, read_log
 from luxx.runs.frames import OpenStep
 from luxx.runs.hub import Channel, Frame, Hub
 from luxx.runs.models import RunRow
-from luxx.runs.relay import RunRelay
+from luxx.runs.relay import LOOKS_PER_BEAT, RunRelay
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.migrate import migrate
@@ -489,6 +490,26 @@ def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
             await client.reading
             assert client.types == ["run"]
             assert a.relay.mirrors == 0
+
+    asyncio.run(work())
+
+
+def test_a_run_that_was_just_left_is_looked_at_before_the_next_beat(store: Store) -> None:
+    """It may have been given up, and where a process is alone nobody else would tell."""
+
+    async def work() -> None:
+        run, hub = new_run(store), Hub()
+        relay = RunRelay(hub, LocalBus("one"), store, look_seconds=LOOK_SECONDS)
+        await relay.open()
+        try:
+            with hub.driven(run.id, 0):
+                client = Client(Watch(hub, store, run))
+                await client.until(lambda: client.types == ["run"])
+                await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
+            await client.reading
+            assert 0 < relay._looks < LOOKS_PER_BEAT
+        finally:
+            await relay.close()
 
     asyncio.run(work())
 

@@ -84,6 +84,8 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     packages: list[str] = []
     prewarmed: Count = 4
     limits: list[ToolLimits] = []
+    memory_per_user_mb: PositiveCount = 4096
+    memory_reserve_mb: Count = 0
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []

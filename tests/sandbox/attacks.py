@@ -202,6 +202,24 @@ KERNEL = [
     Attack(
         "list the mounts", "end(call('listmount', 0, 0, 0, 0)[1] not in (errno.EPERM, errno.ENOSYS))", B | L
     ),
+    Attack("set an attribute", "works(lambda: os.setxattr('.', 'user.luxx', b'x'))", B | L),
+    Attack("use inotify", "end(libc.inotify_init() >= 0)", B | L),
+    Attack("enlarge a pipe", "import fcntl\nworks(lambda: fcntl.fcntl(os.pipe()[0], 1031, 1 << 20))", B | L),
+    Attack(
+        "keep pages in a pipe",
+        "held = ctypes.create_string_buffer(4096)\n"
+        "about = struct.pack('QQ', ctypes.addressof(held), 4096)\n"
+        "succeeds('vmsplice', os.pipe()[1], about, 1, 0)",
+        B | L,
+    ),
+    Attack(
+        "enlarge a socket's buffer",
+        "one, _ = socket.socketpair()\n"
+        "before = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)\n"
+        "one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, before)\n"
+        "end(one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > before)",
+        B | L,
+    ),
     Attack("change its personality", "succeeds('personality', 0x0040000)", B | L),
     Attack("load a module", "succeeds('init_module', bytes(8), 8, b'')"),
     Attack("read the kernel's log", "succeeds('syslog', 3, bytes(64), 64)"),

@@ -12,15 +12,104 @@ LIMITS = Limits(seconds=4, cpu_seconds=3, memory_mb=128, processes=24, file_mb=4
 
 
 class Bomb(NamedTuple):
-    """`hits`: how it may end; empty: it ends by itself, and nothing is left."""
+    """`hits`: how it may end; empty: it ends by itself, and nothing is left.
+
+    `kernel`: its memory is the kernel's, which no figure of a process tells.
+    """
 
     name: str
     code: str
     hits: frozenset[Hit] = frozenset()
     limits: Limits = LIMITS
+    kernel: bool = False
 
 
+MANY = Limits(seconds=6, cpu_seconds=5, memory_mb=256, processes=64, file_mb=4, disk_mb=16, output_kb=64)
+KERNEL_BOMBS = [
+    Bomb(
+        "xattr",
+        "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
+        "for n in range(100000):\n    fd = os.open(f'file-{n}', os.O_CREAT | os.O_RDWR)\n"
+        "    try:\n        for m in range(40): os.setxattr(fd, f'user.{m}', bytes(60000))\n"
+        "    except OSError as error: print('refused', error.errno == 95); break\n    os.close(fd)",
+        frozenset({Hit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "empty_files",
+        "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
+        "for n in range(10**8):\n    os.close(os.open('x' * 200 + f'{n}', os.O_CREAT))",
+        frozenset({Hit.MEMORY, Hit.DISK}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "empty_files, over what is hidden",
+        "import os\n"
+        "places = [one.split()[4] for one in open('/proc/self/mountinfo') if ' - tmpfs ' in one]\n"
+        "for place in places:\n"
+        "    if place in ('/tmp', '/dev/shm'): continue\n"
+        "    try: os.close(os.open(f'{place}/file', os.O_CREAT)); print(False, place)\n"
+        "    except OSError: pass\nprint('refused')",
+        kernel=True,
+    ),
+    Bomb(
+        "pipes",
+        "import os, time\nfor _ in range(59):\n    if os.fork() == 0: break\n"
+        "for _ in range(118):\n    ours, theirs = os.pipe(); os.set_blocking(theirs, False)\n"
+        "    os.write(theirs, bytes(1 << 17)); os.close(theirs)\ntime.sleep(60)",
+        frozenset({Hit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "sockets",
+        "import os, socket, time\nfor _ in range(59):\n    if os.fork() == 0: break\nheld = []\n"
+        "for _ in range(58):\n    held += socket.socketpair()\n"
+        "for one in held:\n    one.setblocking(False)\n"
+        "    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n"
+        "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: pass\ntime.sleep(60)",
+        frozenset({Hit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "sockets, not accepted",
+        "import os, socket, time\n"
+        "try: door = socket.socket(socket.AF_UNIX)\n"
+        "except OSError: print('refused'); raise SystemExit\n"
+        "door.bind('\\0door'); door.listen(4096)\n"
+        "for _ in range(4000):\n    one = socket.socket(socket.AF_UNIX); one.connect('\\0door')\n"
+        "    one.setblocking(False)\n"
+        "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: one.close()\n"
+        "time.sleep(60)",
+        frozenset({Hit.MEMORY}),
+        MANY,
+        kernel=True,
+    ),
+    Bomb(
+        "sockets, of TCP",
+        "import os, socket, time\n"
+        "try: door = socket.create_server(('127.0.0.1', 0), backlog=4096)\n"
+        "except OSError: print('refused'); raise SystemExit\n"
+        "held = []\nfor _ in range(3):\n    if os.fork() == 0:\n"
+        "        door = socket.create_server(('127.0.0.1', 0), backlog=4096); break\n"
+        "def fill(one):\n    one.setblocking(False)\n"
+        "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: pass\n"
+        "for _ in range(50):\n"
+        "    one = socket.create_connection(door.getsockname()); other, _ = door.accept()\n"
+        "    held += [one, other]\n"
+        "    for _ in range(150): one.sendall(bytes(1 << 16)); other.recv(1 << 16, socket.MSG_WAITALL)\n"
+        "    fill(one); fill(other)\n"
+        "time.sleep(60)",
+        frozenset({Hit.TIME}),
+        MANY,
+        kernel=True,
+    ),
+]
 BOMBS = [
+    *KERNEL_BOMBS,
     Bomb(
         "fork",
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",

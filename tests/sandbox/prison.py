@@ -35,6 +35,8 @@ END_SECONDS = 5.0
 """How long after its limit a program may still take to end, on a busy machine."""
 OVERSHOOT_MB = 400
 """What may be written between two looks of the watch."""
+OTHERS_MB = 512
+"""What other processes of the machine may take while a program runs."""
 
 Found = dict[str, dict[str, Any]]
 
@@ -195,12 +197,17 @@ def _scratch_left(ran: Ran) -> list[str]:
 async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
     """Whether it ended as it should, in time, with nothing left of it."""
     token = f"luxx-bomb-{uuid.uuid4().hex}"
+    before = held_by_kernel()
+    watching = asyncio.create_task(most_held_by_kernel())
     ran, took = await run(sandbox, workspace, bomb.code, bomb.limits, token)
+    watching.cancel()
+    kernel = await watching - before
     left = [*processes_with(token), *_scratch_left(ran)]
     size = _size(workspace)
     how = (
         f"hit {ran.hit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "
-        f"{ran.memory >> 20} MiB held, said {ran.stdout[-60:]!r} {ran.stderr[-200:]!r}"
+        f"{ran.memory >> 20} MiB held, {kernel >> 20} MiB of the kernel, "
+        f"said {ran.stdout[-60:]!r} {ran.stderr[-200:]!r}"
     )
     is_right = ran.hit in bomb.hits if bomb.hits and ran.hit else not bomb.hits or b"refused" in ran.stdout
     is_held = (
@@ -211,8 +218,27 @@ async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, An
         and size < (bomb.limits.disk_mb + OVERSHOOT_MB) << 20
         and ran.memory < 3 * bomb.limits.memory_mb << 20
         and len(ran.stdout) <= bomb.limits.output_kb << 10
+        and not (bomb.kernel and kernel > bomb.limits.memory_mb + OTHERS_MB << 20)
     )
     return {"outcome": "held" if is_held else "escaped", "how": how}
+
+
+def held_by_kernel() -> int:
+    """Bytes of the machine's memory that are neither free nor of processes nor a cache of files on disks."""
+    with open("/proc/meminfo") as file:
+        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
+    others = ("MemFree", "Buffers", "Cached", "AnonPages")
+    return found["MemTotal"] - sum(found[name] for name in others) + found["Shmem"]
+
+
+async def most_held_by_kernel() -> int:
+    """The most there was until it was cancelled."""
+    most = held_by_kernel()
+    with suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(0.01)
+            most = max(most, held_by_kernel())
+    return most
 
 
 def processes_with(token: str) -> list[int]:

@@ -155,6 +155,8 @@ def why_ended(ran: Ran, limits: Limits) -> str:
             )
         case Hit.MEMORY:
             return f"the program was ended: it used more than {limits.memory_mb} MiB of memory"
+        case Hit.MACHINE:
+            return "the program was ended: the machine had too little memory left; try again later"
         case Hit.PROCESSES:
             return f"the program was ended: it had more than {limits.processes} processes and threads"
         case Hit.FILE:

@@ -27,7 +27,9 @@ NAME = "shell_execute"
 
 def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
     """The tool on one server's sandbox."""
-    shell = shutil.which("bash", path="/usr/bin:/bin") or "/bin/sh"
+    bash = shutil.which("bash", path="/usr/bin:/bin")
+    # Nothing in the workspace or in HOME may add to a command that was allowed.
+    shell = ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")
 
     @tool(
         name=NAME,
@@ -57,7 +59,7 @@ def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) ->
         workspace = workspace_for(context)
         given = sandbox.limits_for(NAME, context.user_permission_level)
         limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
-        argv = (shell, "-c", arguments["command"])
+        argv = (*shell, "-c", arguments["command"])
         going = going_of(sandbox, NAME, context, limits, keep_figures)
         return await run_and_tell(
             going, lambda: sandbox.run_sandboxed(argv, workspace, limits, outing=going.outing)

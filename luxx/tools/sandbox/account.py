@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 
+from luxx.tools.sandbox.kernel_memory import Buffers
 from luxx.tools.sandbox.processes import Process
 
 TYPE_CHECKING = False
@@ -27,13 +28,14 @@ class Account:
     keeps what it was last seen with, less what its nearest living ancestor has got since.
     """
 
-    def __init__(self, trusted: set[int], uid: int | None) -> None:
+    def __init__(self, trusted: set[int], uid: int | None, buffers: Buffers) -> None:
         self.memory = 0
         self.tasks = 0
         self.is_hiding = False
         """Whether a process could not be looked into twice in a row; once may be while it begins or ends."""
         self._trusted = trusted
         self._uid = uid
+        self._buffers = buffers
         self._hidden: set[Key] = set()
         self._last: dict[Key, Process] = {}
         self._lost = [0.0, 0.0]
@@ -52,7 +54,8 @@ class Account:
         self._start = (self._total(0), self._total(1))
 
     def look(self, pids: list[int]) -> None:
-        found = {one.key: one for one in self._processes(pids) if one.exists}
+        processes, buffered = self._look(pids)
+        found = {one.key: one for one in processes if one.exists}
         for key, one in found.items():
             if one.is_unreadable and key in self._last:
                 one.used = (one.used[0], self._last[key].used[1])
@@ -61,18 +64,21 @@ class Account:
         hidden = {key for key, one in found.items() if one.is_hidden and one.pid not in self._trusted}
         self.is_hiding = self.is_hiding or bool(hidden & self._hidden)
         self._hidden = hidden
-        self.memory = sum(one.memory for one in found.values())
+        self.memory = sum(one.memory for one in found.values()) + buffered
         self.tasks = sum(one.tasks for one in found.values())
         self._last = found
 
-    def _processes(self, pids: Iterable[int]) -> list[Process]:
+    def _look(self, pids: Iterable[int]) -> tuple[list[Process], int]:
+        """The processes, and the bytes that their pipes and sockets may hold."""
         if self._uid is None:
-            return [Process(pid) for pid in pids]
+            found = [Process(pid) for pid in pids]
+            return found, self._buffers.look(found)
         # Only for /proc: signals to us are not allowed by this.
         _from_kernel.setfsgid(self._uid)
         _from_kernel.setfsuid(self._uid)
         try:
-            return [Process(pid) for pid in pids]
+            found = [Process(pid) for pid in pids]
+            return found, self._buffers.look(found)
         finally:
             _from_kernel.setfsuid(0)
             _from_kernel.setfsgid(0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.limits import MIB
 from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
@@ -32,7 +33,6 @@ ETC = (
     "/etc/ssl/certs",
 )
 NETWORK_ETC = ("/etc/hosts", "/etc/resolv.conf")
-PASSWD = f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
 GROUP = f"jail:x:{UID_INSIDE}:\nnogroup:x:65534:\n"
 _NAMESPACES = (
     "--unshare-user --unshare-ipc --unshare-pid --unshare-uts --unshare-cgroup-try --die-with-parent "
@@ -85,14 +85,15 @@ class Bubblewrap:
     def spec(self, order: Order) -> Spec:
         scenery = self._scenery
         own = assemble(denied_calls(network=order.network), scenery.machine)
-        return shared_spec(order, scenery.uid) | {
-            "env": environment(HOME, self.packages, order.interpreter, has_door=order.has_door),
+        home = HOME if order.is_resident else TEMPORARY
+        return shared_spec(order, scenery) | {
+            "env": environment(self.packages, order.interpreter, home=home, has_door=order.has_door),
             "has_door": order.has_door,
             "filter": own if order.filter is None else order.filter,
-            "bubblewrap": self._told(order),
+            "bubblewrap": self._told(order, home),
         }
 
-    def _told(self, order: Order) -> dict[str, Any]:
+    def _told(self, order: Order, home: str) -> dict[str, Any]:
         links, binds = _system()
         program = self._program
         prefixes = [] if order.interpreter is None else [*order.interpreter.prefixes]
@@ -114,8 +115,9 @@ class Bubblewrap:
                 *_mounts(size),
                 *links,
             ],
+            "has_own_network": not order.network,
             "binds": binds,
-            "data": [(PASSWD.encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
+            "data": [(_passwd(home).encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
             "last": [*self._masks(prefixes), *_home(order, size), "--remount-ro", "/", "--chdir", HOME],
         }
 
@@ -125,9 +127,15 @@ class Bubblewrap:
         return [word for path in sorted(hidden) for word in _mask(path)]
 
 
+def _passwd(home: str) -> str:
+    """Some programs take their home from here whatever HOME says."""
+    return f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+
+
 def _mask(path: str) -> tuple[str, ...]:
     if os.path.isdir(path):
-        return ("--size", "4096", "--tmpfs", path)
+        # Writable, it would take any number of empty files.
+        return ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
     return ("--ro-bind", "/dev/null", path)
 
 

@@ -77,6 +77,7 @@ async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, 
         uid=JAIL_UID if os.geteuid() == 0 else None,
         hidden=(*_real([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
         packages=packages,
+        memory_reserve_mb=config.memory_reserve_mb,
     )
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
     tries = await asyncio.gather(*(_try(name, scenery, workspaces) for name in wanted))

@@ -8,17 +8,14 @@ Part of the supervisor: only the standard library, and of it only what loads fas
 from __future__ import annotations
 
 import _socket
-import fcntl
 import os
 import sys
 
-from luxx.tools.sandbox.entering import CLONE_NEWUSER, checked, drop_rights, from_kernel
+from luxx.tools.sandbox.entering import drop_rights, enter_network
 
 PORT = 3128
 """Of 127.0.0.1 in the jail."""
 
-CLONE_NEWNET = 0x40000000
-NS_GET_USERNS = 0xB701
 IP_FREEBIND = 15
 BACKLOG = 64
 
@@ -42,10 +39,7 @@ def make_door(pid: int, uid: int | None, letterbox: int) -> None:
 
 
 def _make(pid: int, letterbox: int) -> None:
-    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    owner = fcntl.ioctl(network, NS_GET_USERNS)
-    checked(from_kernel.setns(owner, CLONE_NEWUSER))
-    checked(from_kernel.setns(network, CLONE_NEWNET))
+    enter_network(pid)
     door = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     # The jail may not have its address yet.
     door.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)

@@ -6,6 +6,7 @@ Part of the supervisor: only the standard library, and of it only what loads fas
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import sys
@@ -18,15 +19,20 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
 
     Spec = dict[str, Any]
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+NS_GET_USERNS = 0xB701
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+TEMPORARY = "/tmp"
+"""A variable with this value names a program's own directory for temporary files, wherever that is."""
 STAGE = "/tmp"
 """Where a private mount namespace shows what bubblewrap shall bind, whoever may reach it outside."""
 MOST_FILES, MOST_LOCKED, MOST_ADDRESSES = 128, 64 * 1024, 64 << 30
 """Open at once in each process, bytes of memory that cannot be swapped, and bytes of addresses."""
+MOST_BUFFERED = b"4096 65536 212992"
+"""Bytes that TCP keeps for one connection and direction: least, at first, most."""
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAPABILITY_VERSION = 0x20080522
 
@@ -49,10 +55,8 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
         _restrict(spec["landlock"], rules)
     if spec["filter"]:
         _set_filter(spec["filter"])
-    environment = dict(spec["env"])
-    if scratch is not None:
-        environment["TMPDIR"] = scratch
-    os.execve(spec["argv"][0], spec["argv"], environment)
+    own = {name: scratch if value == TEMPORARY and scratch else value for name, value in spec["env"].items()}
+    os.execve(spec["argv"][0], spec["argv"], own)
 
 
 def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
@@ -151,8 +155,9 @@ def _yield_to_others() -> None:
         return
 
 
-def limit_tasks(pid: int, tasks: int, uid: int | None) -> None:
+def limit_inside(pid: int, tasks: int, uid: int | None, has_own_network: bool) -> None:
     """Set how many tasks the first process of a namespace may have; from there on only its own are counted.
+    And how large the buffers of TCP may grow in a network of its own.
 
     Done as whom it runs, in a child: root may lack the capability to do it to another user's process.
     """
@@ -161,11 +166,32 @@ def limit_tasks(pid: int, tasks: int, uid: int | None) -> None:
         try:
             drop_rights(uid)
             resource.prlimit(pid, resource.RLIMIT_NPROC, (tasks, tasks))
+            if has_own_network:
+                enter_network(pid)
+                _limit_buffers()
             os._exit(0)
         finally:
             os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
         raise OSError(0, "the number of processes could not be limited")
+
+
+def enter_network(pid: int) -> None:
+    """Who made a namespace may enter it. Raises OSError."""
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    owner = fcntl.ioctl(network, NS_GET_USERNS)
+    checked(from_kernel.setns(owner, CLONE_NEWUSER))
+    checked(from_kernel.setns(network, CLONE_NEWNET))
+
+
+def _limit_buffers() -> None:
+    for name in ("tcp_rmem", "tcp_wmem"):
+        try:
+            with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
+                file.write(MOST_BUFFERED)
+        except OSError:
+            # In a container that may not set it, the kernel's bound on all of TCP remains.
+            return
 
 
 def most_tasks(limits: dict[str, int]) -> int:

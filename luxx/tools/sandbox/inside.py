@@ -19,8 +19,8 @@ FIGURES = "figures"
 
 def main() -> int:
     """Run what comes as its own `__main__`; the exit code."""
-    sys.path.append(os.getcwd())
-    sys.path.extend(path for path in sys.argv[1:] if path)
+    # Last: a file of the workspace shall not stand in for a package that was installed.
+    sys.path.extend([*(path for path in sys.argv[1:] if path), os.getcwd()])
     site.setquit()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     text = sys.stdin.buffer.read().decode("utf-8", "replace")

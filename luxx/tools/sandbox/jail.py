@@ -45,6 +45,7 @@ class Hit(StrEnum):
     TIME = "time"
     CPU = "cpu"
     MEMORY = "memory"
+    MACHINE = "machine_memory"
     PROCESSES = "processes"
     FILE = "file"
     DISK = "disk"

@@ -5,9 +5,9 @@ import os
 import struct
 import sys
 from enum import IntFlag
-from pathlib import Path
 
 from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
+from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
@@ -77,11 +77,12 @@ class Landlock:
 
     def spec(self, order: Order) -> Spec:
         scenery, handled = self._scenery, handled_by(self._abi)
-        home = "/" if order.workspace is None else str(order.workspace.absolute())
+        workspace = "/" if order.workspace is None else str(order.workspace.absolute())
+        home = workspace if order.is_resident else TEMPORARY
         own = assemble(denied_calls(network=order.network, landlock_abi=self._abi), scenery.machine)
-        return shared_spec(order, scenery.uid) | {
-            "env": environment(home, self.packages, order.interpreter),
-            "cwd": home,
+        return shared_spec(order, scenery) | {
+            "env": environment(self.packages, order.interpreter, home=home),
+            "cwd": workspace,
             "scratch": True,
             "filter": own if order.filter is None else order.filter,
             "landlock": {
@@ -150,9 +151,11 @@ class Unprotected:
         return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
 
     def spec(self, order: Order) -> Spec:
-        home = Path("/") if order.workspace is None else order.workspace.absolute()
-        return shared_spec(order, None) | {
-            "env": environment(str(home), self.packages, order.interpreter),
-            "cwd": str(home),
+        workspace = "/" if order.workspace is None else str(order.workspace.absolute())
+        home = workspace if order.is_resident else TEMPORARY
+        return shared_spec(order, self._scenery) | {
+            "uid": None,
+            "env": environment(self.packages, order.interpreter, home=home),
+            "cwd": workspace,
             "scratch": True,
         }

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.tools.sandbox.doorway import PORT
+from luxx.tools.sandbox.entering import TEMPORARY
 from luxx.tools.sandbox.limits import MIB, Limits
 
 Spec = dict[str, Any]
@@ -30,7 +31,9 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A program to be started. `waits`: its limits count only from when it is told to go.
 
-    `has_door`: it has a way out, by the proxy, where the backend can give it one.
+    `has_door`: it has a way out, by the proxy, where the backend can give it one. `has_stdin`: its standard
+    input is the server's, and otherwise /dev/null. `is_resident`: it has that too, and its HOME is its
+    workspace, because whoever configured it decides what is in there.
     `filter` replaces the backend's own; None leaves that.
     """
 
@@ -40,6 +43,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     has_door: bool = False
     waits: bool = False
+    has_stdin: bool = False
+    is_resident: bool = False
     interpreter: Interpreter | None = None
     filter: bytes | None = None
 
@@ -49,13 +54,15 @@ class Scenery(msgspec.Struct, frozen=True, kw_only=True):
 
     `uid` whom to become, None: who the server is. `hidden`, real paths of directories and files, is not to
     be seen even where it lies beneath something that is. `packages`, where it exists, holds what Python
-    finds beside its standard library.
+    finds beside its standard library. `memory_reserve_mb`: what programs leave of the machine's memory; 0 is
+    a sixteenth of it.
     """
 
     machine: str
     uid: int | None
     hidden: tuple[Path, ...] = ()
     packages: Path
+    memory_reserve_mb: int = 0
 
 
 class Backend(Protocol):
@@ -79,14 +86,15 @@ class Backend(Protocol):
         ...
 
 
-def shared_spec(order: Order, uid: int | None) -> Spec:
+def shared_spec(order: Order, scenery: Scenery) -> Spec:
     """What every backend asks of the supervisor alike."""
     limits = order.limits
     return {
         "argv": list(order.argv),
-        "uid": uid,
+        "uid": scenery.uid,
         "workspace": None if order.workspace is None else str(order.workspace),
         "waits": order.waits,
+        "has_stdin": order.has_stdin or order.waits or order.is_resident,
         "has_door": False,
         "letterbox": None,
         "bubblewrap": None,
@@ -100,30 +108,39 @@ def shared_spec(order: Order, uid: int | None) -> Spec:
             "processes": limits.processes,
             "file": limits.file_mb * MIB,
             "disk": limits.disk_mb * MIB,
+            "reserve": scenery.memory_reserve_mb * MIB,
         },
     }
 
 
 def environment(
-    home: str, packages: str | None, interpreter: Interpreter | None, *, has_door: bool = False
+    packages: str | None, interpreter: Interpreter | None, *, home: str = TEMPORARY, has_door: bool = False
 ) -> dict[str, str]:
-    """All variables a program in a jail has."""
+    """All variables a program in a jail has.
+
+    HOME is not the workspace: most programs run or obey what they find there, and the workspace may hold
+    what strangers wrote.
+    """
     path = ["/usr/local/bin", "/usr/bin", "/bin"]
     if interpreter is not None:
         folder = str(Path(interpreter.program).parent)
         path += [folder] if folder not in path else []
     found = {
+        # Git gives up where it may not read the configuration of the system.
+        "GIT_CONFIG_NOSYSTEM": "1",
         "HOME": home,
         "LANG": "C.UTF-8",
         "LOGNAME": "jail",
         "MPLBACKEND": "agg",
-        "MPLCONFIGDIR": "/tmp",
+        "MPLCONFIGDIR": TEMPORARY,
         "OMP_NUM_THREADS": "4",
         "OPENBLAS_NUM_THREADS": "4",
         "PATH": ":".join(path),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # Bash on a socket runs ~/.bashrc unless another shell is above it.
+        "SHLVL": "1",
         "TERM": "dumb",
-        "TMPDIR": "/tmp",
+        "TMPDIR": TEMPORARY,
         "USER": "jail",
     }
     return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXIED if has_door else {})

@@ -14,6 +14,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 class Process:
     """One process at one moment. `used` are seconds of processor and bytes written, with waited children's.
+    `files`: how many it has open.
 
     `is_unreadable`: what it wrote may not be known; `is_hidden`: though it has not ended. A dead one uses no
     memory, but what it has used stays until somebody has waited for it.
@@ -29,6 +30,7 @@ class Process:
         status = _status(pid)
         self.is_alive = fields[:1] not in ([], [b"X"], [b"Z"]) or _threads(status) > 1
         self.tasks = _threads(status) if self.is_alive else 0
+        self.files = _open_files(pid) if self.is_alive else 0
         self.memory = sum(_number(status, name) for name in _MEMORY) * 1024
         written, is_unreadable = _written(pid)
         self.is_unreadable = is_unreadable
@@ -104,6 +106,14 @@ def _status(pid: int) -> bytes:
 
 def _threads(status: bytes) -> int:
     return _number(status, b"Threads")
+
+
+def _open_files(pid: int) -> int:
+    """Before Linux 6.2 the directory does not tell how many are in it."""
+    try:
+        return os.stat(f"/proc/{pid}/fd").st_size or len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 def _written(pid: int) -> tuple[int, bool]:

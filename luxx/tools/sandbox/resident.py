@@ -51,6 +51,7 @@ def resident_spec(order: ResidentOrder, backend: Backend, interpreter: Interpret
         workspace=order.workspace,
         limits=replace(order.limits, seconds=NO_END),
         interpreter=shown,
+        is_resident=True,
     )
     spec: Spec = {**backend.spec(plain), "tick_ms": TICK_MS}
     if spec["bubblewrap"] is None:
@@ -65,7 +66,7 @@ def _program(name: str, interpreter: Interpreter | None) -> str:
         return name
     if name in ("python", "python3") and interpreter is not None:
         return interpreter.program
-    for folder in environment("/", None, interpreter)["PATH"].split(":"):
+    for folder in environment(None, interpreter)["PATH"].split(":"):
         found = Path(folder) / name
         if found.is_file():
             return str(found)

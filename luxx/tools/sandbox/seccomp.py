@@ -17,7 +17,8 @@ AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 SOCK_STREAM, SOCK_TYPES = 1, 0xF
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
-F_SETOWN, F_SETSIG, F_SETOWN_EX = 8, 10, 15
+F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETPIPE_SZ = 8, 10, 15, 1031
+SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 PR_SET_DUMPABLE = 4
 NEW_NAMESPACES = 0x7E020000
 """The CLONE_NEW… flags of clone(2)."""
@@ -159,11 +160,14 @@ _SEEM_DONE = (
     "fchown",
     "fchownat",
 )
-_ATTRIBUTES = (
+_NEW_ATTRIBUTES = (
     "setxattr",
     "lsetxattr",
     "fsetxattr",
     "setxattrat",
+)
+"""In a file system in memory their values are memory of the kernel. Programs that copy know the error."""
+_OLD_ATTRIBUTES = (
     "removexattr",
     "lremovexattr",
     "fremovexattr",
@@ -199,6 +203,17 @@ _CONDITIONAL = (
     Denied(name="prctl", only=((Fits(0, PR_SET_DUMPABLE),),)),
     Denied(name="personality", but=((Fits(0, 0),), (Fits(0, _ALL),))),
     Denied(name="prlimit64", but=((Fits(0, 0),),)),
+    # As on a kernel without it: inotify's quotas are one for all programs of a user, and the server's too.
+    Denied(name="inotify_init", error=ENOSYS),
+    Denied(name="inotify_init1", error=ENOSYS),
+    # It keeps pages in a pipe that are whole huge pages for the kernel.
+    Denied(name="vmsplice", error=ENOSYS),
+    # Larger buffers are a favour of the kernel, and nobody counts on them.
+    Denied(
+        name="setsockopt",
+        error=0,
+        only=tuple((Fits(1, SOL_SOCKET), Fits(2, option)) for option in (SO_SNDBUF, SO_RCVBUF)),
+    ),
     # Room on a disk is to be seen by the watch, which counts what is written.
     Denied(name="fallocate", error=EOPNOTSUPP),
 )
@@ -208,8 +223,10 @@ def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Deni
     """What a jail may not call. `landlock_abi`: of a jail without namespaces of its own, else None."""
     denied = [
         *(Denied(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
+        *(Denied(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
         *_CONDITIONAL,
         _ioctls(landlock_abi),
+        _fcntls(landlock_abi),
     ]
     families = [AF_INET, AF_INET6] if network else []
     if landlock_abi is None:
@@ -252,6 +269,14 @@ def _ioctls(landlock_abi: int | None) -> Denied:
     return Denied(name="ioctl", only=tuple((Fits(1, one),) for one in requests))
 
 
+def _fcntls(landlock_abi: int | None) -> Denied:
+    """Larger pipes; and a descriptor that sends signals, where nothing else keeps them inside."""
+    commands = [F_SETPIPE_SZ]
+    if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
+        commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
+    return Denied(name="fcntl", only=tuple((Fits(1, one),) for one in commands))
+
+
 def _without_namespaces(abi: int) -> list[Denied]:
     """What Landlock leaves open: other processes of the same user, and files' owners, modes and times."""
     denied = [
@@ -273,13 +298,10 @@ def _without_namespaces(abi: int) -> list[Denied]:
         *(Denied(name=name) for name in _SHARED_BY_NUMBER),
         # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
         *(Denied(name=name, error=0) for name in _SEEM_DONE),
-        *(Denied(name=name, error=EOPNOTSUPP) for name in _ATTRIBUTES),
+        *(Denied(name=name, error=EOPNOTSUPP) for name in _OLD_ATTRIBUTES),
     ]
     if abi < SIGNAL_SCOPE_ABI:
         denied += [Denied(name=name) for name in _SIGNALS]
-        # A descriptor can be told to send signals, too.
-        told = (F_SETOWN, F_SETSIG, F_SETOWN_EX)
-        denied.append(Denied(name="fcntl", only=tuple((Fits(1, one),) for one in told)))
     return denied
 
 

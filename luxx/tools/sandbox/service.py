@@ -63,7 +63,9 @@ class Sandbox:
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
         self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for, bounds=bounds)
-        self._turns = Turns(config.max_workers, config.max_workers * _USERS_AT_ONCE)
+        self._turns = Turns(
+            config.max_workers, config.max_workers * _USERS_AT_ONCE, config.memory_per_user_mb
+        )
 
     @property
     def in_force(self) -> str:
@@ -116,9 +118,9 @@ class Sandbox:
     ) -> Ran:
         """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
 
-        `argv[0]` is an absolute path; `on_output` is told what is printed as it comes. With an `outing` it
-        reaches the listed hosts, where `way_out` has a way. `filter` replaces the backend's filter of system
-        calls, which only tests of that filter do.
+        `argv[0]` is an absolute path; without `stdin` it reads /dev/null. `on_output` is told what is printed
+        as it comes. With an `outing` it reaches the listed hosts, where `way_out` has a way. `filter`
+        replaces the backend's filter of system calls, which only tests of that filter do.
         Raises ToolFailed where no program may be started, or this one could not be.
         """
         order = Order(
@@ -127,11 +129,12 @@ class Sandbox:
             limits=limits,
             network=network,
             has_door=self.way_out.is_open and outing is not None,
+            has_stdin=bool(stdin),
             interpreter=self.interpreter,
             filter=filter,
         )
         backend = self._backend()
-        async with self._turns.turn(order.workspace):
+        async with self._turns.turn(order.workspace, limits.memory_mb):
             jail = await Jail.start(backend.spec(order))
             async with self.way_out.served(jail, outing):
                 return await jail.run(stdin, limits, on_output)
@@ -145,7 +148,7 @@ class Sandbox:
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
-        async with self._turns.turn(place.workspace):
+        async with self._turns.turn(place.workspace, limits.memory_mb):
             # Where none can be started, none is made for the next time either.
             ready = self._prewarmed.take(place) or await self.start_waiting(place)
             try:

@@ -16,9 +16,10 @@ import time
 from luxx.tools.sandbox.account import Account
 from luxx.tools.sandbox.doorway import make_door
 from luxx.tools.sandbox.ending import end_tree, inherit_orphans, keep, let_go_of_streams
-from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_tasks, most_tasks
+from luxx.tools.sandbox.entering import become_bubblewrap, enter, limit_inside, most_tasks
 from luxx.tools.sandbox.handover import hand_over, make_scratch, new_scratch, remove
 from luxx.tools.sandbox.holdings import Holdings
+from luxx.tools.sandbox.kernel_memory import Buffers, Machine, held_by_names
 from luxx.tools.sandbox.processes import SIGKILL, reap, signal_to, tree
 
 TYPE_CHECKING = False
@@ -65,6 +66,10 @@ def _supervise(control: int, keeper: int, place: str) -> None:
     spec = _told(control)
     if spec["letterbox"] is not None:
         os.set_inheritable(spec["letterbox"], False)
+    if not spec["has_stdin"]:
+        nothing = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
     scratch = None
     try:
         hand_over(spec, control)
@@ -110,7 +115,7 @@ class Jail:
         end_tree(self.pid)
 
     def temporary(self, most: float) -> int:
-        """Bytes that files in memory take, as far as they can be seen; they have bounds of their own, too."""
+        """Bytes that files in memory and their names take, as far as they can be seen."""
         if self.init is None:
             return 0
         taken = 0
@@ -121,7 +126,7 @@ class Jail:
                 continue
             # What is larger is not ours: the jail does not stand yet.
             if found.f_blocks * found.f_frsize <= most:
-                taken += (found.f_blocks - found.f_bfree) * found.f_frsize
+                taken += (found.f_blocks - found.f_bfree) * found.f_frsize + held_by_names(found)
         return taken
 
     def is_set_up(self) -> bool:
@@ -165,7 +170,8 @@ class Jail:
         if self.init is None:
             self.problem = "bubblewrap made no jail"
             return
-        limit_tasks(self.init, most_tasks(spec["limits"]), spec["uid"])
+        told = spec["bubblewrap"]
+        limit_inside(self.init, most_tasks(spec["limits"]), spec["uid"], told["has_own_network"])
         if spec["letterbox"] is not None:
             make_door(self.init, spec["uid"], spec["letterbox"])
         os.write(unblock, b"1")
@@ -179,7 +185,10 @@ class Watch:
         self.spec = spec
         self.limits: dict[str, float] = spec["limits"]
         self.jail = jail
-        self.account = Account({jail.pid, jail.init or jail.pid}, spec["uid"])
+        has_own_network = jail.init is not None and spec["bubblewrap"]["has_own_network"]
+        buffers = Buffers(jail.init if has_own_network else None)
+        self.account = Account({jail.pid, jail.init or jail.pid}, spec["uid"], buffers)
+        self.machine = Machine(spec["limits"]["reserve"])
         self.holdings = Holdings([one for one in (spec["workspace"], scratch) if one is not None])
         self.began: float | None = None
         self.peak = 0
@@ -244,6 +253,8 @@ class Watch:
         self.peak = max(self.peak, memory)
         if memory > limits["memory"]:
             self.hit = "memory"
+        elif self.machine.ends(memory / limits["memory"]):
+            self.hit = "machine_memory"
         elif account.tasks > limits["processes"]:
             self.hit = "processes"
         elif account.cpu > limits["cpu"]:

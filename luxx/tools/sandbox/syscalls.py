@@ -38,6 +38,8 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "futimesat": (261, None),
     "init_module": (175, 105),
     "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -110,6 +112,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268),
     "setpriority": (141, 140),
     "settimeofday": (164, 170),
+    "setsockopt": (54, 208),
     "setxattr": (188, 5),
     "setxattrat": (463, 463),
     "shmat": (30, 196),
@@ -133,6 +136,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "utimensat": (280, 88),
     "utimes": (235, None),
     "vhangup": (153, 58),
+    "vmsplice": (278, 75),
 }
 """By name: on x86_64, on aarch64."""
 

@@ -78,6 +78,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "observe",
                 "vault",
                 "children",
+                "descriptors",
                 "clock",
                 "lean",
                 "removal",

@@ -1,13 +1,18 @@
-"""A child process whose start is cancelled, at whatever moment."""
+"""A child process: which descriptors it gets, and a start that is cancelled, at whatever moment."""
 
 import asyncio
+import json
+import os
+import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from luxx.children import start_child
 
@@ -74,3 +79,44 @@ def test_a_program_that_is_not_there_is_an_error() -> None:
             await start_child("/nowhere/at-all")
 
     asyncio.run(work())
+
+
+LISTS_ITS_DESCRIPTORS = """
+import json, os, sys
+found = {}
+for fd in range(256):
+    try:
+        found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        continue
+print(json.dumps(found))
+"""
+LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_child_gets_exactly_the_descriptors_that_are_passed(loop: str, tmp_path: Path) -> None:
+    async def descriptors(*passed: int) -> dict[int, str]:
+        command = (sys.executable, "-I", "-S", "-c", LISTS_ITS_DESCRIPTORS)
+        child = await start_child(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, pass_fds=passed)
+        said, _ = await child.communicate()
+        return {int(fd): path for fd, path in json.loads(said).items()}
+
+    async def work() -> None:
+        held = os.open(tmp_path, os.O_RDONLY)
+        os.set_inheritable(held, True)
+        try:
+            found = await descriptors()
+            assert set(found.values()) == {found[0], found[1], found[2]}
+            # As a library does that opens it without O_CLOEXEC once the server runs.
+            os.set_inheritable(held, True)
+            passed = os.open(tmp_path, os.O_RDONLY)
+            found = await descriptors(passed)
+            os.close(passed)
+            assert set(found.values()) == {found[0], found[1], found[2], str(tmp_path)}
+            assert [fd for fd, path in found.items() if path == str(tmp_path)] == [passed]
+        finally:
+            os.close(held)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(work())

@@ -30,15 +30,21 @@ ENVIRONMENT = {
 
 
 class LuxxServer:
-    """`with` starts it and ends it. The port is a free one and new at each start."""
+    """`with` starts it and ends it. The port is a free one and new at each start.
+
+    `inherited` are descriptors that are left open in it.
+    """
 
     command: Sequence[str] = ("serve", "--port", "0")
     start_seconds = START_SECONDS
     says_it_is_up = LISTENS
     """The line by which it says so; what it says there is kept as its `url`."""
 
-    def __init__(self, data_dir: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, environment: Mapping[str, str] | None = None, inherited: Sequence[int] = ()
+    ) -> None:
         self.data_dir = data_dir
+        self._inherited = inherited
         self.url = ""
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LUXX_")},
@@ -64,6 +70,11 @@ class LuxxServer:
     def is_up(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Returns once it accepts connections; fails with what it said if it does not."""
         assert not self.is_up
@@ -78,6 +89,7 @@ class LuxxServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            pass_fds=self._inherited,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()

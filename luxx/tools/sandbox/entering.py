@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 
+from luxx.descriptors import close_all_on_exec
 from luxx.tools.sandbox.processes import SIGKILL, tasks_of
 
 TYPE_CHECKING = False
@@ -42,6 +43,7 @@ from_kernel = ctypes.CDLL(None, use_errno=True)
 def enter(spec: Spec, scratch: str | None) -> NoReturn:
     """Become the program, held in by Landlock and the filter as far as the spec says."""
     os.setsid()
+    close_all_on_exec()
     rules = _open_rules(spec, scratch)
     os.chdir(spec["cwd"])
     counted = tasks_of(os.geteuid() if spec["uid"] is None else spec["uid"])
@@ -62,6 +64,7 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
 def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     told = spec["bubblewrap"]
     os.setsid()
+    close_all_on_exec()
     _yield_to_others()
     staged: dict[str, str] = {}
     if spec["uid"] is not None:

@@ -24,7 +24,9 @@ def main() -> int:
     site.setquit()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
     sys.argv = [NAME]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module

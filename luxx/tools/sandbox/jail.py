@@ -24,8 +24,8 @@ from luxx.tools.sandbox.plan import Spec
 
 _ROOT = str(Path(__file__).parents[3])
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from luxx.tools.sandbox.supervisor import main; "
-    "main(int(sys.argv[1]))"
+    "import sys; sys.path.insert(0, sys.argv[1]); from luxx.tools.sandbox.supervisor import main; "
+    "main([int(one) for one in sys.argv[2:]])"
 )
 _START_SECONDS = 15.0
 _END_SECONDS = 10.0
@@ -257,7 +257,7 @@ class Jail:
 async def _new_supervisor(passed: list[int]) -> Process:
     """The first descriptor is the one it is told on."""
     return await start_child(
-        *(sys.executable, "-I", "-S", "-c", _BOOT, str(passed[0]), _ROOT),
+        *(sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, *map(str, passed)),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,

@@ -13,6 +13,7 @@ import resource
 import select
 import time
 
+from luxx.descriptors import close_all_but
 from luxx.tools.sandbox.account import Account
 from luxx.tools.sandbox.doorway import make_door
 from luxx.tools.sandbox.ending import end_tree, inherit_orphans, keep, let_go_of_streams
@@ -36,11 +37,14 @@ SHARED_WORKSPACE = 2
 TMPFS = ("tmp", "dev/shm")
 
 
-def main(control: int) -> NoReturn:
+def main(passed: list[int]) -> NoReturn:
     """Does all of it and ends the process, without the time that a tidy end takes.
 
-    Two processes: each sees to the end of the jail where the other is killed.
+    Two processes: each sees to the end of the jail where the other is killed. Of `passed`, the descriptors
+    that are for it, the first is the one it is told on.
     """
+    close_all_but(passed)
+    control = passed[0]
     inherit_orphans()
     scratch, keeper = new_scratch(), os.getpid()
     supervisor = os.fork()

@@ -99,6 +99,7 @@ class CrewFinder:
                 _context(caller, rules, brief, signal, workspace),
                 read_result=partial(self._read_result, caller, brief.run_id),
                 own_tools=own_tools,
+                offered=frozenset(offer),
             )
 
         def context_in(connection: Connection) -> ToolContext | LuxxError:

@@ -124,7 +124,7 @@ class Iteration:
             # It knows this iteration: a circle that would stay until the collector comes by.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
-        return self._completed(reader, request)
+        return self._completed(reader, request, has_tools=with_tools)
 
     async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
         """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
@@ -244,14 +244,20 @@ class Iteration:
             response_schema=asked.response_schema,
         )
 
-    def _completed(self, reader: CompletionReader, request: CompletionRequest) -> Completed:
+    def _completed(
+        self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
+    ) -> Completed:
         state, usage = self._log.state, reader.usage
         steps = reader.close(StepStatus.DONE)
         is_told = bool(usage.prompt_tokens or usage.completion_tokens)
         line = self._line(usage) if is_told else self._estimated(reader, request, steps)
         sums = CostUpdate(usage=state.usage + line.usage, cost=added(state.cost, line.cost))
         note = CompletionNote(
-            finish=reader.finish.value, usage=line.usage, cost=line.cost, replay=reader.replay
+            finish=reader.finish.value,
+            usage=line.usage,
+            cost=line.cost,
+            replay=reader.replay,
+            has_tools=has_tools,
         )
         entries = closing(steps)
         entries.append((sums, note))
@@ -326,10 +332,15 @@ class Iteration:
         return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
 
     def _as_it_stands(self, context: ToolContext) -> ToolContext:
-        """With what the log says that binds a call: taint, and skills."""
+        """With what the log says that binds a call: taint, skills, whether tools were offered."""
         state = self._log.state
-        by = tainted_by(state, self._brief)
-        return msgspec.structs.replace(context, tainted_by=by, narrowed=state.narrowed)
+        is_offered_any = not state.notes or state.notes[-1].has_tools
+        return msgspec.structs.replace(
+            context,
+            tainted_by=tainted_by(state, self._brief),
+            narrowed=state.narrowed,
+            offered=context.offered if is_offered_any else frozenset[str](),
+        )
 
     async def _mark_late(self, context: ToolContext) -> None:
         """Logs those calls as running that would have asked by the rules of before, and do not any more."""

@@ -12,7 +12,8 @@ import msgspec
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from luxx.tools.programs import Words, beyond_itself, given_to_shell, lines_in, program
+from luxx.tools.options import Words
+from luxx.tools.programs import beyond_itself, given_to_shell, lines_in, program
 
 MOST_CHARACTERS = 10_000
 MOST_WORDS = 300

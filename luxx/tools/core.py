@@ -184,7 +184,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     `own_tools` are the user's beside those of the registry. In `marks`, which are
     new for each call, a tool tells what its result does not. `narrowed`: what skills leave of the tools;
     `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
-    something, and gives how that ended; it raises ToolFailed where there is no answer.
+    something, and gives how that ended; it raises ToolFailed where there is no answer. `offered` are the
+    names of the tools that the calling model was offered; None: a person calls, or a composition does.
     """
 
     user_id: int
@@ -208,6 +209,11 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     narrowed: tuple[Narrowing, ...] = ()
     activate: Callable[[SkillHead], None] = activate_nothing
     delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
+    offered: frozenset[str] | None = None
+
+    def is_offered(self, name: str) -> bool:
+        """Whether a tool of this name may be called at all."""
+        return self.offered is None or name in self.offered
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with the check of its arguments."""

@@ -4,7 +4,6 @@ Not here: what is permitted (permission), how a person is asked, where results a
 """
 
 import asyncio
-import difflib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from luxx.tools.marks import CallMarks
 from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, fit
-from luxx.tools.permission import Judge, Verdict, brings_untrusted
+from luxx.tools.permission import DecidedBy, Judge, Verdict, brings_untrusted
 from luxx.tools.workers import Overrun, Watch, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult
@@ -264,11 +263,14 @@ class ToolExecutor:
     def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
         found = context.find(self.registry, call.name)
         if found is None:
-            raise _Stopped(CallStatus.UNKNOWN, self._unknown(call.name, context))
+            raise _Stopped(CallStatus.UNKNOWN, self.judge.unknown(call.name, self.registry, context))
         tool, check = found
         refused = self.judge.refusal(tool, context)
         if refused is not None:
-            raise _Stopped(CallStatus.DENIED, refused.because, verdict=refused)
+            words = refused.because
+            if refused.decided_by == DecidedBy.OFFER:
+                words = self.judge.unknown(call.name, self.registry, context)
+            raise _Stopped(CallStatus.DENIED, words, verdict=refused)
         arguments = _read_arguments(call.arguments)
         _require_fit(tool, check.problems(arguments))
         return tool, arguments
@@ -307,15 +309,6 @@ class ToolExecutor:
             words = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
             raise _Stopped(CallStatus.DENIED, words, verdict=verdict)
         return verdict
-
-    def _unknown(self, name: str, context: ToolContext) -> str:
-        level, tenant_id = context.user_permission_level, context.tenant_id
-        names = [tool.name for tool in self.registry.available_to(level, tenant_id=tenant_id)]
-        near = difflib.get_close_matches(name[:64], names, n=3)
-        hint = (
-            f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"
-        )
-        return f"there is no tool named {name[:64]!r}{hint}"
 
     async def _run(self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         timeout = tool.timeout or self._config.timeout_seconds

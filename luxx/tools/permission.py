@@ -4,6 +4,7 @@ Pure: who asks brings the rules. How a person is asked is the runs' affair.
 """
 
 import asyncio
+import difflib
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -11,7 +12,14 @@ from typing import Any
 import msgspec
 
 from luxx.config import ToolsConfig
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
+from luxx.tools.core import (
+    CommandPermission,
+    Risk,
+    ToolContext,
+    ToolDefinition,
+    ToolRegistry,
+    own_available_to,
+)
 from luxx.tools.narrowing import closed_by, why_closed
 from luxx.tools.rules import in_order, is_never, of_tool, ruling
 from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_of
@@ -27,8 +35,10 @@ _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
 
 class DecidedBy(StrEnum):
     """`risk`, `taint` and `sandbox` decide where no rule does; `question`: the tool does nothing but ask.
-    `members`: it does nothing but call other tools, each of which is decided about by itself."""
+    `members`: it does nothing but call other tools, each of which is decided about by itself. `offer`: the
+    model that calls it was not offered it."""
 
+    OFFER = "offer"
     LEVEL = "level"
     SKILL = "skill"
     RULE = "rule"
@@ -113,6 +123,9 @@ class Judge:
 
     def refusal(self, tool: ToolDefinition, context: ToolContext) -> Verdict | None:
         """What refuses the tool whatever its arguments are, rules apart; None where nothing does."""
+        if not context.is_offered(tool.name):
+            because = f"{tool.name} was not offered in this run"
+            return Verdict(action=RuleAction.DENY, decided_by=DecidedBy.OFFER, rule=None, because=because)
         refused = self.refusal_of_level(tool, context.user_permission_level)
         return refused if refused is not None else _refusal_of_skills(tool, context)
 
@@ -130,6 +143,30 @@ class Judge:
     def is_offered(self, tool: ToolDefinition, rules: tuple[PlacedRule, ...]) -> bool:
         """Whether there are arguments with which the rules let it run; a model is told of no other."""
         return not is_never(self._about(tool, rules))
+
+    def unknown(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
+        """The refusal of a tool that does not exist or was not offered. It says the same of both, and names
+        only tools that this call could have used."""
+        if context.chaining.is_member:
+            return f"there is no tool named {name[:64]!r}"
+        names = self._usable(registry, context)
+        near = difflib.get_close_matches(name[:64], names, n=3)
+        where = "" if context.offered is None else " among those offered here"
+        hint = (
+            f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(names) or 'none'}"
+        )
+        return f"there is no tool named {name[:64]!r}{where}{hint}"
+
+    def _usable(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
+        level = context.user_permission_level
+        known = registry.available_to(level, context.offered, tenant_id=context.tenant_id)
+        if context.own_tools is not None:
+            known += own_available_to(context.own_tools, level, context.offered)
+        return [
+            tool.name
+            for tool in known
+            if self.refusal(tool, context) is None and self.is_offered(tool, context.rules)
+        ]
 
     def _about(self, tool: ToolDefinition, rules: tuple[PlacedRule, ...]) -> list[PlacedRule]:
         return of_tool([*self._own, *in_order(rules)] if rules else self._own, tool.name)

@@ -1,28 +1,29 @@
 """Programs that do more than their own work: those that run what they are given, or write what they are told.
 
-Known by name; what is not named here is trusted with its arguments. How a line is read is not here.
+Known by name; what is not named here is trusted with its arguments. Options of single programs are in
+`options`. How a line is read is not here.
 """
 
 from collections.abc import Iterator
 
+from luxx.tools.options import Words, acts, only_looks
 from luxx.tools.wildcards import joined
-
-Words = tuple[str, ...]
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
 RUNS_OTHERS = frozenset(
     {
-        ".", "alias", "at", "batch", "bind", "builtin", "busybox", "bwrap", "caller", "capsh", "chpst",
-        "choom", "chroot", "chrt", "command", "compgen", "complete", "coproc", "cpulimit", "daemonize",
-        "dbus-launch", "dbus-run-session", "doas", "eatmydata", "enable", "entr", "env", "envdir", "eval",
-        "exec", "expect", "fakeroot", "faketime", "fc", "firejail", "flock", "gdb", "getopts", "hash",
-        "i386", "ionice", "jobs", "let", "linux32", "linux64", "ltrace", "mapfile", "newgrp", "nice",
-        "nohup", "nsenter", "numactl", "parallel", "perf", "pkexec", "prlimit", "proot", "read",
-        "readarray", "rlwrap", "runcon", "runuser", "screen", "script", "setarch", "setpriv", "setsid",
-        "setuidgid", "sg", "softlimit", "source", "ssh", "ssh-agent", "start-stop-daemon", "stdbuf",
-        "strace", "su", "sudo", "systemd-inhibit", "systemd-run", "taskset", "time", "timeout", "tmux",
-        "toybox", "trap", "uclampset", "unbuffer", "unset", "unshare", "valgrind", "wait", "watch",
-        "watchexec", "x86_64", "xargs", "xvfb-run",
+        ".", "alias", "at", "batch", "bind", "builtin", "busybox", "bwrap", "caller", "capsh",
+        "choom", "chpst", "chroot", "chrt", "command", "compgen", "complete", "coproc", "cpulimit",
+        "daemonize", "dbus-launch", "dbus-run-session", "doas", "eatmydata", "ed", "emacs",
+        "enable", "entr", "env", "envdir", "eval", "ex", "exec", "expect", "fakeroot", "faketime",
+        "fc", "firejail", "flock", "gdb", "getopts", "hash", "i386", "ionice", "jobs", "let",
+        "linux32", "linux64", "ltrace", "mapfile", "newgrp", "nice", "nohup", "nsenter", "numactl",
+        "nvim", "parallel", "perf", "pkexec", "prlimit", "proot", "read", "readarray", "rlwrap",
+        "runcon", "runuser", "screen", "script", "setarch", "setpriv", "setsid", "setuidgid", "sg",
+        "softlimit", "source", "ssh", "ssh-agent", "start-stop-daemon", "stdbuf", "strace", "su",
+        "sudo", "systemd-inhibit", "systemd-run", "taskset", "time", "timeout", "tmux", "toybox",
+        "trap", "uclampset", "unbuffer", "unset", "unshare", "valgrind", "vi", "view", "vim",
+        "wait", "watch", "watchexec", "x86_64", "xargs", "xvfb-run",
     }
 )  # fmt: skip
 """Programs and words of the shell that run what they are given, some of them hidden in a variable's index."""
@@ -35,26 +36,20 @@ _NAMES_VARIABLES = frozenset({"printf", "test", "["})
 """Of these, an option names a variable, whose index the shell runs."""
 
 _GIT_TAKES_ONE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"})
-_GIT_RUNS_BEFORE = ("-c", "--config-env", "--exec-path")
+_GIT_RUNS_BEFORE = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
 _GIT_RUNS = ("--output", "--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--open-files-in-pager")
 """Options before its subcommand, and behind it, where they may be cut short."""
 
-_KNOWN = {
-    "cargo": {"check", "fmt", "metadata", "tree"},
-    "docker": {"images", "logs", "ps"},
-    "git": {"add", "blame", "branch", "commit", "describe", "diff", "log", "ls-files", "rev-parse",
-            "shortlog", "show", "status", "tag"},
-    "npm": {"audit", "ls", "outdated", "view"},
-    "pip": {"check", "freeze", "list", "show"},
-    "uv": {"tree"},
+_GIT_RUNS_WORDS = {
+    "bisect": "run", "submodule": "foreach", "filter-branch": "", "difftool": "", "mergetool": "",
+    "for-each-repo": "", "instaweb": "", "config": "",
 }  # fmt: skip
-"""Subcommands that stay what they are, whatever stands behind them: they run and publish nothing."""
+"""Its subcommands that run words of theirs, where this word is among them; or say what others run later."""
 
 
 def usual_words(words: Words) -> Words | None:
     """The beginning of a command that says all of what kind it is; None where there is no such beginning."""
-    begin = words[:2]
-    return begin if len(begin) == 2 and begin[1] in _KNOWN.get(begin[0], ()) else None
+    return words[:2] if only_looks(words) else None
 
 
 def program(words: Words) -> str:
@@ -75,7 +70,7 @@ def beyond_itself(words: Words) -> str | None:
         return f"{name} runs what it is given" if _FIND_RUNS & set(words) else None
     if name in _NAMES_VARIABLES and any(word.startswith(("-v", "-R")) for word in words[1:]):
         return f"{name} is given the name of a variable"
-    if name == "git" and _is_git_beyond_itself(words):
+    if acts(name, words[1:]) or (name == "git" and _is_git_beyond_itself(words)):
         return f"{name} runs or writes what it is given"
     return f"{name} runs what it is given" if runs_others(words) else None
 
@@ -122,10 +117,23 @@ def given_to_shell(words: Words) -> str | None:
 def _is_git_beyond_itself(words: Words) -> bool:
     rest = _behind_options(words[1:])
     before = words[1 : len(words) - len(rest)]
+    if rest and rest[0] in _GIT_RUNS_WORDS and _GIT_RUNS_WORDS[rest[0]] in ("", *rest[1:]):
+        return True
+    if rest[:1] == ("grep",) and any("O" in word for word in _before_dashes(rest) if _is_letters(word)):
+        return True
     return any(word.partition("=")[0] in _GIT_RUNS_BEFORE for word in before) or any(
         len(name) > len("--e") and any(option.startswith(name) for option in _GIT_RUNS)
         for name in (word.partition("=")[0] for word in rest)
     )
+
+
+def _before_dashes(words: Words) -> Words:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _is_letters(word: str) -> bool:
+    """Whether it is options of one letter each."""
+    return word.startswith("-") and not word.startswith("--")
 
 
 def _behind_options(words: Words) -> Words:

@@ -12,7 +12,8 @@ from functools import lru_cache
 import msgspec
 
 from luxx.tools.addresses import PlainAddress, plain_address, plain_place, unescaped
-from luxx.tools.programs import Words, runs_others
+from luxx.tools.options import Words, is_looking, only_looks
+from luxx.tools.programs import runs_others
 from luxx.tools.subjects import Part, Subject, SubjectKind
 from luxx.tools.wildcards import fits, fits_words, joined
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
@@ -166,6 +167,9 @@ def _pattern_words(pattern: str) -> Words:
 
 def _is_meant(pattern: str, part: Part) -> bool:
     wanted = _pattern_words(pattern)
+    # `git grep *` is what "always" says: it does not cover `git grep -O…`, which runs a program.
+    if wanted[2:] == ("*",) and is_looking(wanted[:2]) and not only_looks(part.words):
+        return False
     # `docs/*` is not meant to let `docs/../secret` through.
     if any(".." in word.split("/") for word in part.words) and _has_wild_word(wanted):
         return False

@@ -15,7 +15,8 @@ import msgspec
 from luxx.tools.addresses import PlainAddress, plain_address
 from luxx.tools.command_line import read_command
 from luxx.tools.core import ToolDefinition
-from luxx.tools.programs import Words, forms, usual_words
+from luxx.tools.options import Words
+from luxx.tools.programs import forms, usual_words
 
 MCP_PREFIX = "mcp__"
 

@@ -170,13 +170,15 @@ ENDING = frozenset({"done", "room_completed", "room_paused", "task_complete"})
 class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     """What a `cost_update` keeps for the fold and not for clients.
 
-    `replay` goes back to the adapter on later turns; `finish` is why the completion ended.
+    `replay` goes back to the adapter on later turns; `finish` is why the completion ended. `has_tools`:
+    whether it was offered any; where it was not, calls that it makes all the same are refused.
     """
 
     finish: str
     usage: Usage
     cost: float | None = None
     replay: dict[str, object] = {}
+    has_tools: bool = True
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -356,3 +356,38 @@ def test_once_strangers_content_is_in_a_conversation_what_goes_outside_asks(
             assert sorted(desk.keys_seen()) == ["in", "later", "news", "out"]
 
     travel(journey())
+
+
+def shell(command: str, call_id: str) -> Call:
+    return Call(name="shell_execute", arguments={"command": command}, id=call_id)
+
+
+def test_always_for_a_command_does_not_cover_its_options_that_run_or_write(
+    own_server: LuxxServer, travel: Traveller
+) -> None:
+    async def journey() -> None:
+        async with Person(own_server.url) as ann:
+            async with ScriptedProvider(
+                asks(shell("pip list", "list"), shell("git grep x", "grep"))
+            ) as model:
+                run = await ann.begin(await ann.conversation(model.url))
+                for question in await asked(ann, run):
+                    await answer(ann, question, "always")
+                await ann.see(run["id"])
+            kept = [rule["pattern"] for rule in await ann.get("/permissions/rules")]
+            assert sorted(kept) == ["git grep *", "pip list *"]
+            more = [
+                shell("pip list --local", "other"),
+                shell("git grep -in y", "looks"),
+                shell("pip list --log written", "writes"),
+                shell("git grep -O'touch ran' y", "runs"),
+            ]
+            async with ScriptedProvider(asks(*more)) as model:
+                run = await ann.begin(await ann.conversation(model.url))
+                questions = await asked(ann, run)
+                assert {question["call_id"] for question in questions} == {"writes", "runs"}
+                for question in questions:
+                    await answer(ann, question, "reject")
+                await ann.see(run["id"])
+
+    travel(journey())

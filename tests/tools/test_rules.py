@@ -280,6 +280,20 @@ def test_a_tool_of_an_mcp_server_asks_in_a_tainted_run() -> None:
 
 USUAL: list[tuple[str, Any, str]] = [
     ("shell_execute", "git status --short", "git status *"),
+    ("shell_execute", "git log -3 --oneline -- src", "git log *"),
+    ("shell_execute", "git grep -n needle", "git grep *"),
+    ("shell_execute", "git grep -nOrm needle", "=git grep -nOrm needle"),
+    ("shell_execute", "git log --show-signature", "=git log --show-signature"),
+    ("shell_execute", "git diff --stat --outpu=x", "=git diff --stat --outpu=x"),
+    ("shell_execute", "git branch -D main", "=git branch -D main"),
+    ("shell_execute", "git commit -m x", "=git commit -m x"),
+    ("shell_execute", "pip list --outdated", "pip list *"),
+    ("shell_execute", "pip list --log x", "=pip list --log x"),
+    ("shell_execute", "pip list --python ./x", "=pip list --python ./x"),
+    ("shell_execute", "cargo check", "=cargo check"),
+    ("shell_execute", "cargo tree --config x", "=cargo tree --config x"),
+    ("shell_execute", "npm audit fix", "=npm audit fix"),
+    ("shell_execute", "ls -l", "=ls -l"),
     ("shell_execute", "git", "=git"),
     ("shell_execute", "rm -rf /", "=rm -rf /"),
     ("shell_execute", "rm build", "=rm build"),
@@ -321,3 +335,51 @@ def test_no_pattern_makes_a_match_slow() -> None:
     rules = ["deny say(" + "*a" * 19 + f"b{number})" for number in range(200)]
     assert judged(rules, "a" * 100_000, "say").action == "allow"
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "git grep -O'rm x' needle",
+        "git grep --open-files-in-pager=rm needle",
+        "git grep -f list",
+        "git grep --ope=rm x",
+        "git grep -niOrm x",
+        "git grep -- x; git grep -Orm y",
+    ],
+)
+def test_always_for_a_subcommand_covers_no_option_that_is_not_known_to_only_look(given: str) -> None:
+    rules = ["ask shell_execute(*)", "allow shell_execute(git grep *)"]
+    assert judged(rules, "git grep -in needle -- -O", "shell_execute").action == "allow"
+    assert judged(rules, given, "shell_execute").action == "ask"
+
+
+ACTS = [
+    "git grep -O'touch x' y", "git -p log", "git bisect run ./x", "git submodule foreach ls",
+    "git config alias.x !ls", "git difftool -x ls", "pip list --log x", "pip3 --lo=x list",
+    "sort -o x y", "sort --compress-prog=./x y", "sort -uox y", "tar xf a --to-command=./x",
+    "tar -xf a --checkpoint=1 --checkpoint-action=exec=./x", "tar xIf ./x a", "tar -cI ./x -f a b",
+    "rg --pre ./x y", "sed -i s/a/b/ x", "sed -ni s/a/b/ x", "sed '1e touch x' y", "sed 's/a/b/w x' y",
+    "sed -n 'w x' y", "sed s/a/touch/e x", "awk 'BEGIN{system(\"ls\")}'", "gawk '{print > \"x\"}' y",
+    "awk -f x y", "less +!ls x", "man -P ./x ls", "curl -so x http://a/", "curl -K x", "wget -O x http://a/",
+    "wget --execute=robots=off http://a/", "vim -es x", "fd -x ls", "zip -T --unzip-command=./x a.zip b",
+]  # fmt: skip
+LOOKS = [
+    "git grep -n y", "git log -3", "git commit -m x", "pip list", "sort -u x", "tar tf a", "tar xzf a",
+    "rg needle src", "sed -n 1,5p x", "sed s/red/blue/g x", "awk '{print $1}' x", "less x", "man ls",
+    "curl -fsSL http://a/", "wget http://a/", "ls -lo", "fd needle",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ACTS)
+def test_options_with_which_a_known_program_runs_or_writes_are_allowed_by_no_pattern(given: str) -> None:
+    pattern = f"{given.split()[0]} *"
+    found = judged([f"allow shell_execute({pattern})"], given, "shell_execute")
+    assert (found.action, found.decided_by) == ("ask", "not_understood")
+    assert judged(["allow shell_execute(*)"], given, "shell_execute").action == "allow"
+
+
+@pytest.mark.parametrize("given", LOOKS)
+def test_a_rule_that_a_person_wrote_for_a_program_means_what_it_says(given: str) -> None:
+    pattern = f"{given.split()[0]} *"
+    assert judged([f"allow shell_execute({pattern})"], given, "shell_execute").action == "allow"

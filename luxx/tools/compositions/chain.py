@@ -145,7 +145,15 @@ class Chain:
     async def _made(self, key: str, place: str, member_id: str, tool: str, arguments: str) -> MemberEnded:
         chaining = self._context.chaining
         told = chaining.told(self._context, place, tool, arguments)
-        context = replace(told, ask=cannot_ask, own_tools=None, chaining=_MEMBER, tainted_by=self._tainted_by)
+        # To offer a composition is to offer what it does: its members need not be offered by name.
+        context = replace(
+            told,
+            ask=cannot_ask,
+            own_tools=None,
+            chaining=_MEMBER,
+            tainted_by=self._tainted_by,
+            offered=None,
+        )
         call_id = f"{chaining.call_id}.{member_id}"
         executed = await self._executor.execute(
             ToolCall(call_id=call_id, name=tool, arguments=arguments), context

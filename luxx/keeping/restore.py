@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.models import User
 from luxx.conversations.search_index import put_back
+from luxx.data_permissions import make_directory
 from luxx.errors import LuxxError, Unavailable
 from luxx.keeping.archive import ArchiveReader
 from luxx.keeping.backup import FORMAT, VERSION
@@ -132,6 +133,7 @@ class _Restoring:
         self._notes: list[str] = list(manifest.left_out)
 
     def run(self, name: str, secret: str) -> Restored:
+        make_directory(self._home.root)
         sweep(self._home.root)
         folder = self._home.root / f"{FOLDER}{name}"
         try:

@@ -25,7 +25,7 @@ from luxx.checkup import Finding, examine_work
 from luxx.config import Config
 from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
-from luxx.doctor_security import examine_permissions, examine_secret
+from luxx.doctor_security import examine_permissions, examine_sealed, examine_secret
 from luxx.doctor_skills import examine_skills
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -144,10 +144,11 @@ async def _database_and_what_is_in_it(
         database = await asyncio.to_thread(_database, engine)
         if database.is_bad or database.mend:
             return [database]
-        store = Store(engine)
+        store, secret = Store(engine), _known_secret(config, data_dir)
         try:
             return [
                 database,
+                *await store.read(lambda session: examine_sealed(session, config, secret)),
                 *await _bus(config, engine),
                 await store.read(lambda session: _exposure(session, config.app.host)),
                 *await examine_work(
@@ -273,7 +274,9 @@ async def _providers(
     guard = AddressGuard(store, config.providers.allow_private)
     transport = Transport(config.providers, guard)
     client = ModelClient(transport, config.providers)
-    service = ProviderService(store, Vault(secret or "x" * SHORTEST_SECRET), client, guard)
+    service = ProviderService(
+        store, Vault(secret or "x" * SHORTEST_SECRET, previous=config.app.previous_secret_keys), client, guard
+    )
     try:
         return await asyncio.gather(
             *(

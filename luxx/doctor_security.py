@@ -5,12 +5,15 @@ import shlex
 import stat
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
 from luxx.checkup import Finding
 from luxx.config import Config
 from luxx.data_permissions import DataPaths, open_to_others
 from luxx.errors import LuxxError
+from luxx.providers.secret_check import problem_with
 from luxx.store.engine import resolve_url, sqlite_file
-from luxx.vault import SECRET_FILE, SHORTEST_SECRET
+from luxx.vault import SECRET_FILE, SHORTEST_SECRET, Vault, is_too_short
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:
@@ -18,9 +21,9 @@ def examine_secret(config: Config, data_dir: Path) -> Finding:
     part, file = "secret", data_dir / SECRET_FILE
     configured = config.app.secret_key
     if configured:
-        if len(configured) >= SHORTEST_SECRET:
+        if not is_too_short(configured):
             return Finding(part=part, text="app.secret_key is set")
-        text = f"app.secret_key has {len(configured)} characters and needs {SHORTEST_SECRET}"
+        text = f"app.secret_key has {len(configured.encode())} bytes and needs {SHORTEST_SECRET}"
         return Finding(part=part, is_bad=True, text=text, mend="make one with `openssl rand -hex 32`")
     if config.database.type == "postgresql":
         text = "app.secret_key is not set, and PostgreSQL needs it, the same on every server"
@@ -57,3 +60,14 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
     rights = "go-rw" if os.geteuid() == 0 else "go-rwx"
     mend = f"chmod {rights} {' '.join(open_paths[:3])}, or start Luxx as their owner, which does it"
     return [Finding(part="permissions", is_bad=True, text=text, mend=mend)]
+
+
+def examine_sealed(session: Session, config: Config, secret: str) -> list[Finding]:
+    """Whether the secret key is the one that provider keys are sealed with; none where it is."""
+    if not secret:
+        return []  # Each provider's finding says that it is gone.
+    problem = problem_with(session, Vault(secret, previous=config.app.previous_secret_keys))
+    if problem is None:
+        return []
+    text, _, mend = problem.partition("; ")
+    return [Finding(part="secret key", is_bad=True, text=text, mend=mend)]

@@ -49,6 +49,7 @@ from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
+from luxx.providers.secret_check import take_secret
 from luxx.providers.service import ProviderService
 from luxx.providers.sharing import hand_over_shared
 from luxx.providers.transport import Transport
@@ -101,7 +102,7 @@ class House:
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
-        self.vault = Vault(secret)
+        self.vault = Vault(secret, previous=config.app.previous_secret_keys)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
@@ -173,6 +174,7 @@ class House:
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
+        await self.store.write(lambda session: take_secret(session, self.vault))
         # As root with Landlock, programs are another user, who finds Python's packages in there.
         set_passable(self.data_dir, is_passable=self.sandbox.in_force == "landlock")
         await self.bus.open()

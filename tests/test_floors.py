@@ -81,6 +81,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "vault",
                 "children",
                 "clock",
+                "json_keys",
                 "lean",
                 "removal",
             }

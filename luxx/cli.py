@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvicorn
 from litestar import Litestar
+from sqlalchemy import Engine
 
 from luxx import __version__
 from luxx.accounts.rights import UserChange
@@ -28,11 +29,13 @@ from luxx.errors import LuxxError, Unavailable
 from luxx.house import House
 from luxx.observe import configure_logging
 from luxx.providers.local_files import list_models, pull
+from luxx.providers.secret_check import forget_sealed
 from luxx.serving import DRAIN_SECONDS, serve, work
-from luxx.store.engine import open_engine, resolve_url
+from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.store.upgrade import bring_up
 from luxx.tools.sandbox.packages import install
 from luxx.tools.sandbox.service import Sandbox
+from luxx.vault import Vault, find_secret
 from luxx.wire.tool import CommandPermission
 
 T = TypeVar("T")
@@ -64,7 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--reload", action="store_true", help="start again when the code changes")
     worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
     worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
-    _command(commands, "migrate", _migrate, "bring the database to this version")
+    migrate = _command(commands, "migrate", _migrate, "bring the database to this version")
+    migrate.add_argument(
+        "--forget-sealed-keys",
+        action="store_true",
+        help="after app.secret_key was lost: delete the provider keys that it sealed",
+    )
     _command(commands, "doctor", _doctor, "check everything and say how to mend it")
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
@@ -188,8 +196,23 @@ def _migrate(options: argparse.Namespace) -> int:
     config = load(options)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
     print(f"the database is at step {bring_up(engine)}")
+    if options.forget_sealed_keys:
+        _forget_sealed_keys(config, engine)
     engine.dispose()
     return 0
+
+
+def _forget_sealed_keys(config: Config, engine: Engine) -> None:
+    secret = find_secret(
+        config.app.secret_key, Path(config.data_dir), is_shared=engine.dialect.name != "sqlite"
+    )
+    vault = Vault(secret, previous=config.app.previous_secret_keys)
+    store = Store(engine)
+    try:
+        count = store.write_now(lambda session: forget_sealed(session, vault))
+    finally:
+        store.close()
+    print(f"deleted {count} provider keys; enter them anew")
 
 
 def _doctor(options: argparse.Namespace) -> int:

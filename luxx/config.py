@@ -12,9 +12,11 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`port` 0 takes any free port. An empty `secret_key` means one is made in the data directory."""
+    """`port` 0 takes any free port. An empty `secret_key` means one is made in the data directory.
+    `previous_secret_keys` still open what they sealed, and sign nothing."""
 
     secret_key: str = ""
+    previous_secret_keys: list[str] = []
     debug: bool = False
     host: Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000

@@ -25,6 +25,7 @@ from luxx.checkup import Finding, examine_work
 from luxx.config import Config
 from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
+from luxx.doctor_security import examine_permissions, examine_sealed, examine_secret
 from luxx.doctor_skills import examine_skills
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -50,7 +51,7 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
     """Everything that was looked at, good and bad, in the order to mend it."""
     data_dir = Path(config.data_dir)
     findings = [
-        _secret(config, data_dir),
+        examine_secret(config, data_dir),
         _directory("data", data_dir, is_made=True, mend="give a directory you may write with --data-dir"),
         _server(data_dir),
         _directory(
@@ -59,6 +60,7 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
             is_made=config.workspace.auto_create,
             mend="set workspace.root to a directory the server may write",
         ),
+        *examine_permissions(config, data_dir),
         _disk(data_dir),
         *await examine_sandbox(config),
         *examine_skills(config),
@@ -68,33 +70,6 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
 
 
 # Files
-
-
-def _secret(config: Config, data_dir: Path) -> Finding:
-    part, file = "secret", data_dir / SECRET_FILE
-    configured = config.app.secret_key
-    if configured:
-        if len(configured) >= SHORTEST_SECRET:
-            return Finding(part=part, text="app.secret_key is set")
-        text = f"app.secret_key has {len(configured)} characters and needs {SHORTEST_SECRET}"
-        return Finding(part=part, is_bad=True, text=text, mend="make one with `openssl rand -hex 32`")
-    if config.database.type == "postgresql":
-        text = "app.secret_key is not set, and PostgreSQL needs it, the same on every server"
-        return Finding(
-            part=part, is_bad=True, text=text, mend="put `openssl rand -hex 32` into APP_SECRET_KEY"
-        )
-    try:
-        mode = stat.S_IMODE(file.stat().st_mode)
-    except FileNotFoundError:
-        return Finding(part=part, text=f"not set; the first start makes one in {file}")
-    except OSError as error:
-        return Finding(
-            part=part, is_bad=True, text=f"{file}: {error.strerror}", mend=f"let the server read {file}"
-        )
-    if mode & 0o077:
-        text = f"{file} can be read by others (mode {mode:04o})"
-        return Finding(part=part, is_bad=True, text=text, mend=f"chmod 600 {file}")
-    return Finding(part=part, text=f"kept in {file}, readable by its owner only")
 
 
 def _directory(part: str, path: Path, *, is_made: bool, mend: str) -> Finding:
@@ -169,10 +144,11 @@ async def _database_and_what_is_in_it(
         database = await asyncio.to_thread(_database, engine)
         if database.is_bad or database.mend:
             return [database]
-        store = Store(engine)
+        store, secret = Store(engine), _known_secret(config, data_dir)
         try:
             return [
                 database,
+                *await store.read(lambda session: examine_sealed(session, config, secret)),
                 *await _bus(config, engine),
                 await store.read(lambda session: _exposure(session, config.app.host)),
                 *await examine_work(
@@ -298,7 +274,9 @@ async def _providers(
     guard = AddressGuard(store, config.providers.allow_private)
     transport = Transport(config.providers, guard)
     client = ModelClient(transport, config.providers)
-    service = ProviderService(store, Vault(secret or "x" * SHORTEST_SECRET), client, guard)
+    service = ProviderService(
+        store, Vault(secret or "x" * SHORTEST_SECRET, previous=config.app.previous_secret_keys), client, guard
+    )
     try:
         return await asyncio.gather(
             *(

@@ -1,9 +1,10 @@
-"""Where every command begins: keeps the process small, then loads the command line.
+"""Where every command begins: keeps its files private and the process small, then loads the command line.
 
 The commands are in `cli.py`.
 """
 
 import ctypes
+import os
 
 from luxx.lean import DRAWING, begin, go_on, without
 
@@ -15,6 +16,9 @@ _mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
 # Only glibc has it.
 if _mallopt is not None:
     _mallopt(M_ARENA_MAX, 1)
+
+# Whatever this process and its children create is for the user that Luxx runs as, from the first moment.
+os.umask(0o077)
 
 begin()
 with without(*DRAWING):

@@ -37,6 +37,7 @@ from luxx.conversations.branches import BranchService
 from luxx.conversations.projects import ProjectService
 from luxx.conversations.search import SearchService
 from luxx.conversations.service import ConversationService
+from luxx.data_permissions import DataPaths, secure, set_passable
 from luxx.files.attachments import AttachmentReader
 from luxx.files.pdf import PdfReader
 from luxx.files.service import FileService
@@ -48,6 +49,7 @@ from luxx.providers.catalog import configured_catalog
 from luxx.providers.client import ModelClient
 from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
+from luxx.providers.secret_check import take_secret
 from luxx.providers.service import ProviderService
 from luxx.providers.sharing import hand_over_shared
 from luxx.providers.transport import Transport
@@ -94,12 +96,13 @@ class House:
         self.process = new_id()
         self.metrics = Metrics()
         url = resolve_url(config.database.url, self.data_dir)
+        self._secure_data(sqlite_file(url))
         self.lock = DataDirLock(self.data_dir, sqlite_file(url))
         self.engine = open_engine(url, silence_seconds=config.runs.lease_seconds / 2)
         self.store = Store(self.engine, on_write=self.metrics.db_write_seconds.observe)
         secret = find_secret(config.app.secret_key, self.data_dir, is_shared=not self.store.is_sqlite)
         self.bus = choose_bus(self.process, self.engine, config.hub.url, secret, self.metrics)
-        self.vault = Vault(secret)
+        self.vault = Vault(secret, previous=config.app.previous_secret_keys)
         self.passwords = Passwords()
         self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
         self._make_people(secret)
@@ -122,6 +125,11 @@ class House:
         self.metrics.relayed_runs.set_function(lambda: self.relay.mirrors)
         self._background: list[asyncio.Task[None]] = []
         self._is_drained = False
+
+    def _secure_data(self, database: Path | None) -> None:
+        workspace = self.config.workspace
+        paths = DataPaths(data_dir=self.data_dir, database=database, workspaces=Path(workspace.root))
+        secure(paths, makes_workspaces=workspace.auto_create)
 
     def _make_tools(self) -> None:
         workshop = Workshop(
@@ -166,6 +174,9 @@ class House:
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
+        await self.store.write(lambda session: take_secret(session, self.vault))
+        # As root with Landlock, programs are another user, who finds Python's packages in there.
+        set_passable(self.data_dir, is_passable=self.sandbox.in_force == "landlock")
         await self.bus.open()
         await self.relay.open()
         await self.transfer.open()

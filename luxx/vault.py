@@ -1,7 +1,7 @@
 """The server's secret: where it comes from, the keys derived from it, and secrets sealed with them.
 
 Nothing here knows what is sealed. Every key is derived from `app.secret_key` by HKDF with a purpose of its
-own, so the secret may be any text of 16 characters or more and no key can stand in for another.
+own, so the secret may be any text of 32 bytes or more and no key can stand in for another.
 """
 
 import base64
@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from luxx.errors import ConfigError, Unavailable
 
-SHORTEST_SECRET = 16
+SHORTEST_SECRET = 32
+"""Bytes."""
 SECRET_FILE = "secret_key"
 FORMAT = "v1"
 NONCE_BYTES = 12
@@ -53,12 +54,18 @@ def find_secret(configured: str, data_dir: Path, *, is_shared: bool) -> str:
 
 
 def _check(secret: str, where: str) -> str:
-    if len(secret) < SHORTEST_SECRET:
+    if is_too_short(secret):
         raise ConfigError(
-            f"{where}: a secret key needs at least {SHORTEST_SECRET} characters, this one has {len(secret)}; "
-            "make one with `openssl rand -hex 32`"
+            f"{where}: a secret key needs at least {SHORTEST_SECRET} bytes, this one has "
+            f"{len(secret.encode())}; make one with `openssl rand -hex 32`, and to keep what the old one "
+            "sealed, list that in app.previous_secret_keys"
         )
     return secret
+
+
+def is_too_short(secret: str) -> bool:
+    """Whether it could be guessed."""
+    return len(secret.encode()) < SHORTEST_SECRET
 
 
 def _make(path: Path) -> None:
@@ -119,6 +126,11 @@ class Vault:
             raise Unavailable(
                 "a stored secret is damaged or belongs to another row; enter it anew", kind="secret_damaged"
             ) from error
+
+    def knows(self, sealed: str) -> bool:
+        """Whether it was sealed with the secret or with a previous one."""
+        _, _, rest = sealed.partition(".")
+        return rest.partition(".")[0] in self._ciphers
 
     def needs_sealing_anew(self, sealed: str) -> bool:
         """Whether it was sealed with a previous secret; then open it and seal it again."""

@@ -1,6 +1,8 @@
 """`luxx doctor`: sees what is bad, says how to mend it, changes nothing and tells no secret."""
 
 import asyncio
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,14 @@ from luxx.runs.models import RunRow
 from luxx.store.lock import DataDirLock
 
 KEY = "sk-a-key-that-nobody-may-see"
+
+
+@pytest.fixture(autouse=True)
+def private_files() -> Iterator[None]:
+    """As in every process that the command line starts."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
 
 
 def config_in(home: Path, **sections: object) -> Config:
@@ -118,6 +128,18 @@ def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
     found = look(config)["secret"]
     assert found.is_bad
     assert found.mend.startswith("chmod 600 ")
+
+
+def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    asyncio.run(start_once(config))
+    assert not look(config)["permissions"].is_bad
+    database = tmp_path / "data" / "luxx.db"
+    database.chmod(0o644)
+    found = look(config)["permissions"]
+    assert found.is_bad
+    assert found.mend.startswith("chmod go-rw")
+    assert str(database) in found.mend
 
 
 @pytest.mark.parametrize("secret", ["short", ""])

@@ -33,6 +33,7 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "doctor",
                 "doctor_mcp",
                 "doctor_sandbox",
+                "doctor_security",
                 "doctor_skills",
                 "entry",
             }
@@ -74,12 +75,14 @@ BANDS: list[tuple[str, frozenset[str]]] = [
                 "documents",
                 "config",
                 "config_file",
+                "data_permissions",
                 "errors",
                 "observe",
                 "vault",
                 "children",
                 "descriptors",
                 "clock",
+                "json_keys",
                 "lean",
                 "removal",
             }

@@ -15,6 +15,8 @@ from luxx.vault import derive_key
 
 ALGORITHM = "HS256"
 LONGEST = 4096
+LEEWAY_SECONDS = 60
+"""How far the clocks of servers may be apart: a token that was made later than now was not made by us."""
 CLAIMS = ["exp", "iat", "jti", "sub", "sid", "typ"]
 
 
@@ -76,6 +78,12 @@ class Tokens:
             )
         if claims.exp <= self._clock().timestamp():
             raise NotSignedIn("the token has expired; refresh it or sign in again", kind="token_expired")
+        if claims.iat > self._clock().timestamp() + LEEWAY_SECONDS:
+            raise NotSignedIn(
+                "the token is from the future; sign in again, and if that does not help, let an operator set "
+                "this server's clock",
+                kind="token_invalid",
+            )
         return claims
 
     def _verified(self, token: str) -> Claims:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 
+from luxx.data_permissions import make_directory
 from luxx.errors import Unavailable
 from luxx.removal import remove_tree
 
@@ -31,7 +32,7 @@ class Workspaces:
         path = self.path_of(user_id)
         try:
             if self._auto_create:
-                self._root.mkdir(parents=True, exist_ok=True)
+                make_directory(self._root)
                 path.mkdir(mode=0o700, exist_ok=True)
             mode = path.lstat().st_mode
         except OSError as error:

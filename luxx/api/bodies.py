@@ -15,6 +15,7 @@ from litestar import Request
 from msgspec.structs import FieldInfo
 
 from luxx.errors import InvalidInput
+from luxx.json_keys import has_repeated_member, repeated_members
 
 BODY = "data"
 """The handlers' parameter that takes the body."""
@@ -25,6 +26,8 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """No database stores it in text; the escape is the only way that JSON can carry it."""
 
 NO_NUL = "text must not contain the character NUL"
+
+NO_REPEATED = "this field is there twice; send it once"
 
 MOST_WALKED = 64 * 1024
 """Bytes of a wrong body; of a longer one only the first mistake is named."""
@@ -57,7 +60,10 @@ def read_body(body: bytes, wanted: Any) -> Any:
     try:
         if _NUL.search(body):
             raise _with_nul_in(body)
-        return _decode(body, wanted)
+        value = _decode(body, wanted)
+        if has_repeated_member(body):
+            raise _with_repeated_in(body)
+        return value
     except RecursionError as error:
         raise refusal({"$": "nested too deeply"}) from error
     except ValueError as error:
@@ -77,6 +83,12 @@ def _with_nul_in(body: bytes) -> InvalidInput:
     if len(body) > MOST_WALKED:
         return refusal({"$": NO_NUL})
     return refusal(dict.fromkeys(islice(_with_nul("$", msgspec.json.decode(body)), MOST_NAMED + 1), NO_NUL))
+
+
+def _with_repeated_in(body: bytes) -> InvalidInput:
+    if len(body) > MOST_WALKED:
+        return refusal({"$": NO_REPEATED})
+    return refusal(dict.fromkeys(islice(repeated_members(body), MOST_NAMED + 1), NO_REPEATED))
 
 
 def _decode(body: bytes, wanted: Any) -> Any:

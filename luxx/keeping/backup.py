@@ -17,7 +17,7 @@ from luxx.keeping.home import Home, LastBackup
 from luxx.keeping.manifest import Manifest, TablePart, WorkspacePart
 from luxx.keeping.rows import sequences_of, tables_of, write_rows
 from luxx.store.upgrade import from_future, known_steps
-from luxx.vault import SHORTEST_SECRET, Vault
+from luxx.vault import Vault
 
 FORMAT = "luxx.backup"
 VERSION = 1
@@ -40,7 +40,7 @@ def back_up(home: Home, path: Path) -> Manifest:
     if not home.has_database:
         raise LuxxError(f"there is no database {home.url.database} to back up")
     key = home.secret()
-    if len(key) < SHORTEST_SECRET:
+    if not key:
         raise LuxxError(f"app.secret_key is not set here; {GIVE_IT}")
     with new_file(path) as file, ArchiveWriter(file) as archive:
         with home.snapshot() as connection:

@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, Engine, bindparam, inspect, select, text, update
+from sqlalchemy import Connection, Engine, bindparam, delete, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.accounts.models import User
 from luxx.conversations.search_index import put_back
+from luxx.data_permissions import make_directory
 from luxx.errors import LuxxError, Unavailable
 from luxx.keeping.archive import ArchiveReader
 from luxx.keeping.backup import FORMAT, VERSION
@@ -26,10 +27,11 @@ from luxx.keeping.home import Home, check_free, write_private
 from luxx.keeping.manifest import Manifest, TablePart
 from luxx.keeping.rows import SEARCH, Loader, set_sequences, tables_of
 from luxx.keeping.staging import FOLDER, MOVED, Staged, clear, staged, sweep
-from luxx.providers.models import ProviderRow
+from luxx.providers.models import ProviderRow, ServerValueRow
+from luxx.providers.secret_check import CHECK
 from luxx.providers.service import key_identity
 from luxx.store.upgrade import bring_up, current_step, known_steps
-from luxx.vault import SHORTEST_SECRET, Vault
+from luxx.vault import SHORTEST_SECRET, Vault, is_too_short
 
 MOST_SECRET = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
@@ -94,13 +96,18 @@ def _check_room(home: Home, manifest: Manifest) -> None:
 def _check_secret(home: Home, secret: str) -> None:
     """No server would start without one."""
     here = home.configured_secret
-    if here and len(here) < SHORTEST_SECRET:
-        raise LuxxError(f"app.secret_key has {len(here)} characters and needs {SHORTEST_SECRET}")
+    if here and is_too_short(here):
+        raise LuxxError(f"app.secret_key has {len(here.encode())} bytes and needs {SHORTEST_SECRET}")
     if not here and not home.is_sqlite:
         raise LuxxError("app.secret_key is not set here; set it as the servers of this database have it")
-    if not here and len(secret) < SHORTEST_SECRET:
+    if not here and not secret:
         raise LuxxError(
             "the backup has no secret key; set app.secret_key, to the one that its server had if you know it"
+        )
+    if not here and is_too_short(secret):
+        raise LuxxError(
+            f"the backup's secret key has {len(secret.encode())} bytes and servers need {SHORTEST_SECRET}; "
+            "set a new app.secret_key, and provider keys are sealed with it"
         )
 
 
@@ -132,6 +139,7 @@ class _Restoring:
         self._notes: list[str] = list(manifest.left_out)
 
     def run(self, name: str, secret: str) -> Restored:
+        make_directory(self._home.root)
         sweep(self._home.root)
         folder = self._home.root / f"{FOLDER}{name}"
         try:
@@ -229,6 +237,8 @@ class _Restoring:
         if not here or here == secret:
             return
         vault = Vault(here, previous=[secret])
+        # The next start makes one for the secret here.
+        connection.execute(delete(ServerValueRow).where(ServerValueRow.name == CHECK))
         lost = 0
         rows = connection.execute(
             select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from luxx.data_permissions import make_directory
 from luxx.errors import Conflict, ToolFailed
 from luxx.files.measure import measure
 
@@ -26,7 +27,7 @@ class Room:
     def make(self) -> None:
         """Makes and measures it. Raises ToolFailed with words that follow the server's name."""
         try:
-            self._workspace.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self._workspace.parent)
             self._workspace.mkdir(mode=0o700, exist_ok=True)
             holds = self._measured()
         except OSError as error:

@@ -47,6 +47,15 @@ class ProviderRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class ServerValueRow(Base):
+    """A value of the whole server, such as the check of its secret key."""
+
+    __tablename__ = "server_values"
+
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
 class AllowedHostRow(Base):
     """A private `host:port` that may be reached; `allowed_by` is null once that user is gone."""
 

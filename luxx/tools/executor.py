@@ -14,6 +14,7 @@ import msgspec
 from luxx.clock import timestamp
 from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
+from luxx.json_keys import decoded
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.cutting import cut_aside
@@ -382,8 +383,8 @@ def _require_fit(tool: ToolDefinition, problems: dict[str, str]) -> None:
 def _read_arguments(text: str) -> dict[str, Any]:
     """The arguments as the model wrote them; an empty text stands for none, as some models write it."""
     try:
-        arguments = msgspec.json.decode(text.strip() or "{}")
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        arguments = decoded((text.strip() or "{}").encode())
+    except (ValueError, RecursionError) as error:
         raise _Stopped(
             CallStatus.INVALID, f"the arguments are not valid JSON: {error}", {"arguments": str(error)}
         ) from error

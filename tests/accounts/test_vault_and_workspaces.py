@@ -15,7 +15,10 @@ SECRET = "a secret of the tests, long enough"
 
 
 def test_a_configured_secret_is_taken_and_nothing_is_written(tmp_path):
-    assert find_secret("sixteen letters!", tmp_path, is_shared=False) == "sixteen letters!"
+    assert (
+        find_secret("a secret of thirty-two letters!!", tmp_path, is_shared=False)
+        == "a secret of thirty-two letters!!"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -29,9 +32,9 @@ def test_a_secret_is_made_once_and_only_the_owner_can_read_it(tmp_path):
 
 
 def test_a_secret_file_that_others_could_read_is_closed_to_them(tmp_path):
-    (tmp_path / "secret_key").write_text("sixteen letters!\n")
+    (tmp_path / "secret_key").write_text("a secret of thirty-two letters!!\n")
     (tmp_path / "secret_key").chmod(0o644)
-    assert find_secret("", tmp_path, is_shared=False) == "sixteen letters!"
+    assert find_secret("", tmp_path, is_shared=False) == "a secret of thirty-two letters!!"
     assert stat.S_IMODE((tmp_path / "secret_key").stat().st_mode) == 0o600
 
 
@@ -62,8 +65,8 @@ def test_a_secret_file_that_holds_no_secret_stops_the_start(tmp_path, content):
 
 
 def test_a_short_secret_and_a_shared_database_without_one_stop_the_start(tmp_path):
-    with pytest.raises(ConfigError, match="at least 16"):
-        find_secret("your-secret-key", tmp_path, is_shared=False)
+    with pytest.raises(ConfigError, match="at least 32"):
+        find_secret("a secret of thirty-one letters!", tmp_path, is_shared=False)
     with pytest.raises(ConfigError, match="PostgreSQL"):
         find_secret("", tmp_path, is_shared=True)
 

@@ -33,7 +33,9 @@ CALLER = Caller(
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     """Not opened: nothing is read or written here."""
-    made = House(Config(app=AppConfig(secret_key="a-secret-key-of-a-test"), data_dir=str(tmp_path)))
+    made = House(
+        Config(app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"), data_dir=str(tmp_path))
+    )
     yield made
     made.release()
 

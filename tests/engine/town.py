@@ -87,7 +87,7 @@ class Town:
     async def house(self, kind: ProcessKind = ProcessKind.SERVE) -> House:
         """One more process."""
         config = Config(
-            app=AppConfig(secret_key="a-secret-key-of-a-test"),
+            app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
             database=DatabaseConfig(
                 type="sqlite" if self._url.startswith("sqlite") else "postgresql", url=self._url
             ),

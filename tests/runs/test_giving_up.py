@@ -31,7 +31,7 @@ REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" here."), Finish()]
 async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[House, Caller, Run]]:
     """A house in which the model has begun to answer."""
     config = Config(
-        app=AppConfig(secret_key="a-secret-key-of-a-test"),
+        app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
         local=LocalConfig(enabled=False),
         providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),

@@ -44,7 +44,7 @@ async def opened(
 ) -> AsyncIterator[tuple[House, Caller]]:
     """A house with one user, who has a provider."""
     config = Config(
-        app=AppConfig(secret_key="a-secret-key-of-a-test"),
+        app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
         local=LocalConfig(enabled=False),
         providers=ProvidersConfig(allow_private=[upstream.url.removeprefix("http://")]),

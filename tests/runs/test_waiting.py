@@ -42,7 +42,7 @@ OPEN = QuestionFilter(status=QuestionStatus.OPEN)
 async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[House, Caller]]:
     """A house without limits whose model asks back."""
     config = Config(
-        app=AppConfig(secret_key="a-secret-key-of-a-test"),
+        app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
         workspace=WorkspaceConfig(root=str(folder / "workspaces")),
         local=LocalConfig(enabled=False),
         limits=LimitsConfig(concurrent_runs_per_user=0, concurrent_runs=0),

@@ -1,0 +1,67 @@
+"""Finds a member that a JSON object has twice: decoders take the last one, other readers the first.
+
+Meant for every request, so what cannot have one is told by the names alone, without a second decoding.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+_END_OF_NAME = re.compile(rb'"\s*+:')
+"""The closing quote of all that may be a member's name. It finds some in texts too, which costs time only."""
+
+
+class _Object(list[tuple[str, Any]]):
+    """The members of an object, all of them."""
+
+
+class _Repeated(Exception):
+    pass
+
+
+def has_repeated_member(document: bytes) -> bool:
+    """Whether an object in this valid JSON document has two members of one name."""
+    ends = [found.start() for found in _END_OF_NAME.finditer(document)]
+    # Back to the quote before it; an escaped one leaves a backslash in another name, or a name that is repeated.
+    names = [document[document.rfind(b'"', 0, end) + 1 : end] for end in ends]
+    if len(set(names)) == len(names) and b"\\" not in b"".join(names):
+        return False
+    try:
+        json.loads(document, object_pairs_hook=_refuse_repeated)
+    except _Repeated:
+        return True
+    return False
+
+
+def repeated_members(document: bytes) -> Iterator[str]:
+    """The paths of these members, such as `$.options[0].name`."""
+    return _paths("$", json.loads(document, object_pairs_hook=_Object))
+
+
+def decoded(document: bytes) -> Any:
+    """The value of a JSON document. Raises ValueError, also where a member is there twice."""
+    value = msgspec.json.decode(document)
+    if has_repeated_member(document):
+        raise ValueError(f"{next(repeated_members(document))} is there twice")
+    return value
+
+
+def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in members}) != len(members):
+        raise _Repeated
+
+
+def _paths(path: str, value: Any) -> Iterator[str]:
+    if isinstance(value, _Object):
+        seen = set[str]()
+        for name, item in value:
+            if name in seen:
+                yield f"{path}.{name}"
+            seen.add(name)
+            yield from _paths(f"{path}.{name}", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _paths(f"{path}[{index}]", item)

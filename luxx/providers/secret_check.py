@@ -1,0 +1,75 @@
+"""Whether the secret key is the one that this database's provider keys are sealed with; after a change of it,
+what the previous keys still open is sealed with the new one."""
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from luxx.errors import ConfigError, Unavailable
+from luxx.providers.models import ProviderRow, ServerValueRow
+from luxx.providers.service import key_identity
+from luxx.vault import Vault
+
+CHECK = "secret_check"
+_KNOWN = "sealed with this server's secret key"
+
+logger = structlog.get_logger()
+
+
+def problem_with(session: Session, vault: Vault) -> str | None:
+    """Why the secret key cannot be the right one, as a sentence."""
+    stored = session.get(ServerValueRow, CHECK)
+    # Before there was a check value, or after the loss was accepted, only the provider keys can tell.
+    sealed = _sealed_keys(session) if stored is None else [stored.value]
+    if not sealed or any(vault.knows(each) for each in sealed):
+        return None
+    return (
+        "app.secret_key is not the one that this database was used with, so stored provider keys cannot be "
+        "opened; set that one, or list it in app.previous_secret_keys to change to the new one; if it is "
+        "lost, delete what it sealed by `luxx migrate --forget-sealed-keys`"
+    )
+
+
+def take_secret(session: Session, vault: Vault) -> None:
+    """Checks the secret key and seals with it what was sealed with a previous one. Raises ConfigError."""
+    problem = problem_with(session, vault)
+    if problem is not None:
+        raise ConfigError(problem)
+    stored = session.get(ServerValueRow, CHECK)
+    if stored is not None and not vault.needs_sealing_anew(stored.value):
+        return
+    sealed_anew = lost = 0
+    for row in session.execute(select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")):
+        identity = key_identity(row.id)
+        if not vault.needs_sealing_anew(row.api_key):
+            continue
+        try:
+            anew = vault.seal(vault.open(row.api_key, identity=identity), identity=identity)
+        except Unavailable:
+            lost += 1
+            continue
+        session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=anew))
+        sealed_anew += 1
+    # Another server may do the same: its value is as good.
+    session.merge(ServerValueRow(name=CHECK, value=vault.seal(_KNOWN, identity=CHECK)))
+    if sealed_anew or lost:
+        logger.info("provider_keys_sealed_anew", count=sealed_anew, unknown=lost)
+
+
+def forget_sealed(session: Session, vault: Vault) -> int:
+    """Deletes the provider keys that the secret key does not open; how many."""
+    session.execute(delete(ServerValueRow).where(ServerValueRow.name == CHECK))
+    gone = [
+        row.id
+        for row in session.execute(
+            select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")
+        )
+        if not vault.knows(row.api_key)
+    ]
+    for provider_id in gone:
+        session.execute(update(ProviderRow).where(ProviderRow.id == provider_id).values(api_key=""))
+    return len(gone)
+
+
+def _sealed_keys(session: Session) -> list[str]:
+    return list(session.scalars(select(ProviderRow.api_key).where(ProviderRow.api_key != "")))

@@ -1,0 +1,127 @@
+"""What a server stores cannot be read by other Unix users, while the server and its programs still can."""
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from live_server import LiveServer, live_server, scripted_models
+
+from luxx.providers.scripted import Rule, Script, Text
+
+SCRIPT = Script(rules=[Rule(name="any", reply=[Text(text="noted")])])
+OTHER_USER = 65534
+STRANGER = 'for path; do if [ -r "$path" ]; then echo "$path"; fi; done'
+PASSWORD = "a-new-password-1"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory that other users can reach; those of pytest are closed themselves."""
+    made = Path(tempfile.mkdtemp(prefix="luxx-test-", dir="/tmp"))
+    made.chmod(0o755)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def stored(home: Path) -> list[Path]:
+    """Everything in the data directory, in the workspaces, and backups beside them."""
+    roots = [home / "data", home / "workspaces", *home.glob("*.backup")]
+    return [path for root in roots for path in (root, *root.rglob("*"))]
+
+
+def readable_by_others(home: Path) -> set[str]:
+    """Relative paths; as root another user really tries, else the modes are judged."""
+    paths = stored(home)
+    if os.geteuid() != 0:
+        return {str(path.relative_to(home)) for path in paths if _is_open(home, path)}
+    tried = subprocess.run(
+        ["/bin/sh", "-c", STRANGER, "sh", *map(str, paths)],
+        user=OTHER_USER,
+        group=OTHER_USER,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return {str(Path(line).relative_to(home)) for line in tried.stdout.splitlines()}
+
+
+def _is_open(home: Path, path: Path) -> bool:
+    above = [each for each in path.parents if each.is_relative_to(home)]
+    return all(each.stat().st_mode & stat.S_IXOTH for each in above) and bool(
+        path.stat().st_mode & stat.S_IROTH
+    )
+
+
+def use(server: LiveServer) -> None:
+    """An honest user stores a message, a file, and what a program writes."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+
+        def done(answer: httpx.Response) -> dict[str, object]:
+            assert answer.is_success, answer.text
+            return answer.json()["data"]
+
+        signed_in = done(client.post("/auth/login", json={"username": "admin", "password": PASSWORD}))
+        client.headers["Authorization"] = f"Bearer {signed_in['access_token']}"
+        conversation = done(client.post("/conversations", json={"title": "private"}))
+        said = {"conversation_id": conversation["id"], "content": "for my eyes only"}
+        assert done(client.post("/messages", json=said))["text"] == "noted"
+        done(client.post("/files", files={"file": ("notes.txt", b"mine")}))
+        command = {"arguments": {"command": "cat notes.txt && mkdir -p deep && echo made > deep/made.txt"}}
+        ran = done(client.post("/tools/shell_execute/execute", json=command))
+        assert ran["success"], ran
+        assert "mine" in str(ran["data"])
+        read = done(client.post("/tools/file_read/execute", json={"arguments": {"path": "deep/made.txt"}}))
+        assert "made" in str(read["data"])
+
+
+def luxx(server: LiveServer, *arguments: str) -> None:
+    subprocess.run(
+        ["luxx", *arguments],
+        cwd=server.home,
+        env=server.environ,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def open_up(home: Path) -> None:
+    """Modes as an older version left them."""
+    for path in stored(home):
+        if path.name not in ("secret_key", "first.backup"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
+def test_no_other_user_reads_what_a_server_stores(home: Path, sandbox: str) -> None:
+    settings = {
+        "LUXX_TOOLS__SANDBOX": sandbox,
+        "LUXX_ADMIN_PASSWORD": PASSWORD,
+        "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
+    }
+    with scripted_models(SCRIPT) as model:
+        with live_server(home, model.url, **settings) as server:
+            use(server)
+            luxx(server, "backup", "first.backup")
+            assert readable_by_others(home) == set()
+        open_up(home)
+        assert "data/luxx.db" in readable_by_others(home)
+        with live_server(home, model.url, **settings) as server:
+            assert readable_by_others(home) == set()
+            use(server)
+            assert readable_by_others(home) == set()
+        assert "data_permissions_tightened" in (home / "server.log").read_text("utf-8")
+        luxx(server, "restore", "first.backup", "--replace", "--yes")
+        assert readable_by_others(home) == set()
+        with live_server(home, model.url, **settings) as server:
+            use(server)

@@ -1,0 +1,100 @@
+"""The secret key of a real server: long enough, the one of its database, and changed safely."""
+
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from live_server import LiveServer, live_server, plain_environ, scripted_models
+
+from luxx.providers.scripted import Rule, Script, Text
+
+SCRIPT = Script(rules=[Rule(name="any", reply=[Text(text="answered")])])
+PASSWORD = "a-new-password-1"
+FIRST, SECOND, THIRD = ("first-" * 6, "second-" * 6, "third-" * 6)
+KEYED = {"LUXX_LLM__API_KEY": "sk-the-key-of-the-provider", "LUXX_ADMIN_PASSWORD": PASSWORD}
+
+
+def luxx(home: Path, secret: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environ = plain_environ(
+        LUXX_APP__SECRET_KEY=secret,
+        LUXX_APP__PORT="0",
+        LUXX_LOCAL__ENABLED="false",
+        LUXX_TOOLS__SANDBOX="auto",
+    )
+    command = ["luxx", *arguments]
+    return subprocess.run(
+        command, cwd=home, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def sign_in(server: LiveServer) -> str:
+    body = {"username": "admin", "password": PASSWORD}
+    answer = httpx.post(f"{server.url}/auth/login", json=body, timeout=30)
+    assert answer.is_success, answer.text
+    return answer.json()["data"]["access_token"]
+
+
+def ask(server: LiveServer) -> str:
+    """An answer of the model, for which the provider's key has to be opened."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        client.headers["Authorization"] = f"Bearer {sign_in(server)}"
+        conversation = client.post("/conversations", json={}).json()["data"]["id"]
+        answer = client.post("/messages", json={"conversation_id": conversation, "content": "hello"})
+        assert answer.is_success, answer.text
+        return answer.json()["data"]["text"]
+
+
+def test_a_secret_key_under_32_bytes_stops_the_start_with_the_way_out(tmp_path: Path) -> None:
+    started = luxx(tmp_path, "x" * 31, "serve")
+    assert started.returncode == 1
+    assert "app.secret_key: a secret key needs at least 32 bytes, this one has 31" in started.stderr
+    assert "openssl rand -hex 32" in started.stderr
+    assert "Traceback" not in started.stderr
+
+
+def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_sealed(
+    tmp_path: Path,
+) -> None:
+    with scripted_models(SCRIPT) as model:
+        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:
+            assert ask(server) == "answered"
+            token = sign_in(server)
+
+        refused = luxx(tmp_path, SECOND, "serve")
+        assert refused.returncode == 1
+        assert "app.secret_key is not the one that this database was used with" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        examined = luxx(tmp_path, SECOND, "doctor").stdout
+        assert "BAD  secret key" in examined
+        assert "app.previous_secret_keys" in examined
+
+        changed = {"LUXX_APP__SECRET_KEY": SECOND, "LUXX_APP__PREVIOUS_SECRET_KEYS": FIRST}
+        with live_server(tmp_path, model.url, **changed, **KEYED) as server:
+            with_old_token = httpx.get(
+                f"{server.url}/auth/me", headers={"Authorization": f"Bearer {token}"}, timeout=30
+            )
+            assert with_old_token.status_code == 401
+            assert ask(server) == "answered"
+        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=SECOND, **KEYED) as server:
+            assert ask(server) == "answered"
+        assert luxx(tmp_path, FIRST, "serve").returncode == 1
+
+
+def test_a_server_goes_on_after_its_secret_key_was_lost(tmp_path: Path) -> None:
+    with scripted_models(SCRIPT) as model:
+        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:
+            assert ask(server) == "answered"
+        refused = luxx(tmp_path, THIRD, "serve")
+        assert "luxx migrate --forget-sealed-keys" in refused.stderr
+        forgotten = luxx(tmp_path, THIRD, "migrate", "--forget-sealed-keys")
+        assert "deleted 1 provider keys" in forgotten.stdout, forgotten.stderr
+        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=THIRD, **KEYED) as server:
+            assert sign_in(server)
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_no_command_shows_a_secret_key(tmp_path: Path, command: str) -> None:
+    said = luxx(tmp_path, "only-31-bytes-that-nobody-shows", command)
+    assert said.returncode == 1
+    assert "nobody-shows" not in said.stdout + said.stderr

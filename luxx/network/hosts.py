@@ -60,7 +60,7 @@ _NOT_PUBLIC = tuple(
         "fec0::/10",  # site-local, deprecated
     )
 )
-"""What the IANA registries keep for special use and `ipaddress` of one Python version or another calls public."""
+"""What the IANA registries keep for special use, and some Python version calls global."""
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 

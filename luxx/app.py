@@ -30,6 +30,7 @@ from luxx.api.runs import RunController
 from luxx.api.search import SearchController
 from luxx.api.service_info import ProbeController, ServiceInfoController
 from luxx.api.settings import SettingsController
+from luxx.api.setup import SetupController
 from luxx.api.skills import SkillController
 from luxx.api.tenants import TenantController, TenantsController
 from luxx.api.tools import ToolController
@@ -63,6 +64,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     SearchController,
     ServiceInfoController,
     SettingsController,
+    SetupController,
     SkillController,
     SocketController,
     TenantController,
@@ -135,6 +137,7 @@ def _parts(house: House) -> dict[str, Provide]:
         "own_tools_of": _given(lambda: house.compositions.own_tools),
         "processes": _given(lambda: house.processes),
         "questions": _given(lambda: house.questions),
+        "password_setup": _given(lambda: house.password_setup),
         "projects": _given(lambda: house.projects),
         "replay": _given(lambda: house.replay),
         "rules": _given(lambda: house.rules),

@@ -22,6 +22,7 @@ from luxx.accounts.passwords import Passwords
 from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
+from luxx.accounts.setup import PasswordSetup
 from luxx.accounts.tenants import TenantService, no_agents
 from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
@@ -145,6 +146,7 @@ class House:
         self.account_changes = AccountChanges(self.bus)
         self.refusals = Refusals(self.store)
         self.departure = Departure(cancel_runs_of, hand_over_shared)
+        limits = Limits(config.limits)
         self.accounts = AccountService(
             self.store,
             passwords=self.passwords,
@@ -153,9 +155,17 @@ class House:
                 access=timedelta(minutes=config.auth.access_minutes),
                 refresh=timedelta(days=config.auth.refresh_days),
             ),
-            limits=Limits(config.limits),
+            limits=limits,
             workspaces=self.workspaces,
             config=config.auth,
+            changes=self.account_changes,
+            refusals=self.refusals,
+        )
+        self.password_setup = PasswordSetup(
+            self.store,
+            secret,
+            passwords=self.passwords,
+            limits=limits,
             changes=self.account_changes,
             refusals=self.refusals,
         )

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
@@ -52,6 +52,9 @@ class Server(uvicorn.Server):
             port = self.servers[0].sockets[0].getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
             print(f"Luxx listens on http://{shown}:{port}", flush=True)
+            if token := await self._house.password_setup.token():
+                where = setup_address(host, port, self._house.config.server.allowed_hosts)
+                print(f"Set the administrator's password: {where}?token={token}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """While runs are given their time it goes on listening, and says that it is not ready."""
@@ -79,6 +82,17 @@ class Server(uvicorn.Server):
         self._house.leave()
         await super().shutdown(sockets)
         await self._house.close()
+
+
+def setup_address(host: str, port: int, allowed_hosts: Sequence[str]) -> str:
+    """Where a browser on this machine opens the page that sets the first password."""
+    name = {"0.0.0.0": LOOPBACK, "": LOOPBACK, "::": "::1"}.get(host, host)
+    if allowed_hosts and not {"*", name}.intersection(allowed_hosts):
+        # A request under another name than those would be refused.
+        name, _, listed_port = allowed_hosts[0].removeprefix("*.").partition(":")
+        port = int(listed_port) if listed_port.isdecimal() else port
+    shown = f"[{name}]" if ":" in name else name
+    return f"http://{shown}:{port}/setup"
 
 
 class _Probes(uvicorn.Server):

@@ -22,10 +22,14 @@ could keep the name's owner out."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who knocks. `is_local`: from this machine and not forwarded by a proxy."""
+    """Who knocks. `is_local`: from this machine and not forwarded by a proxy.
+
+    `is_direct`: local, under a loopback `Host` and with nothing in the request that proxies leave in it.
+    """
 
     address: str
     is_local: bool
+    is_direct: bool = False
     request_id: str = ""
 
 

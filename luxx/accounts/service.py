@@ -74,11 +74,13 @@ def user_as_caller(connection: Connection, user_id: int) -> Caller:
 
 
 def check_peer(peer: Peer, *, has_default_password: bool) -> None:
-    """Raises NotAllowed while the published default password stands and the peer is not this machine."""
-    if has_default_password and not peer.is_local:
+    """Raises NotAllowed while the published default password stands and the peer is not this machine, or may
+    be a proxy on it."""
+    if has_default_password and not peer.is_direct:
         raise NotAllowed(
-            "this user still has the published default password and can be used only on the server itself; "
-            f"change it there (sign in at 127.0.0.1, or run `luxx user passwd {DEFAULT_ADMIN}`)",
+            "this user still has the published default password and can be used only on the server itself, "
+            "at http://127.0.0.1 and through no proxy; set another at the address that the server prints at "
+            f"its start, or run `luxx user passwd {DEFAULT_ADMIN}`",
             kind="default_password",
         )
 

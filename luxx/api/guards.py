@@ -5,6 +5,7 @@ What the signed-in may do is decided by the services.
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from litestar import Request
@@ -31,6 +32,23 @@ FORWARDING = (
     "true-client-ip",
 )
 """Headers that proxies add; a request with any of them did not come straight from this machine."""
+PROXY_HEADERS = frozenset(
+    (
+        *(b"forwarded", b"via", b"max-forwards", b"cdn-loop", b"client-ip", b"true-client-ip", b"proxy-host"),
+        *(b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip", b"x-remote-ip", b"x-remote-addr", b"x-host"),
+        *(
+            b"x-scheme",
+            b"x-url-scheme",
+            b"x-proxy-user-ip",
+            b"x-arr-log-id",
+            b"x-amzn-trace-id",
+            b"x-real-port",
+        ),
+        *(b"x-original-host", b"x-original-url", b"fastly-client-ip", b"fly-client-ip", b"x-varnish"),
+    )
+)
+PROXY_PREFIXES = (b"x-forwarded", b"x-original-forwarded", b"x-envoy-", b"x-azure-", b"cf-", b"tailscale-")
+"""What else proxies and tunnels are known to add. Only the default password is refused for these."""
 PUBLIC = "public"
 """The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
 WITH_ANY_PASSWORD = "with_any_password"
@@ -67,7 +85,8 @@ class PeerReader:
                     break
         scope = cast("Mapping[str, Any]", connection.scope)
         request_id = str(scope.get(REQUEST_ID, ""))
-        return Peer(address=host, is_local=is_local, request_id=request_id)
+        is_direct = is_local and not _has_sign_of_proxy(scope)
+        return Peer(address=host, is_local=is_local, is_direct=is_direct, request_id=request_id)
 
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
@@ -132,6 +151,39 @@ def _bearer(connection: AnyConnection) -> str:
     if scheme.lower() != "bearer" or not token.strip():
         raise NotSignedIn("the Authorization header must read 'Bearer <access_token>'", kind="token_invalid")
     return token.strip()
+
+
+def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
+    """Whether the request may have come through a proxy: one of the headers above, a `Host` that is not
+    loopback, a page of another host, or what nginx sends unless told otherwise: HTTP/1.0, and
+    `Connection: close` with the upstream's address as `Host`."""
+    if scope.get("http_version") == "1.0":
+        return True
+    has_host = False
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    for name, value in headers:
+        if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES):
+            return True
+        if name == b"host":
+            has_host = True
+            if not _is_loopback(value):
+                return True
+        elif name in (b"origin", b"referer"):
+            if not _is_loopback(value.partition(b"://")[2].partition(b"/")[0]):
+                return True
+        elif name == b"connection" and b"close" in value.lower():
+            return True
+    return not has_host
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(authority: bytes) -> bool:
+    """Whether a host, with or without a port, is this machine by its name or address."""
+    text = authority.decode("latin-1").lower()
+    if text.partition(":")[0].rstrip(".") == "localhost":
+        return True
+    address = _address(text)
+    return address is not None and address.is_loopback
 
 
 def _address(text: str) -> Address | None:

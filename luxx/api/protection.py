@@ -30,7 +30,7 @@ MIB = 1024 * 1024
 UPLOADS = ("/files", "/conversations/import")
 """Where a POST takes a body up to `files.max_upload_mb`."""
 
-OPEN_TO_ALL = ("/auth/login", "/auth/register", "/auth/refresh")
+OPEN_TO_ALL = ("/auth/login", "/auth/register", "/auth/refresh", "/setup")
 """Where a POST needs no sign-in; anybody may send it, so no more than OPEN_BYTES."""
 
 OPEN_BYTES = 64 * 1024

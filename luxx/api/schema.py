@@ -81,6 +81,9 @@ STREAMS: dict[tuple[str, str], tuple[int, Any, str]] = {
 }
 """Routes that stream events, and what they answer instead with `Accept: application/json`."""
 
+PAGES = frozenset({("GET", "/setup"), ("POST", "/setup")})
+"""Routes that answer a browser (`Accept: text/html`) with a page."""
+
 OPENS_SOCKET = ("POST", "/auth/ticket")
 """OpenAPI knows no sockets: what is said on one is told where its ticket comes from."""
 
@@ -268,6 +271,8 @@ def _answers(operation: Operation, types: Types) -> Json:
         content = {"application/json": {"schema": types.of(operation.answer)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
+    if operation.key in PAGES:
+        content["text/html"] = {"schema": {"type": "string"}}
     answers: Json = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
     if operation.path == "/":
         answers["303"] = {"description": "A browser (`Accept: text/html`) is sent to the pages."}
@@ -309,7 +314,7 @@ def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
 
 def _refusals(operation: Operation) -> list[str]:
     """The statuses that may come instead; 400 and 403 may always, for a wrong Host."""
-    is_sign_in = operation.path.startswith("/auth/")
+    is_sign_in = operation.path.startswith(("/auth/", "/setup"))
     may = {
         "400": True,
         "401": not operation.is_public or is_sign_in,

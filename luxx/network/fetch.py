@@ -5,7 +5,7 @@ What the bytes mean is for those who asked; nothing here knows pages, tools or s
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from http import HTTPStatus
 from urllib.parse import urlencode
@@ -63,13 +63,24 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
             return str(self.status)
 
 
+CheckRedirect = Callable[[str, str], Awaitable[None]]
+
+
+async def follow_all(url: str, target: str) -> None:
+    """The `check_redirect` of a request whose redirects only the guard judges."""
+
+
 class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A GET, or with a `form` a POST of it. `size_of` says, by content type, how much is read at most."""
+    """A GET, or with a `form` a POST of it. `size_of` says, by content type, how much is read at most.
+
+    `check_redirect(url, target)` is awaited before a redirect is followed; what it raises ends the request.
+    """
 
     url: str
     form: Mapping[str, str] | None = None
     accept: str = "*/*"
     size_of: Callable[[str], int] | None = None
+    check_redirect: CheckRedirect = follow_all
 
 
 class Fetcher:
@@ -112,6 +123,7 @@ class Fetcher:
                 raise _failure(url, error) from error
             if isinstance(answer, Fetched):
                 return answer
+            await request.check_redirect(url.text, answer.text)
             # A form is for the server it was meant for.
             url, form = answer, None
         raise Unavailable(f"{url.host} redirects more than {self._bounds.redirects} times")

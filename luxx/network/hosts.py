@@ -45,7 +45,22 @@ _METADATA_ADDRESSES = frozenset(
 _PRIVATE_SUFFIXES = ("localhost", "local", "internal", "lan", "home.arpa", "intranet", "corp")
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")
-_SITE_LOCAL = ip_network("fec0::/10")
+_NOT_PUBLIC = tuple(
+    ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # IETF protocol assignments
+        "192.88.99.0/24",  # 6to4 relays, deprecated
+        "100::/64",  # discard only
+        "100:0:0:1::/64",  # dummy prefix
+        "2001::/23",  # IETF protocol assignments, Teredo among them
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, deprecated
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing
+        "fec0::/10",  # site-local, deprecated
+    )
+)
+"""What the IANA registries keep for special use, and some Python version calls global."""
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
@@ -140,7 +155,7 @@ def _reach_of_one(address: IPv4Address | IPv6Address) -> Reach:
         return Reach.FORBIDDEN
     if address in _NAT64[0]:
         return Reach.PUBLIC  # IPv6-only networks reach the public IPv4 world by it; what it carries counts
-    if not address.is_global or address.is_reserved or address in _SITE_LOCAL:
+    if not address.is_global or address.is_reserved or any(address in network for network in _NOT_PUBLIC):
         return Reach.PRIVATE
     return Reach.PUBLIC
 

@@ -129,6 +129,11 @@ async def nothing_comes(names: Iterable[str]) -> None:
     """The `arrival` of a registry whose tools are all there from the start."""
 
 
+async def no_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
+    """The `check_redirect` of a call that no executor has judged."""
+    raise ToolFailed(f"{url} redirects to {target}, and no redirect is followed here")
+
+
 async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
     return Approved(arguments=arguments)
@@ -186,6 +191,9 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     `activate` makes a skill active in the run, once the call has succeeded. `delegate` has a subagent do
     something, and gives how that ended; it raises ToolFailed where there is no answer. `offered` are the
     names of the tools that the calling model was offered; None: a person calls, or a composition does.
+    `check_redirect(url, target, next_arguments)` is awaited before a redirect from `url` to `target` is
+    followed; `next_arguments` are those of a call that names the target. It raises ToolFailed with the reason
+    where such a call would be denied or would have to ask.
     """
 
     user_id: int
@@ -210,6 +218,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     activate: Callable[[SkillHead], None] = activate_nothing
     delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
     offered: frozenset[str] | None = None
+    check_redirect: Callable[[str, str, dict[str, Any]], Awaitable[None]] = no_redirect
 
     def is_offered(self, name: str) -> bool:
         """Whether a tool of this name may be called at all."""

@@ -5,7 +5,7 @@ Not here: what is permitted (permission), how a person is asked, where results a
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from luxx.tools.notes import note_of, note_of_denied
 from luxx.tools.outcome import result_of, result_of_error
 from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, fit
 from luxx.tools.permission import DecidedBy, Judge, Verdict, brings_untrusted
+from luxx.tools.redirects import OnRefused, judging_redirects
 from luxx.tools.workers import Overrun, Watch, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult
@@ -36,9 +37,6 @@ _MAX_PARALLEL = 32
 # How long a cancelled asynchronous tool may take to clean up before it is left alone.
 _GRACE_SECONDS = 1.0
 READ_RESULT_TOOL = "result_read"
-
-OnRefused = Callable[[ToolContext, str, Verdict], Awaitable[None]]
-"""Is told of each call of this tool that was refused by its user's level or by a rule."""
 
 
 async def tell_nobody(context: ToolContext, tool: str, verdict: Verdict) -> None:
@@ -224,6 +222,7 @@ class ToolExecutor:
         tool, arguments = self._admit(call, context)
         approved = await self._permitted(tool, arguments, context)
         note = note_of(approved)
+        context = judging_redirects(self.judge, tool, approved.arguments, context, self._on_refused)
         try:
             status, output = await self._answer(tool, approved.arguments, call, context)
         except _Stopped as stop:
@@ -257,7 +256,7 @@ class ToolExecutor:
         )
         result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
         output = await cut(result)
-        if key is not None and result.success and tool.keeps(result):
+        if key is not None and result.success and not context.marks.is_redirected and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 

@@ -9,13 +9,14 @@ from luxx.wire.image import StepImage
 
 
 class CallMarks:
-    """Of one call, to be written by its tool: `images` it shows, whether strangers wrote what it says, and
-    how many `calls` of other tools it made."""
+    """Of one call, to be written by its tool: `images` it shows, whether strangers wrote what it says,
+    whether a redirect led to it, and how many `calls` of other tools it made."""
 
     def __init__(self, call_id: str = "") -> None:
         self.call_id = call_id
         self.images: list[StepImage] = []
         self.is_untrusted = False
+        self.is_redirected = False
         self.calls = 0
 
 

@@ -22,6 +22,7 @@ from luxx.accounts.passwords import Passwords
 from luxx.accounts.rights import Departure
 from luxx.accounts.service import AccountService
 from luxx.accounts.settings import SettingsService
+from luxx.accounts.setup import PasswordSetup
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
 from luxx.api.audit import record_refusals
@@ -30,6 +31,7 @@ from luxx.api.bodies import JsonRequest
 from luxx.api.errors import HANDLERS
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
 from luxx.api.settings import SettingsController
+from luxx.api.setup import SetupController
 from luxx.api.users import UserController
 from luxx.audit.refusals import Refusals
 from luxx.bus.core import LocalBus
@@ -84,11 +86,21 @@ class House:
         changes, departure = AccountChanges(LocalBus("here")), Departure(cancel_runs_of, hand_over_shared)
         self.refusals = Refusals(self.store, clock=self.clock.seconds)
         self.stopped: list[int] = []
+        counted = Limits(limits, clock=self.clock.seconds)
+        self.password_setup = PasswordSetup(
+            self.store,
+            SECRET,
+            passwords=self.passwords,
+            limits=counted,
+            changes=changes,
+            refusals=self.refusals,
+            clock=self.clock,
+        )
         self.accounts = AccountService(
             self.store,
             passwords=self.passwords,
             tokens=self.tokens,
-            limits=Limits(limits, clock=self.clock.seconds),
+            limits=counted,
             workspaces=self.workspaces,
             config=auth,
             changes=changes,
@@ -114,7 +126,7 @@ class House:
         )
         settings = SettingsService(self.store, check_provider=check_provider, clock=self.clock)
         self.app = Litestar(
-            [AuthController, SettingsController, UserController],
+            [AuthController, SettingsController, SetupController, UserController],
             request_class=JsonRequest,
             guards=[require_sign_in(self.accounts, PeerReader(trusted_proxies))],
             dependencies={
@@ -122,6 +134,7 @@ class House:
                 "administration": Provide(lambda: self.administration, sync_to_thread=False),
                 "user_settings": Provide(lambda: settings, sync_to_thread=False),
                 "caller": Provide(provide_caller),
+                "password_setup": Provide(lambda: self.password_setup, sync_to_thread=False),
                 "peer": Provide(provide_peer),
             },
             after_exception=[record_refusals(self.refusals)],
@@ -140,7 +153,7 @@ class House:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        return httpx.AsyncClient(transport=transport, base_url="http://luxx.test", headers=sent)
+        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=sent)
 
     async def ask(
         self,

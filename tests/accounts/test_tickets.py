@@ -11,7 +11,7 @@ from luxx.accounts.models import SignIn, TicketRow
 from luxx.accounts.tickets import LIFE, TicketService
 from luxx.errors import NotSignedIn
 
-PEER = Peer(address="127.0.0.1", is_local=True)
+PEER = Peer(address="127.0.0.1", is_local=True, is_direct=True)
 
 
 async def signed_in(house: Any, name: str = "ada") -> tuple[TicketService, Any]:

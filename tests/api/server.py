@@ -56,6 +56,7 @@ class Server:
         self._settings = settings
         self._lines: list[str] = []
         self._listens = threading.Event()
+        self._printed = threading.Condition()
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -97,6 +98,13 @@ class Server:
         self._listens.wait(START_SECONDS)
         assert self.url, f"the server did not start:\n{self.output}"
 
+    def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """The first match in what it has printed, waiting for it if need be."""
+        with self._printed:
+            found = self._printed.wait_for(lambda: pattern.search(self.output), START_SECONDS)
+        assert found, self.output
+        return found
+
     def stop(self) -> int:
         """Asks it to end and returns its status."""
         self.process.send_signal(signal.SIGTERM)
@@ -131,7 +139,9 @@ class Server:
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
-                self._lines.append(line)
+                with self._printed:
+                    self._lines.append(line)
+                    self._printed.notify_all()
                 found = LISTENS.search(line)
                 if found:
                     self.url = found[1]

@@ -37,6 +37,7 @@ ROUTES = {
     ("GET", "/conversations/{}/tool-executions"), ("GET", "/tool-calls"), ("GET", "/runs/{}/results/{}"),
     ("GET", "/admin/processes"),
     ("POST", "/auth/ticket"),
+    ("GET", "/setup"), ("POST", "/setup"),
 }  # fmt: skip
 USER = {
     "id", "tenant_id", "username", "email", "role", "permission_level", "workspace_path", "is_active",

@@ -22,6 +22,8 @@ PUBLIC = {
     ("POST", "/auth/login"),
     ("POST", "/auth/register"),
     ("POST", "/auth/refresh"),
+    ("GET", "/setup"),
+    ("POST", "/setup"),
 }
 
 

@@ -7,6 +7,7 @@ from spellings import LOOPBACK_OR_PRIVATE, METADATA
 
 from luxx.config import ToolsConfig
 from luxx.errors import ConfigError
+from luxx.network.hosts import Reach, reach_of_address
 from luxx.tools.builtin import builtin_tools
 from web.conftest import Names, Web
 from web.site import Site, page, redirect
@@ -50,6 +51,25 @@ UNREADABLE = [
 WORDS = r"not on the public internet|metadata or link-local|not a valid"
 
 
+SPECIAL = [
+    "0.0.0.1", "100.64.0.0", "100.127.255.255", "192.0.0.0", "192.0.0.8", "192.0.0.9", "192.0.0.10",
+    "192.0.0.170", "192.0.0.255", "192.0.2.1", "192.88.99.0", "192.88.99.1", "192.88.99.255", "198.18.0.0",
+    "198.19.255.255", "198.51.100.1", "203.0.113.1", "240.0.0.0", "255.255.255.255",
+    "::1.1.1.1", "::ffff:192.88.99.1", "64:ff9b::192.88.99.1", "64:ff9b:1::5db8:d70e", "64:ff9b:1:ffff::1",
+    "100::1", "100:0:0:1::1", "2001::1", "2001:0:5db8:d70e::1", "2001:1::1", "2001:1::2", "2001:3::1",
+    "2001:4:112::1", "2001:20::1", "2001:30::1", "2001:1ff:ffff::1", "2001:db8::1", "2002::1",
+    "2002:5db8:d70e::1", "2002:ffff::1", "3fff::1", "3fff:fff:ffff::1", "5f00::1", "5f00:ffff::1", "fc00::1",
+    "fec0::1", "feff:ffff::1",
+]  # fmt: skip
+"""Addresses at the edges of the ranges that the IANA keeps for special use."""
+BESIDE = [
+    "1.1.1.1", "100.63.255.255", "100.128.0.1", "191.255.255.255", "192.0.1.0", "192.0.3.1", "192.88.98.255",
+    "192.88.100.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2001:200::1", "2001:db7::1",
+    "2001:db9::1", "2003::1", "2606:4700::1111", "2a00:1450::1", "64:ff9b::808:808",
+]  # fmt: skip
+"""Public addresses, most of them just outside those ranges."""
+
+
 def test_control_the_same_site_is_reached_where_it_is_allowed(victim: Site) -> None:
     web = Web(f"127.0.0.1:{victim.port}")
     assert web.read(f"http://127.1:{victim.port}/")["content"] == "the secret"
@@ -72,6 +92,20 @@ def test_no_spelling_reaches_this_machine(victim: Site) -> None:
     unlike = [error for error in errors if not any(word in error for word in WORDS.split("|"))]
     assert unlike == []
     assert victim.connections == 0
+
+
+@pytest.mark.parametrize("address", SPECIAL)
+def test_no_address_of_special_use_is_reached(address: str, victim: Site) -> None:
+    web = Web(seconds=1.0)
+    host = f"[{address}]" if ":" in address else address
+    assert "not on the public internet" in web.refusal(f"http://{host}:{victim.port}/")
+    web.names.addresses["named.example"] = [address]
+    assert "not on the public internet" in web.refusal(f"http://named.example:{victim.port}/")
+
+
+@pytest.mark.parametrize("address", BESIDE)
+def test_control_an_address_beside_those_is_public(address: str) -> None:
+    assert reach_of_address(address) is Reach.PUBLIC
 
 
 def test_whatever_a_name_is_called_its_addresses_decide(victim: Site) -> None:

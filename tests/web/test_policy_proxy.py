@@ -167,8 +167,8 @@ def test_a_listed_name_that_leads_inside_is_refused(victim: Site, address: str) 
 
 def test_a_listed_name_that_changes_its_address_is_judged_at_each_connection(victim: Site) -> None:
     names = Names()
-    # Of relays that are no more: nothing answers there.
-    names.changes["public.example"] = [["192.88.99.1"], ["127.0.0.1"]]
+    # Public, but of a protocol (AMT) that uses UDP only: nothing accepts connections there.
+    names.changes["public.example"] = [["192.52.193.1"], ["127.0.0.1"]]
     entry = f"public.example:{victim.port}"
 
     def work(door: Door) -> None:

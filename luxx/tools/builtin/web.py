@@ -107,7 +107,11 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
         timeout=_FETCH_SECONDS,
     )
     async def web_fetch(arguments: dict[str, Any], context: ToolContext) -> WebPage:
-        return await web.reader.read(arguments["url"], _form(arguments), web.visitors.of(context.user_id))
+        async def check(url: str, target: str) -> None:
+            await context.check_redirect(url, target, arguments | {"url": target})
+
+        visitor = web.visitors.of(context.user_id)
+        return await web.reader.read(arguments["url"], _form(arguments), visitor, check)
 
     return web_fetch.definition
 
@@ -132,9 +136,12 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
         urls: list[str] = list(dict.fromkeys(arguments["urls"]))
         visitor = web.visitors.of(context.user_id)
 
+        async def check(url: str, target: str) -> None:
+            await context.check_redirect(url, target, arguments | {"urls": [target]})
+
         async def one(url: str) -> BatchEntry:
             try:
-                page = await web.reader.read(url, _form(arguments), visitor, share=len(urls))
+                page = await web.reader.read(url, _form(arguments), visitor, check, share=len(urls))
             except ToolFailed as error:
                 return BatchEntry(url=url, success=False, error=error.message)
             except Exception as error:

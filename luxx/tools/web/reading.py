@@ -5,7 +5,7 @@ import msgspec
 from luxx.documents.page import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest
 from luxx.documents.pdf import PdfProcess
 from luxx.errors import LuxxError, ToolFailed
-from luxx.network.fetch import Fetched, Fetcher, FetchRequest
+from luxx.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
 from luxx.tools.web.visitors import Visitor
 from luxx.wire.source import Source, citable, source_of
 
@@ -62,18 +62,20 @@ class WebReader:
         self._pages = pages
         self._pdfs = pdfs
 
-    async def read(self, url: str, form: PageForm, visitor: Visitor, *, share: int = 1) -> WebPage:
+    async def read(
+        self, url: str, form: PageForm, visitor: Visitor, check_redirect: CheckRedirect, *, share: int = 1
+    ) -> WebPage:
         """The page, of as much as one among `share` may take. Raises ToolFailed where there is none."""
+        request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of, check_redirect=check_redirect)
         try:
             async with visitor.turn():
-                return await self._read(url, form, visitor, share)
+                return await self._read(request, form, visitor, share)
         except ToolFailed:
             raise
         except LuxxError as error:
             raise ToolFailed(error.message) from error
 
-    async def _read(self, url: str, form: PageForm, visitor: Visitor, share: int) -> WebPage:
-        request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of)
+    async def _read(self, request: FetchRequest, form: PageForm, visitor: Visitor, share: int) -> WebPage:
         fetched = await self._fetcher.fetch(request, visitor.resolve)
         if fetched.status >= 400:
             raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")

@@ -1,0 +1,282 @@
+"""The one-time address that sets the first password, and the default password behind a hidden forwarder."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import jwt
+import pytest
+from api.server import Server
+
+from luxx.accounts.setup import SetupClaims
+from luxx.serving import setup_address
+from luxx.vault import derive_key
+
+ADMIN = {"username": "admin", "password": "admin123"}
+NEW = "a-password-of-the-owner"
+ADDRESS = re.compile(r"Set the administrator's password: (http://\S+/setup\?token=\S+)")
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+# The secret of the houses in `conftest.py`.
+SECRET = "a secret of the tests, long enough"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A real server at its first start, with the published default password."""
+    with Server(tmp_path, LUXX_ADMIN_PASSWORD="") as running:
+        yield running
+
+
+def client(server: Server) -> httpx.Client:
+    return httpx.Client(base_url=server.url, timeout=30, trust_env=False)
+
+
+def printed(server: Server) -> str:
+    """The one-time address."""
+    return server.await_line(ADDRESS)[1]
+
+
+def answer_to(server: Server, head: str, body: str) -> str:
+    """The whole answer to these bytes."""
+    where = urlsplit(server.url)
+    with socket.create_connection((str(where.hostname), int(where.port or 0)), 30) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        answer = b""
+        while not answer.endswith(b"}"):
+            piece = connection.recv(65_536)
+            if not piece:
+                break
+            answer += piece
+    return answer.decode()
+
+
+def log_in_as_forwarded(server: Server, version: str, *lines: str) -> str:
+    """The answer to a log-in with the default password whose head has these lines."""
+    port = urlsplit(server.url).port
+    host = next((line for line in lines if line.startswith("Host:")), f"Host: 127.0.0.1:{port}")
+    more = [line for line in lines if not line.startswith("Host:")]
+    head = [f"POST /auth/login {version}", host, *more, "Content-Type: application/json", ""]
+    return answer_to(server, "\r\n".join(head), json.dumps(ADMIN))
+
+
+SIGNS = [
+    ("HTTP/1.0", ["Connection: close"]),
+    ("HTTP/1.0", []),
+    ("HTTP/1.1", ["Connection: close"]),
+    ("HTTP/1.1", ["Host: luxx.example"]),
+    ("HTTP/1.1", ["Host: 203.0.113.9"]),
+    ("HTTP/1.1", ["Host: localhost.luxx.example"]),
+    ("HTTP/1.1", ["Via: 1.1 proxy"]),
+    ("HTTP/1.1", ["Forwarded: for=127.0.0.1"]),
+    ("HTTP/1.1", ["X-Forwarded-For: 127.0.0.1"]),
+    ("HTTP/1.1", ["X-Forwarded-Server: front"]),
+    ("HTTP/1.1", ["X-Forwarded-Port: 443"]),
+    ("HTTP/1.1", ["X-Real-IP: 127.0.0.1"]),
+    ("HTTP/1.1", ["True-Client-IP: 127.0.0.1"]),
+    ("HTTP/1.1", ["CF-Connecting-IP: 127.0.0.1"]),
+    ("HTTP/1.1", ["CF-Ray: 1"]),
+    ("HTTP/1.1", ["X-Client-IP: 127.0.0.1"]),
+    ("HTTP/1.1", ["X-Cluster-Client-IP: 127.0.0.1"]),
+    ("HTTP/1.1", ["X-Envoy-Internal: true"]),
+    ("HTTP/1.1", ["Referer: https://luxx.example/ui/"]),
+    ("HTTP/1.1", ["Referer: nonsense"]),
+]
+
+
+def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) -> None:
+    with Server(tmp_path, LUXX_ADMIN_PASSWORD="", LUXX_SERVER__ALLOWED_HOSTS="*") as server:
+        let_in = [
+            (version, lines)
+            for version, lines in SIGNS
+            if '"default_password"' not in log_in_as_forwarded(server, version, *lines)
+        ]
+        assert let_in == []
+        refused = log_in_as_forwarded(server, "HTTP/1.0", "Connection: close")
+        assert refused.startswith("HTTP/1.1 403")
+        assert "luxx user passwd admin" in refused
+        assert "the address that the server prints at its start" in refused
+        port = urlsplit(server.url).port
+        for host in ("127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "[::1]"):
+            for more in ([], [f"Origin: http://{host}:{port}"], [f"Referer: http://{host}:{port}/ui/"]):
+                answer = log_in_as_forwarded(server, "HTTP/1.1", f"Host: {host}:{port}", *more)
+                assert answer.startswith("HTTP/1.1 200"), (host, more, answer)
+
+
+def test_once_a_password_is_set_a_proxy_that_shows_matters_no_more(server: Server) -> None:
+    with client(server) as http:
+        token = http.post("/auth/login", json=ADMIN).json()["data"]["access_token"]
+        forwarded = {"authorization": f"Bearer {token}", "via": "1.1 proxy"}
+        assert http.get("/auth/me", headers=forwarded).status_code == 403
+        body = {"current_password": "admin123", "new_password": NEW}
+        changed = http.post("/auth/password", json=body, headers={"authorization": f"Bearer {token}"})
+        assert changed.status_code == 200
+        assert http.get("/auth/me", headers=forwarded).status_code == 200
+        body = {"username": "admin", "password": NEW}
+        assert http.post("/auth/login", json=body, headers={"via": "1.1 proxy"}).status_code == 200
+
+
+def test_the_printed_address_sets_the_password_once_for_any_peer(server: Server, tmp_path: Path) -> None:
+    address = printed(server)
+    (token,) = parse_qs(urlsplit(address).query)["token"]
+    forwarded = {**BROWSER, "X-Forwarded-For": "203.0.113.9"}
+    with client(server) as http:
+        signed_in = http.post("/auth/login", json=ADMIN).json()["data"]
+        shown = http.get(address, headers=forwarded)
+        assert shown.status_code == 200
+        assert shown.headers["content-type"].startswith("text/html")
+        assert shown.headers["cache-control"] == "no-store"
+        assert shown.headers["referrer-policy"] == "no-referrer"
+        assert "<script" not in shown.text
+        assert "style" not in shown.text
+        (hidden,) = re.findall(r'name="token" value="([^"]*)"', shown.text)
+        assert hidden == token
+        form = {"token": hidden, "password": NEW, "password_again": NEW}
+        wrong = http.post("/setup", data=form | {"password_again": "other-password"}, headers=forwarded)
+        assert (wrong.status_code, "the two passwords differ" in wrong.text) == (400, True)
+        short = http.post("/setup", data=form | {"password": "short"}, headers=forwarded)
+        assert (short.status_code, f'value="{token}"' in short.text) == (400, True)
+        published = dict.fromkeys(("password", "password_again"), "admin123")
+        refused = http.post("/setup", data=form | published, headers=forwarded)
+        assert (refused.status_code, "published default" in refused.text) == (400, True)
+        foreign = http.post("/setup", data=form, headers=forwarded | {"Origin": "https://evil.example"})
+        assert foreign.status_code == 403
+        done = http.post("/setup", data=form, headers=forwarded | {"Origin": server.url})
+        assert (done.status_code, "is set" in done.text) == (200, True)
+
+        again = http.post("/setup", data=form, headers=BROWSER)
+        assert (again.status_code, "used already" in again.text) == (403, True)
+        by_program = http.post("/setup", json={"token": token, "password": NEW + "2"})
+        assert by_program.json()["detail"]["kind"] == "setup_token_used"
+        assert http.get(address, headers=BROWSER).status_code == 403
+
+        old = {"authorization": f"Bearer {signed_in['access_token']}"}
+        assert http.get("/auth/me", headers=old).status_code == 401, "its sign-ins have ended"
+        assert http.post("/auth/login", json=ADMIN).status_code == 401
+        body = {"username": "admin", "password": NEW}
+        user = http.post("/auth/login", json=body, headers={"X-Forwarded-For": "203.0.113.9"}).json()["data"]
+        assert user["user"]["must_change_password"] is False
+        headers = {"authorization": f"Bearer {user['access_token']}"}
+        query = {"action": "password_change", "outcome": "done"}
+        (entry,) = http.get("/admin/audit", params=query, headers=headers).json()["data"]["items"]
+        assert (entry["username"], entry["detail"]["name"]) == ("setup address", "admin")
+        assert token not in http.get("/metrics").text
+    assert server.output.count(token) == 1, "only the line that was meant for the operator has it"
+    server.stop()
+    with Server(tmp_path, LUXX_ADMIN_PASSWORD="") as later, client(later) as http:
+        assert http.get("/health").status_code == 200
+        later.stop()
+        assert ADDRESS.search(later.output) is None
+
+
+def test_a_program_sets_the_password_by_json(server: Server) -> None:
+    (token,) = parse_qs(urlsplit(printed(server)).query)["token"]
+    with client(server) as http:
+        state = http.get("/setup", params={"token": token}).json()
+        assert (state["success"], state["data"]["username"]) == (True, "admin")
+        wrong = http.post("/setup", json={"token": token, "password": "short"}).json()
+        assert list(wrong["detail"]["fields"]) == ["$.password"]
+        done = http.post("/setup", json={"token": token, "password": NEW}).json()
+        assert done["data"]["must_change_password"] is False
+        assert http.post("/auth/login", json={"username": "admin", "password": NEW}).status_code == 200
+
+
+def test_a_configured_first_password_prints_no_address(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        server.stop()
+        assert "Luxx listens on" in server.output
+        assert "/setup" not in server.output
+
+
+def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(house, run) -> None:
+    async def scenario() -> None:
+        assert await house.password_setup.token() is None
+        await house.operator.ensure_first_user()
+        token = await house.password_setup.token()
+        claims = jwt.decode(token, options={"verify_signature": False})
+        assert set(claims) == set(SetupClaims.__struct_fields__)
+        assert claims["exp"] - claims["iat"] == 24 * 3600
+        access = (await house.enter("admin", "admin123"))["access_token"]
+        assert (await house.ask("GET", "/auth/me", token=token)).status_code == 401
+
+        async def kind(tried: object) -> str:
+            answer = await house.ask(
+                "POST", "/setup", {"token": tried, "password": NEW}, address="203.0.113.9"
+            )
+            assert answer.status_code in (400, 403)
+            return str(answer.json()["detail"]["kind"])
+
+        key = derive_key(SECRET, "setup")
+        for missing in claims:
+            part = {name: value for name, value in claims.items() if name != missing}
+            assert await kind(jwt.encode(part, key, algorithm="HS256")) == "setup_token_invalid"
+        for bad in (
+            "",
+            "x",
+            access,
+            token[:-4],
+            token + "x",
+            jwt.encode(claims, "k" * 32, algorithm="HS256"),
+        ):
+            assert await kind(bad) == "setup_token_invalid"
+        for wrong in ({"typ": "access"}, {"sub": 1}):
+            assert await kind(jwt.encode(claims | wrong, key, algorithm="HS256")) == "setup_token_invalid"
+        for other in ({"pwd": "0" * 64}, {"sub": "2"}, {"sub": "x"}):
+            assert await kind(jwt.encode(claims | other, key, algorithm="HS256")) == "setup_token_used"
+        assert await kind(7) == "invalid_input"
+        house.clock.ahead = timedelta(hours=24, seconds=1)
+        assert await kind(token) == "setup_token_expired"
+
+    run(scenario())
+
+
+def test_of_two_who_use_an_address_at_once_one_sets_the_password(house, run) -> None:
+    async def scenario() -> None:
+        await house.operator.ensure_first_user()
+        one, other = [await house.password_setup.token() for _ in range(2)]
+        answers = await asyncio.gather(
+            *(house.ask("POST", "/setup", {"token": token, "password": NEW}) for token in (one, other, one))
+        )
+        assert sorted(answer.status_code for answer in answers) == [200, 403, 403]
+
+    run(scenario())
+
+
+def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(build, run) -> None:
+    async def scenario() -> None:
+        house = build(limits={"logins_per_minute": 3})
+        await house.operator.ensure_first_user()
+        token = await house.password_setup.token()
+        for _ in range(5):
+            assert (await house.ask("GET", f"/setup?token={token}")).status_code == 200
+        codes = [
+            (await house.ask("GET", "/setup?token=x", address="203.0.113.9")).status_code for _ in range(5)
+        ]
+        assert codes == [403, 403, 403, 429, 429]
+        page = await house.ask("GET", "/setup?token=x", address="203.0.113.9", Accept="text/html")
+        assert (page.status_code, int(page.headers["retry-after"]) > 0) == (429, True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed", "address"),
+    [
+        ("127.0.0.1", 8000, [], "http://127.0.0.1:8000/setup"),
+        ("0.0.0.0", 8000, [], "http://127.0.0.1:8000/setup"),
+        ("::", 8000, [], "http://[::1]:8000/setup"),
+        ("10.1.2.3", 80, ["*"], "http://10.1.2.3:80/setup"),
+        ("0.0.0.0", 8000, ["luxx.example", "127.0.0.1"], "http://127.0.0.1:8000/setup"),
+        ("0.0.0.0", 8000, ["luxx.example"], "http://luxx.example:8000/setup"),
+        ("0.0.0.0", 8000, ["luxx.example:81"], "http://luxx.example:81/setup"),
+    ],
+)
+def test_the_address_is_one_under_which_the_server_answers(
+    host: str, port: int, allowed: list[str], address: str
+) -> None:
+    assert setup_address(host, port, allowed) == address

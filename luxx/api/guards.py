@@ -88,6 +88,13 @@ class PeerReader:
         is_direct = is_local and not _has_sign_of_proxy(scope)
         return Peer(address=host, is_local=is_local, is_direct=is_direct, request_id=request_id)
 
+    def trusts(self, host: str) -> bool:
+        """Whether this is the address of a trusted proxy."""
+        if not self._trusted:
+            return False
+        address = _address(host)
+        return address is not None and self._is_trusted(address)
+
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
 

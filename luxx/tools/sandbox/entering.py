@@ -66,9 +66,7 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     os.setsid()
     close_all_on_exec()
     _yield_to_others()
-    staged: dict[str, str] = {}
-    if spec["uid"] is not None:
-        staged = _stage(told)
+    staged: dict[str, str] = {} if spec["uid"] is None else _stage(told)
     drop_rights(spec["uid"])
     for _, source, _ in told["binds"]:
         # Said here, because bubblewrap would say it too late.

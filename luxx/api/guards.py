@@ -162,8 +162,8 @@ def _bearer(connection: AnyConnection) -> str:
 
 def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
     """Whether the request may have come through a proxy: one of the headers above, a `Host` that is not
-    loopback, a page of another host, or what nginx sends unless told otherwise: HTTP/1.0, and
-    `Connection: close` with the upstream's address as `Host`."""
+    loopback, a page of another host, or HTTP/1.0, which nginx sent for years unless it was configured
+    otherwise. `Connection: close` is no sign: honest programs on this machine send it, urllib among them."""
     if scope.get("http_version") == "1.0":
         return True
     has_host = False
@@ -178,8 +178,6 @@ def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
         elif name in (b"origin", b"referer"):
             if not _is_loopback(value.partition(b"://")[2].partition(b"/")[0]):
                 return True
-        elif name == b"connection" and b"close" in value.lower():
-            return True
     return not has_host
 
 

@@ -23,8 +23,10 @@ NAME_BYTES = 2048
 """Of one file in memory, besides its contents: inode, entry and a long name."""
 FLOOR_PART = 16
 """Programs leave this part of the machine's memory, where the configuration does not say how much."""
-PATIENCE = 8
-"""So many looks a program that holds nothing outlasts when the machine is short of memory."""
+LOOKS_APART = 4
+"""The machine is looked at each so many looks at the program."""
+PATIENCE = 3
+"""So many of these a program that holds nothing outlasts when the machine is short of memory."""
 
 
 class Buffers:
@@ -57,9 +59,13 @@ class Machine:
     def __init__(self, reserve: int) -> None:
         self._reserve = reserve
         self._short_for = 0
+        self._looks = 0
 
     def ends(self, share: float) -> bool:
         """`share`: the part of its limit that the program holds. Who holds more goes sooner."""
+        self._looks += 1
+        if self._looks % LOOKS_APART:
+            return False
         if not self._is_short():
             self._short_for = 0
             return False

@@ -41,7 +41,7 @@ KERNEL_BOMBS = [
         "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
         "for n in range(10**8):\n    os.close(os.open('x' * 200 + f'{n}', os.O_CREAT))",
         frozenset({Hit.MEMORY, Hit.DISK}),
-        MANY,
+        Limits(seconds=12, cpu_seconds=10, memory_mb=64, disk_mb=16),
         kernel=True,
     ),
     Bomb(

@@ -168,8 +168,7 @@ def limit_inside(pid: int, tasks: int, uid: int | None, has_own_network: bool) -
             drop_rights(uid)
             resource.prlimit(pid, resource.RLIMIT_NPROC, (tasks, tasks))
             if has_own_network:
-                enter_network(pid)
-                _limit_buffers()
+                _limit_buffers(pid)
             os._exit(0)
         finally:
             os._exit(1)
@@ -185,14 +184,15 @@ def enter_network(pid: int) -> None:
     checked(from_kernel.setns(network, CLONE_NEWNET))
 
 
-def _limit_buffers() -> None:
-    for name in ("tcp_rmem", "tcp_wmem"):
-        try:
+def _limit_buffers(pid: int) -> None:
+    try:
+        enter_network(pid)
+        for name in ("tcp_rmem", "tcp_wmem"):
             with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
                 file.write(MOST_BUFFERED)
-        except OSError:
-            # In a container that may not set it, the kernel's bound on all of TCP remains.
-            return
+    except OSError:
+        # In a container that may not set it, the kernel's bound on all of TCP remains.
+        return
 
 
 def most_tasks(limits: dict[str, int]) -> int:

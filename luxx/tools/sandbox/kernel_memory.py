@@ -17,14 +17,18 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
 
 PIPE_BYTES = 16 * resource.getpagesize()
 """What a pipe holds at most; the filter keeps it from being enlarged."""
+USUAL_BUFFER = 212_992
+"""Bytes of one socket and direction, unless the machine's settings are others and can be read."""
 FEW_FILES = 256
 """Up to so many open files of all processes together, these are not looked at one by one."""
 NAME_BYTES = 2048
 """Of one file in memory, besides its contents: inode, entry and a long name."""
 FLOOR_PART = 16
 """Programs leave this part of the machine's memory, where the configuration does not say how much."""
-PATIENCE = 8
-"""So many looks a program that holds nothing outlasts when the machine is short of memory."""
+LOOKS_APART = 4
+"""The machine is looked at each so many looks at the program."""
+PATIENCE = 3
+"""So many of these a program that holds nothing outlasts when the machine is short of memory."""
 
 
 class Buffers:
@@ -45,9 +49,7 @@ class Buffers:
         if self._network_of is not None:
             sockets = max(sockets, _sockets_in(self._network_of))
         if not self._socket_bytes and sockets:
-            self._socket_bytes = sum(
-                _first_number(f"/proc/sys/net/core/{name}") for name in ("rmem_default", "wmem_default")
-            )
+            self._socket_bytes = _buffer("rmem_default") + _buffer("wmem_default")
         return pipes * PIPE_BYTES + sockets * self._socket_bytes
 
 
@@ -57,9 +59,13 @@ class Machine:
     def __init__(self, reserve: int) -> None:
         self._reserve = reserve
         self._short_for = 0
+        self._looks = 0
 
     def ends(self, share: float) -> bool:
         """`share`: the part of its limit that the program holds. Who holds more goes sooner."""
+        self._looks += 1
+        if self._looks % LOOKS_APART:
+            return False
         if not self._is_short():
             self._short_for = 0
             return False
@@ -114,6 +120,10 @@ def _kilobytes(text: bytes, name: bytes) -> int:
     return int(words[0]) * 1024 if words else 0
 
 
-def _first_number(path: str) -> int:
-    with open(path, "rb", buffering=0) as file:
-        return int((file.read(64) or b"0").split()[0])
+def _buffer(name: str) -> int:
+    try:
+        with open(f"/proc/sys/net/core/{name}", "rb", buffering=0) as file:
+            return int(file.read(64) or b"0")
+    except OSError:
+        # Older kernels do not show it in a container's network.
+        return USUAL_BUFFER

@@ -4,6 +4,7 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from enum import IntFlag
 from pathlib import Path
 
@@ -75,6 +76,9 @@ class Landlock:
     def packages(self) -> str | None:
         return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
 
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        return [str(one) for one in code]
+
     def spec(self, order: Order) -> Spec:
         scenery, handled = self._scenery, handled_by(self._abi)
         home = "/" if order.workspace is None else str(order.workspace.absolute())
@@ -115,11 +119,16 @@ class Landlock:
         for root in roots:
             if os.path.exists(root):
                 found += self._without_hidden(os.path.realpath(root))
+        for one in order.code:
+            found += self._without_hidden(str(one), is_shown=True)
         return found
 
-    def _without_hidden(self, root: str) -> list[tuple[str, int]]:
-        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one."""
-        hidden = existing_hidden(self._scenery, root)
+    def _without_hidden(self, root: str, *, is_shown: bool = False) -> list[tuple[str, int]]:
+        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one.
+
+        `is_shown`: even where `root` itself is hidden.
+        """
+        hidden = [one for one in existing_hidden(self._scenery, root) if one != root or not is_shown]
         if not hidden:
             return [(root, int(_READ))]
         if root in hidden:
@@ -148,6 +157,9 @@ class Unprotected:
     @property
     def packages(self) -> str | None:
         return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        return [str(one) for one in code]
 
     def spec(self, order: Order) -> Spec:
         home = Path("/") if order.workspace is None else order.workspace.absolute()

@@ -11,6 +11,7 @@ from luxx.tools.sandbox.service import Sandbox
 
 PART = "sandbox"
 NETWORK = "network"
+READERS = "readers"
 _MEND = (
     "let unprivileged users make namespaces, for bubblewrap, or use a kernel of 6.2 or later with Landlock"
 )
@@ -23,8 +24,9 @@ async def examine_sandbox(config: Config) -> list[Finding]:
     except ConfigError as error:
         return [Finding(part=PART, is_bad=True, text=error.message, mend="set tools.sandbox to auto")]
     await sandbox.open()
+    await sandbox.readers.open()
     others = "; ".join(_told(one) for one in sandbox.reports if one.standing != Standing.IN_FORCE)
-    return [_in_force(sandbox, others), *_network(sandbox), *_python(sandbox, config)]
+    return [_in_force(sandbox, others), _readers(sandbox), *_network(sandbox), *_python(sandbox, config)]
 
 
 def _in_force(sandbox: Sandbox, others: str) -> Finding:
@@ -39,6 +41,18 @@ def _in_force(sandbox: Sandbox, others: str) -> Finding:
             mend=_MEND,
         )
     return Finding(part=PART, text=f"{sandbox.in_force} is in force ({others})")
+
+
+def _readers(sandbox: Sandbox) -> Finding:
+    readers = sandbox.readers
+    if readers.problem:
+        text = f"pages and PDFs are read outside of the sandbox, as the server's user ({readers.problem})"
+        mend = "let everybody read the directories of Luxx and of its Python"
+        return Finding(part=READERS, is_bad=True, text=text, mend=mend)
+    if readers.held_by == "none":
+        text = "pages and PDFs are read by processes of the server's user within limits, without a sandbox"
+        return Finding(part=READERS, text=text)
+    return Finding(part=READERS, text=f"pages and PDFs are read in {readers.held_by}")
 
 
 def _network(sandbox: Sandbox) -> list[Finding]:

@@ -111,7 +111,7 @@ class House:
         self._make_tools()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
-        self.attachments = AttachmentReader(self.files, PdfReader())
+        self.attachments = AttachmentReader(self.files, PdfReader(self.sandbox.readers.run))
         self.transfer = TransferService(self.store, self.data_dir, config.files, forget_runs=forget_runs)
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
@@ -185,7 +185,7 @@ class House:
         tell_of(self.shelf)
         if self.store.is_sqlite:
             self.lock.take()
-        await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self.sandbox.open())
+        await asyncio.gather(asyncio.to_thread(bring_up, self.engine), self._open_sandbox())
         await self.store.write(lambda session: take_secret(session, self.vault))
         # As root with Landlock, programs are another user, who finds Python's packages in there.
         set_passable(self.data_dir, is_passable=self.sandbox.in_force == "landlock")
@@ -215,6 +215,10 @@ class House:
             self._background.append(asyncio.create_task(sweep_transfers(self.transfer)))
         self.mcp.open()
         settle()
+
+    async def _open_sandbox(self) -> None:
+        await self.sandbox.open()
+        await self.sandbox.readers.open()
 
     def leave(self) -> None:
         """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""
@@ -375,6 +379,7 @@ class House:
             database="sqlite" if self.store.is_sqlite else "postgresql",
             sandbox=self.sandbox.in_force,
             sandbox_backends=self.sandbox.reports,
+            document_readers=self.sandbox.readers.held_by,
             mcp_servers=lambda: [one.state for one in self.mcp.statuses],
             metrics=self.metrics,
             is_metrics_public=self.config.observability.metrics_public,

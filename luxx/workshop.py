@@ -49,7 +49,10 @@ class Workshop:
         self.sandbox.way_out.on_ended = EgressRecord(store, refusals).ended
         figures = FigureKeeper(store, workspaces, config.files)
         self.registry = ToolRegistry(
-            [*builtin_tools(config.tools), *program_tools(self.sandbox, figures.keep)]
+            [
+                *builtin_tools(config.tools, self.sandbox.readers.run),
+                *program_tools(self.sandbox, figures.keep),
+            ]
         )
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
         self.shelf = read_shelf(config.skills.directories, data_dir)

@@ -551,6 +551,7 @@ def test_health_names_the_backends_in_force() -> None:
             "version": "1.2.3",
             "sandbox": "bubblewrap",
             "sandbox_backends": [],
+            "document_readers": "none",
             "mcp_servers": {"running": 0, "starting": 0, "not_started": 0, "failed": 0},
             "database": "sqlite",
             "bus": "none",

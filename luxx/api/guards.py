@@ -175,9 +175,10 @@ def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
             has_host = True
             if not _is_loopback(value):
                 return True
-        elif name in (b"origin", b"referer"):
-            if not _is_loopback(value.partition(b"://")[2].partition(b"/")[0]):
-                return True
+        elif name in (b"origin", b"referer") and not _is_loopback(
+            value.partition(b"://")[2].partition(b"/")[0]
+        ):
+            return True
     return not has_host
 
 

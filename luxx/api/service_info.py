@@ -49,6 +49,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     is_metrics_public: bool
     checks: dict[str, Callable[[], Awaitable[object]]]
+    document_readers: str = "none"
     sandbox_backends: list[BackendReport] = []
     mcp_servers: Callable[[], list[ServerState]] = list
 
@@ -85,13 +86,15 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
     servers are shown more slowly. `none`: there can be no other server.
-    `sandbox_backends`: how each stands on this host.
+    `sandbox_backends`: how each stands on this host. `document_readers`: the backend that pages and PDFs are
+    read in; with `none` they are read by processes of the server's user.
     """
 
     status: Literal["ok"] = "ok"
     version: str
     sandbox: str
     sandbox_backends: list[SandboxBackend]
+    document_readers: str
     mcp_servers: McpCounts
     database: str
     bus: Literal["none", "up", "away"]
@@ -146,6 +149,7 @@ class ProbeController(Controller):
                     SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
                     for one in state.sandbox_backends
                 ],
+                document_readers=state.document_readers,
                 mcp_servers=_counted(state.mcp_servers()),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from luxx.documents.places import Places
-from luxx.documents.process import Bounds, Ended, read_in_process
+from luxx.documents.process import Bounds, Ended, RunReader, read_in_process
 from luxx.errors import Unavailable
 
 MEMORY_BYTES = 640 * 1024 * 1024
@@ -67,9 +67,16 @@ class PageText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageProcess:
-    """One per server."""
+    """One per server; `run_reader` runs the module that reads."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: int = SECONDS,
+    ) -> None:
+        self._run_reader = run_reader
         self._bounds = Bounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
         self._places = Places(in_all=AT_ONCE, per_user=PER_USER, patience=PATIENCE_SECONDS)
 
@@ -95,6 +102,6 @@ class PageProcess:
         given = msgspec.json.encode(asked) + b"\n" + data
         try:
             async with self._places.of(user_id):
-                return await read_in_process(module, [], given, self._bounds, limit=limit)
+                return await self._run_reader(module, [], given, self._bounds, limit=limit)
         except TimeoutError as error:
             raise Unavailable("too many pages are being read just now; try again") from error

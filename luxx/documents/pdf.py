@@ -3,7 +3,7 @@
 import msgspec
 
 from luxx.documents.places import Places
-from luxx.documents.process import Bounds, Ended, read_in_process
+from luxx.documents.process import Bounds, Ended, RunReader, read_in_process
 from luxx.errors import Unavailable
 
 MAX_PDF_BYTES = 50 * 1024 * 1024
@@ -30,9 +30,16 @@ class PdfText(msgspec.Struct, frozen=True):
 
 
 class PdfProcess:
-    """One per server."""
+    """One per server; `run_reader` runs the module that reads."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: int = SECONDS,
+    ) -> None:
+        self._run_reader = run_reader
         self._bounds = Bounds(memory=memory_bytes, seconds=seconds)
         self._places = Places(in_all=AT_ONCE, per_user=PER_USER, patience=PATIENCE_SECONDS)
 
@@ -45,7 +52,7 @@ class PdfProcess:
         """
         try:
             async with self._places.of(user_id):
-                answer = await read_in_process(
+                answer = await self._run_reader(
                     "luxx.documents.pdf_text",
                     [str(characters), str(int(may_cut))],
                     given,

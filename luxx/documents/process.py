@@ -1,7 +1,9 @@
 """A process that reads one document: started, fed, listened to, bounded and killed here.
 
-A thread could not be killed, and a page of 5 MB that is one tag with a million attributes keeps a parser
-busy for hours. What the process reads, and how it bounds itself, is `bounds.py`'s and its module's.
+It runs as the server's user, within limits: where a sandbox is in force, `tools/sandbox/readers.py` starts
+readers instead. A thread could not be killed, and a page of 5 MB that is one tag with a million attributes
+keeps a parser busy for hours. What the process reads, and how it bounds itself, is `bounds.py`'s and its
+module's.
 """
 
 import asyncio
@@ -11,6 +13,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
+from typing import Protocol
+
+import msgspec
 
 from luxx.children import start_child
 from luxx.errors import Unavailable
@@ -26,13 +31,32 @@ class Ended(StrEnum):
     LONG = "long"
 
 
-class Bounds:
-    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock."""
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock.
 
-    def __init__(self, *, memory: int, seconds: int, wait: float | None = None) -> None:
-        self.memory = memory
-        self.seconds = seconds
-        self.wait = seconds + _GRACE_SECONDS if wait is None else wait
+    Without a `wait` it is a little more than the work.
+    """
+
+    memory: int
+    seconds: int
+    wait: float | None = None
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.seconds + _GRACE_SECONDS if self.wait is None else self.wait
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The first arguments of each reader."""
+        return str(self.memory), str(self.seconds)
+
+
+class RunReader(Protocol):
+    """Runs a module that reads one document, as `read_in_process` does; no argument has a space in it."""
+
+    async def __call__(
+        self, module: str, arguments: Sequence[str], given: int | bytes, bounds: Bounds, *, limit: int
+    ) -> bytes | Ended: ...
 
 
 async def read_in_process(
@@ -45,7 +69,7 @@ async def read_in_process(
     """
     try:
         child = await start_child(
-            sys.executable, "-P", "-m", module, str(bounds.memory), str(bounds.seconds), *arguments,
+            sys.executable, "-P", "-m", module, *bounds.words, *arguments,
             stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -56,7 +80,7 @@ async def read_in_process(
         raise Unavailable("this server cannot start a process to read it just now; try again") from error
     feeding = asyncio.create_task(_feed(child, given)) if isinstance(given, bytes) else None
     try:
-        async with asyncio.timeout(bounds.wait):
+        async with asyncio.timeout(bounds.wait_seconds):
             return await _heard(child, limit)
     except TimeoutError:
         return Ended.TIME

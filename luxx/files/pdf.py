@@ -3,15 +3,22 @@
 import os
 
 from luxx.documents.pdf import MAX_PDF_BYTES, MEMORY_BYTES, SECONDS, PdfProcess
+from luxx.documents.process import RunReader, read_in_process
 from luxx.errors import InvalidInput, LuxxError, TooLarge
 from luxx.files.storage import OpenFile
 
 
 class PdfReader:
-    """One per server."""
+    """One per server; `run_reader` runs the module that reads."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: int = SECONDS) -> None:
-        self._process = PdfProcess(memory_bytes=memory_bytes, seconds=seconds)
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: int = SECONDS,
+    ) -> None:
+        self._process = PdfProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
 
     async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
         """The text of a PDF, of at most that many characters.

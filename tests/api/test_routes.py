@@ -334,4 +334,5 @@ def test_public_information_is_in_the_envelope(nobody: Person, path: str) -> Non
         assert {"status", "version", "sandbox", "database", "bus"} <= set(data)
         in_force = [one["name"] for one in data["sandbox_backends"] if one["standing"] == "in_force"]
         assert in_force == [data["sandbox"]]
+        assert data["document_readers"] == data["sandbox"]
         assert data["bus"] == "none"

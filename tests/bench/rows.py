@@ -21,6 +21,7 @@ from tests.bench.figures import Figures
 from tests.bench.jails import jails_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
+from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, Server, free_port, luxx_server, server_core, started
 from tests.bench.upstream import Upstream
@@ -362,5 +363,6 @@ ROWS: dict[str, Row] = {
     "writes": writes_row,
     "attach": attach_row,
     "jails": jails_row,
+    "pages": pages_row,
     "idle": idle_row,
 }

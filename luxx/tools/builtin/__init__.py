@@ -1,6 +1,7 @@
 """The built-in tools that need no other room: code, files, data, the web, questions."""
 
 from luxx.config import ToolsConfig
+from luxx.documents.process import RunReader, read_in_process
 from luxx.tools.builtin.ask import asking_tools
 from luxx.tools.builtin.code import python_eval, python_tool
 from luxx.tools.builtin.data import process_data
@@ -18,8 +19,13 @@ from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.web.access import web_access
 
 
-def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
-    """All of them, in the order a user sees them; without a `config`, as the defaults have it."""
+def builtin_tools(
+    config: ToolsConfig | None = None, run_reader: RunReader = read_in_process
+) -> list[ToolDefinition]:
+    """All of them, in the order a user sees them; without a `config`, as the defaults have it.
+
+    `run_reader` runs what reads documents from the web.
+    """
     tools = [
         python_eval,
         file_read,
@@ -32,7 +38,7 @@ def builtin_tools(config: ToolsConfig | None = None) -> list[ToolDefinition]:
         file_grep,
         process_data,
     ]
-    web = web_tools(web_access(config or ToolsConfig()))
+    web = web_tools(web_access(config or ToolsConfig(), run_reader))
     return [
         *(tool.definition for tool in tools),
         *web,

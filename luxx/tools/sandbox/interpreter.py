@@ -25,7 +25,7 @@ async def find_interpreters(configured: str) -> list[Interpreter]:
     if configured:
         asked = await _ask(configured)
         return [] if asked is None else [asked]
-    found = [_own()]
+    found = [own_interpreter()]
     system = shutil.which("python3", path=_SYSTEM_PATH)
     asked = None if system is None else await _ask(system)
     if asked is not None and asked.program != found[0].program:
@@ -33,7 +33,8 @@ async def find_interpreters(configured: str) -> list[Interpreter]:
     return found
 
 
-def _own() -> Interpreter:
+def own_interpreter() -> Interpreter:
+    """The Python below the server's own environment."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     program = os.path.realpath(Path(sys.base_prefix) / "bin" / f"python{version}")
     return _interpreter(program, {sys.base_prefix, sys.base_exec_prefix})

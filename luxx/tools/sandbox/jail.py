@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -122,7 +122,9 @@ class Jail:
             raise
         return jail
 
-    async def run(self, stdin: bytes, limits: Limits, on_output: OnOutput | None = None) -> Ran:
+    async def run(
+        self, stdin: bytes | AsyncIterable[bytes], limits: Limits, on_output: OnOutput | None = None
+    ) -> Ran:
         """Let it go, give it `stdin`, and hear it out. Ended early, it ends the program first.
 
         Of `limits` the time of one that waited counts, and the output. Raises ToolFailed where the jail was
@@ -206,7 +208,7 @@ class Jail:
             return {"code": -9, "hit": None, "wall": time.monotonic() - began, "cpu": 0.0, "memory": 0}
         return told
 
-    async def _feed_when_going(self, stdin: bytes, heard: "_Heard") -> None:
+    async def _feed_when_going(self, stdin: bytes | AsyncIterable[bytes], heard: "_Heard") -> None:
         if self._waits:
             await asyncio.get_running_loop().sock_sendall(self._control, f"{heard.seconds:.3f}".encode())
             await heard.is_going.wait()
@@ -215,8 +217,9 @@ class Jail:
         # A program that has already ended takes its streams along.
         if not writer.is_closing():
             with suppress(BrokenPipeError, ConnectionResetError):
-                writer.write(stdin)
-                await writer.drain()
+                async for piece in _pieces(stdin):
+                    writer.write(piece)
+                    await writer.drain()
         writer.close()
 
     def _listen(self, heard: "_Heard") -> list[Any]:
@@ -266,6 +269,14 @@ async def _new_supervisor(passed: list[int]) -> Process:
         cwd="/",
         start_new_session=True,
     )
+
+
+async def _pieces(stdin: bytes | AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    if isinstance(stdin, bytes):
+        yield stdin
+    else:
+        async for piece in stdin:
+            yield piece
 
 
 def _close(*sockets: socket.socket | None) -> None:

@@ -4,7 +4,9 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from enum import IntFlag
+from pathlib import Path
 
 from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
 from luxx.tools.sandbox.entering import TEMPORARY
@@ -75,6 +77,9 @@ class Landlock:
     def packages(self) -> str | None:
         return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
 
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        return [str(one) for one in code]
+
     def spec(self, order: Order) -> Spec:
         scenery, handled = self._scenery, handled_by(self._abi)
         workspace = "/" if order.workspace is None else str(order.workspace.absolute())
@@ -116,11 +121,16 @@ class Landlock:
         for root in roots:
             if os.path.exists(root):
                 found += self._without_hidden(os.path.realpath(root))
+        for one in order.code:
+            found += self._without_hidden(str(one), is_shown=True)
         return found
 
-    def _without_hidden(self, root: str) -> list[tuple[str, int]]:
-        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one."""
-        hidden = existing_hidden(self._scenery, root)
+    def _without_hidden(self, root: str, *, is_shown: bool = False) -> list[tuple[str, int]]:
+        """A rule holds for all beneath it: around what is hidden, its neighbours are allowed one by one.
+
+        `is_shown`: even where `root` itself is hidden.
+        """
+        hidden = [one for one in existing_hidden(self._scenery, root) if one != root or not is_shown]
         if not hidden:
             return [(root, int(_READ))]
         if root in hidden:
@@ -149,6 +159,9 @@ class Unprotected:
     @property
     def packages(self) -> str | None:
         return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        return [str(one) for one in code]
 
     def spec(self, order: Order) -> Spec:
         workspace = "/" if order.workspace is None else str(order.workspace.absolute())

@@ -1,5 +1,6 @@
 """What is asked of a backend, what it asks of the supervisor, and a program's environment in a jail."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +35,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     `has_door`: it has a way out, by the proxy, where the backend can give it one. `has_stdin`: its standard
     input is the server's, and otherwise /dev/null. `is_resident`: it has that too, and its HOME is its
     workspace, because whoever configured it decides what is in there.
-    `filter` replaces the backend's own; None leaves that.
+    `code`: directories of the server's own code that it may read even where they are hidden; what is hidden
+    beneath them stays so. `filter` replaces the backend's own; None leaves that.
     """
 
     argv: tuple[str, ...]
@@ -46,6 +48,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     has_stdin: bool = False
     is_resident: bool = False
     interpreter: Interpreter | None = None
+    code: tuple[Path, ...] = ()
     filter: bytes | None = None
 
 
@@ -79,6 +82,10 @@ class Backend(Protocol):
     @property
     def packages(self) -> str | None:
         """Where a program inside finds the packages for Python."""
+        ...
+
+    def shown_code(self, code: Sequence[Path]) -> list[str]:
+        """Where a program inside finds the directories that its order has as `code`."""
         ...
 
     def spec(self, order: Order) -> Spec:

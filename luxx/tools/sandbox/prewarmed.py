@@ -5,8 +5,9 @@ Their programs have begun and wait; nothing of anybody has run in them. They are
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 import structlog
@@ -29,24 +30,28 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     has_door: bool = False
 
 
-class Prewarmed:
+K = TypeVar("K", bound=Hashable)
+"""What a waiting jail is good for; nothing else may have it."""
+
+
+class Prewarmed(Generic[K]):
     """At most `most` jails wait, each for at most `idle_seconds`; the one that waits longest goes first."""
 
     def __init__(
-        self, start: Callable[[Place], Awaitable[Jail]], most: int, idle_seconds: float = IDLE_SECONDS
+        self, start: Callable[[K], Awaitable[Jail]], most: int, idle_seconds: float = IDLE_SECONDS
     ) -> None:
         self._start = start
         self._most = most
         self._idle_seconds = idle_seconds
-        self._waiting: OrderedDict[Place, tuple[Jail, asyncio.TimerHandle]] = OrderedDict()
-        self._tasks: dict[Place, asyncio.Task[None]] = {}
+        self._waiting: OrderedDict[K, tuple[Jail, asyncio.TimerHandle]] = OrderedDict()
+        self._tasks: dict[K, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def take(self, place: Place) -> Jail | None:
+    def take(self, place: K) -> Jail | None:
         """The jail that waits for just this; it is the caller's now."""
         found = self._waiting.pop(place, None)
         if found is None:
@@ -58,7 +63,7 @@ class Prewarmed:
         self._end(jail)
         return None
 
-    def refill(self, place: Place) -> None:
+    def refill(self, place: K) -> None:
         """Have a jail made for the next call, unless there is one. Returns at once."""
         if not self._is_closed and self._most and place not in self._waiting and place not in self._tasks:
             task = asyncio.create_task(self._make(place))
@@ -78,7 +83,7 @@ class Prewarmed:
             self._drop(place)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _make(self, place: Place) -> None:
+    async def _make(self, place: K) -> None:
         while len(self._waiting) >= self._most:
             self._drop(next(iter(self._waiting)))
         try:
@@ -91,7 +96,7 @@ class Prewarmed:
         while len(self._waiting) > self._most:
             self._drop(next(iter(self._waiting)))
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: K) -> None:
         found = self._waiting.pop(place, None)
         if found is not None:
             jail, timer = found

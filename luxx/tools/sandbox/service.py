@@ -23,6 +23,7 @@ from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.packages import FOLDER
 from luxx.tools.sandbox.plan import Backend, Interpreter, Order
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.readers import DocumentReaders
 from luxx.tools.sandbox.resident import Resident, ResidentOrder, resident_spec
 from luxx.tools.sandbox.turns import Turns
 from luxx.tools.sandbox.way_out import WayOut
@@ -62,6 +63,7 @@ class Sandbox:
         self.packages = data_dir.absolute() / FOLDER
         self._choice: Choice | None = None
         self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
+        self.readers = DocumentReaders(self._in_force)
         self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for, bounds=bounds)
         self._turns = Turns(
             config.max_workers, config.max_workers * _USERS_AT_ONCE, config.memory_per_user_mb
@@ -98,6 +100,7 @@ class Sandbox:
     async def close(self) -> None:
         """Ends the jails that wait."""
         await self._prewarmed.close()
+        await self.readers.close()
         await self.way_out.close()
 
     def limits_for(self, tool: str, level: CommandPermission) -> Limits:

@@ -3,6 +3,7 @@
 from luxx.config import ToolsConfig
 from luxx.documents.page import PageProcess
 from luxx.documents.pdf import PdfProcess
+from luxx.documents.process import RunReader, read_in_process
 from luxx.network.fetch import FetchBounds, Fetcher
 from luxx.network.guard import WebGuard
 from luxx.tools.web.duckduckgo import DuckDuckGo
@@ -25,13 +26,13 @@ class WebAccess:
         self.visitors = visitors
 
 
-def web_access(config: ToolsConfig) -> WebAccess:
+def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> WebAccess:
     """Opens nothing, and starts nothing until a tool is used. Raises ConfigError."""
     guard = WebGuard(config.web_allow_private)
-    pages = PageProcess()
+    pages = PageProcess(run_reader)
     searching = Fetcher(guard, FetchBounds(seconds=SEARCH_SECONDS))
     return WebAccess(
-        WebReader(Fetcher(guard), pages, PdfProcess()),
+        WebReader(Fetcher(guard), pages, PdfProcess(run_reader)),
         WebSearch([DuckDuckGo(searching, pages), *library_engines(searching, pages)]),
         Visitors(Lookups().of),
     )

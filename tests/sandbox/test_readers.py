@@ -1,0 +1,115 @@
+"""Pages and PDFs are read in the sandbox: seen from outside while a server reads one."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from files.putting import pdf, pdf_of
+
+from luxx.config import ToolsConfig
+from luxx.documents.page import PageProcess, PageRequest
+from luxx.documents.pdf import PdfProcess
+from luxx.tools.sandbox.service import Sandbox
+from sandbox.outside import Attacker, Child, Json, attacked, children_once, in_force
+
+SLOW_PAGE = "<p><b>word</b> <i>word</i>" * 12_000
+SLOW_PDF = pdf_of(*[b"1 0 0 1 5 5 Tm (a) Tj " * 5_000] * 3)
+FILTER = "2"
+"""`Seccomp` in /proc/PID/status of a process with a filter."""
+
+
+@pytest.fixture
+def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
+    with attacked(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as one:
+        if in_force(one) != backend:
+            pytest.skip(f"{backend} does not work here")
+        yield one
+
+
+def is_held(one: Child) -> bool:
+    return one.status.get("Seccomp") == FILTER
+
+
+@pytest.mark.parametrize("kind", ["page", "pdf"])
+def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kind: str) -> None:
+    works: dict[str, Callable[[], Json]] = {
+        "page": lambda: attacker.read(SLOW_PAGE, "text/html"),
+        "pdf": lambda: attacker.read(SLOW_PDF, "application/pdf"),
+    }
+    module = f"luxx.documents.{kind}_text"
+    with attacker.meanwhile(works[kind]) as answers:
+        found = children_once(attacker.server, module, more=is_held)
+    server = Child(attacker.server.pid)
+    readers = [one for one in found if module in one.command and is_held(one)]
+    for one in readers:
+        assert one.status["NoNewPrivs"] == "1"
+        assert int(one.status["CapEff"], 16) == int(one.status["CapBnd"], 16) == 0
+        assert not [path for path in one.descriptors.values() if str(attacker.server.data_dir) in path]
+        if backend == "bubblewrap":
+            assert not set(one.namespaces.values()) & set(server.namespaces.values())
+            assert one.status["Uid"].split()[0] != "0"
+    # A process of the server's user that reads the document itself would not be held.
+    others = [one for one in found if module in one.command and not is_held(one)]
+    assert all("bwrap" in one.command for one in others), [one.command[:100] for one in others]
+    assert answers[0]["success"], answers
+    assert "word" in answers[0]["data"]["content"] or "a" in answers[0]["data"]["content"]
+
+
+def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
+    """A page and a PDF, with this directory of the server's code hidden but for the code itself."""
+
+    async def work() -> tuple[str, str]:
+        sandbox = Sandbox(ToolsConfig(sandbox=backend), shown / "data", shown / "workspaces", [shown])  # type: ignore[arg-type]
+        await sandbox.open()
+        await sandbox.readers.open()
+        if sandbox.in_force == "none":
+            pytest.skip(f"{backend} does not work here")
+        try:
+            assert sandbox.readers.held_by == backend, sandbox.readers.problem
+            run = sandbox.readers.run
+            text = await PageProcess(run).read(b"<p>a page", PageRequest(url="http://a/", characters=100))
+            with tempfile.TemporaryFile() as file:
+                file.write(pdf("one", "two"))
+                file.flush()
+                told = await PdfProcess(run).read(file.fileno(), characters=100, user_id=1)
+            return text.text, told.text
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(work())
+
+
+def test_the_code_that_readers_need_is_shown_where_all_around_it_is_hidden(backend: str) -> None:
+    here = Path(__file__).parents[2]
+    assert read_beneath(here, backend) == ("a page", "one\n\ntwo")
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
+def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]
+        await sandbox.open()
+        await sandbox.readers.open()
+        if sandbox.in_force == "none":
+            pytest.skip(f"{backend} does not work here")
+        run = sandbox.readers.run
+        try:
+            slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
+            bomb = pdf_of(b"(" + b"A" * (60 << 20) + b") Tj")
+            late = await PdfProcess(run, seconds=1).read(slow, characters=1000, user_id=1)
+            assert late.error == "time"
+            swollen = await PdfProcess(run, memory_bytes=180 << 20).read(bomb, characters=1000, user_id=1)
+            assert swollen.error == "memory"
+            long = await PdfProcess(run).read(pdf(*["a" * 50] * 20), characters=500, user_id=1)
+            assert long.error == "long"
+            fine = await PdfProcess(run).read(pdf("one"), characters=500, user_id=1)
+            assert fine.text == "one"
+        finally:
+            await sandbox.close()
+
+    asyncio.run(work())
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
+    assert [one for one in listed if "pdf_text" in Child(int(one)).command] == []

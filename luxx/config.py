@@ -126,7 +126,15 @@ class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """0 of `connections_per_address` and of `body_bytes_per_second` means no limit."""
+
     max_body_mb: Positive = 10
+    head_seconds: Positive = 30
+    body_idle_seconds: Positive = 60
+    body_bytes_per_second: Count = 1000
+    keep_alive_seconds: PositiveCount = 5
+    connections: PositiveCount = 10_000
+    connections_per_address: Count = 256
     allowed_hosts: list[str] = []
     trusted_proxies: list[str] = []
 
@@ -148,6 +156,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     concurrent_runs: Count = 200
     queued_runs_per_user: Count = 100
     queued_runs: Count = 1000
+    streams_per_user: Count = 100
     tokens_per_day: Count = 0
     cost_per_day: Amount = 0
     tokens_per_run: Count = 0

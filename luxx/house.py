@@ -26,6 +26,7 @@ from luxx.accounts.tenants import TenantService, no_agents
 from luxx.accounts.tickets import TicketService
 from luxx.accounts.tokens import Tokens
 from luxx.accounts.workspaces import Workspaces
+from luxx.api.kept_open import StreamLimit
 from luxx.api.service_info import ServiceState
 from luxx.api.sockets import Sockets
 from luxx.api.sse import Streams
@@ -114,8 +115,9 @@ class House:
         self.hub = Hub()
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
         self.tickets = TicketService(self.store, self.accounts)
-        self.sockets = Sockets(self.accounts, self.notices)
-        self.streams = Streams(self.accounts)
+        stream_limit = StreamLimit(config.limits.streams_per_user)
+        self.sockets = Sockets(self.accounts, self.notices, stream_limit)
+        self.streams = Streams(self.accounts, stream_limit)
         self.metrics.sockets.set_function(lambda: len(self.sockets))
         self.relay = RunRelay(self.hub, self.bus, self.store)
         self.metrics.sse_clients.set_function(lambda: self.hub.watchers)

@@ -16,13 +16,14 @@ from typing import Any, cast
 import uvicorn
 from litestar import Litestar
 
-from luxx.api.heads import BoundedProtocol
+from luxx.api.connections import ConnectionBounds, raise_descriptor_limit
+from luxx.api.heads import bounded, check_deadlines
 from luxx.api.socket_protocol import socket_options
 from luxx.app import create_app, create_probes
-from luxx.config import Config
+from luxx.config import Config, ServerConfig
 from luxx.errors import ConfigError
 from luxx.house import House
-from luxx.lean import begin
+from luxx.lean import begin, give_back
 from luxx.runs.processes import ProcessKind
 
 DRAIN_SECONDS = 3
@@ -31,10 +32,38 @@ DRAIN_SECONDS = 3
 LAST_SECONDS = 1.0
 """What a second signal leaves for handing runs over."""
 
+MANY_CONNECTIONS = 50
+"""When half of so many, or of more, are closed, the memory that they took is given back."""
+
+GIVE_BACK_SECONDS = 20.0
+"""At most so often."""
+
 LOOPBACK = "127.0.0.1"
 
 
-class Server(uvicorn.Server):
+class _Timed(uvicorn.Server):
+    """Ends connections that are late, and returns memory once many are gone."""
+
+    _peak = 0
+    _given_back = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        # uvicorn comes by every tenth of a second.
+        if counter % 10 == 0:
+            now = asyncio.get_running_loop().time()
+            check_deadlines(self.server_state.connections, now)
+            self._give_back(len(self.server_state.connections), now)
+        return await super().on_tick(counter)
+
+    def _give_back(self, connections: int, now: float) -> None:
+        self._peak = max(self._peak, connections)
+        is_over = self._peak >= MANY_CONNECTIONS and connections <= self._peak // 2
+        if is_over and now - self._given_back >= GIVE_BACK_SECONDS:
+            give_back()
+            self._peak, self._given_back = connections, now
+
+
+class Server(_Timed):
     """Opens and closes the house around serving, and says where it listens once it does."""
 
     def __init__(self, house: House, config: uvicorn.Config) -> None:
@@ -81,7 +110,7 @@ class Server(uvicorn.Server):
         await self._house.close()
 
 
-class _Probes(uvicorn.Server):
+class _Probes(_Timed):
     """Answers beside a worker, which takes the signals itself."""
 
     @contextmanager
@@ -93,9 +122,9 @@ def serve(config: Config) -> bool:
     """Serves clients until a signal; False where it could not start. Raises ConfigError with what to do."""
     begin()
     house = House(config)
-    settings = _settings(create_app(house), config.app.host, config.app.port)
+    settings = _settings(create_app(house), config.app.host, config.app.port, config.server)
     # Before anything is opened: a port that is taken must not cost a run its place.
-    listening = listen(config.app.host, config.app.port)
+    listening = listen(config.app.host, config.app.port, settings.backlog)
     server = Server(house, settings)
     with listening:
         server.run(sockets=[listening])
@@ -111,8 +140,8 @@ def work(config: Config, health_port: int | None) -> None:
         )
     begin()
     house = House(config, kind=ProcessKind.WORKER)
-    settings = _settings(create_probes(house), LOOPBACK, health_port or 0)
-    listening = None if health_port is None else listen(LOOPBACK, health_port)
+    settings = _settings(create_probes(house), LOOPBACK, health_port or 0, config.server)
+    listening = None if health_port is None else listen(LOOPBACK, health_port, settings.backlog)
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
         runner.run(_work(house, None if listening is None else _Probes(settings), listening))
 
@@ -144,11 +173,11 @@ async def _work(house: House, probes: _Probes | None, listening: socket.socket |
     await house.close()
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
     """A socket that is bound. Raises ConfigError with what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=family, backlog=backlog)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
@@ -162,12 +191,15 @@ def end_soon() -> None:
     timer.start()
 
 
-def _settings(app: Litestar, host: str, port: int) -> uvicorn.Config:
+def _settings(app: Litestar, host: str, port: int, config: ServerConfig) -> uvicorn.Config:
+    bounds = ConnectionBounds(config, raise_descriptor_limit())
     return uvicorn.Config(
         cast("Any", app),
         host=host,
         port=port,
-        http=BoundedProtocol,
+        http=bounded(bounds),
+        backlog=bounds.backlog,
+        timeout_keep_alive=config.keep_alive_seconds,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -92,29 +92,29 @@ class Limits:
 
     def count_sign_in(self, peer: Peer, username: str) -> None:
         """Before a password is looked at. Raises TooMany past `limits.logins_per_minute`."""
-        self._peers.take(_network(peer))
+        self._peers.take(network_of(peer.address))
         self._usernames.take(_name(username))
 
     def forgive_sign_in(self, peer: Peer, username: str) -> None:
         """The password was right: what is limited is guessing."""
-        self._peers.give_back(_network(peer))
+        self._peers.give_back(network_of(peer.address))
         self._usernames.give_back(_name(username))
 
     def count_registration(self, peer: Peer) -> None:
         """Raises TooMany past `limits.logins_per_minute`, counted apart from sign-ins."""
-        self._registrations.take(_network(peer))
+        self._registrations.take(network_of(peer.address))
 
 
 def _name(username: str) -> str:
     return username.lower()[:64]
 
 
-def _network(peer: Peer) -> str:
+def network_of(given: str) -> str:
     """The address; of IPv6 the /64, all of which one customer usually has."""
     try:
-        address = ipaddress.ip_address(peer.address)
+        address = ipaddress.ip_address(given)
     except ValueError:
-        return peer.address
+        return given
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)

@@ -12,7 +12,7 @@ from luxx.api.envelope import Success, success
 from luxx.api.messages import AskingBody, AttachmentBody, Text, attachment, check_text, wants_json
 from luxx.api.parameters import GivenCaller, TextId
 from luxx.api.response_format import response_schema
-from luxx.api.sse import EventStream, Streams
+from luxx.api.sse import Streams
 from luxx.conversations.branches import BranchService, ConversationTree
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import ConversationView, MessageView
@@ -62,8 +62,9 @@ class MessageBranchController(Controller):
         if wants_json(request):
             run = await runs.send(caller, asking)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        watch = await runs.send_and_watch(caller, asking, accumulated=accumulated)
-        return EventStream(watch, caller, streams)
+        return await streams.follow(
+            caller, lambda: runs.send_and_watch(caller, asking, accumulated=accumulated)
+        )
 
     @put("/{message_id:str}")
     async def edit(

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,7 @@ from luxx import __version__
 from luxx.api.guards import PUBLIC
 from luxx.api.schema import Json, build_document
 
-KEPT = "luxx_openapi"
+DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"
 STYLE = """
 :root{color-scheme:light dark;--line:#8884}
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -45,20 +45,31 @@ class DocsController(Controller):
     @get("/openapi.json", media_type=MediaType.JSON)
     async def openapi(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """This API as an OpenAPI 3.1 document."""
-        return Response(msgspec.json.encode(_document(request.app)), media_type=MediaType.JSON)
+        return Response(_kept(request.app, DOCUMENT, _encoded), media_type=MediaType.JSON)
 
     @get("/docs", media_type=MediaType.HTML)
-    async def page(self, request: Request[Any, Any, Any]) -> Response[str]:
+    async def page(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """This API as a page for people."""
-        text = render(_document(request.app))
-        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
+        page = _kept(request.app, PAGE, _rendered)
+        return Response(page, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
 
 
-def _document(app: Litestar) -> Json:
-    """Made at the first question: the routes are settled by then and do not change."""
-    if KEPT not in app.state:
-        app.state[KEPT] = build_document(app, title="Luxx", version=__version__)
-    return cast("Json", app.state[KEPT])
+def _kept(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
+    """Made at the first question: the routes are settled by then and do not change.
+
+    Anybody may ask: one copy, however many do not take their answer.
+    """
+    if name not in app.state:
+        app.state[name] = make(app)
+    return cast("bytes", app.state[name])
+
+
+def _encoded(app: Litestar) -> bytes:
+    return msgspec.json.encode(build_document(app, title="Luxx", version=__version__))
+
+
+def _rendered(app: Litestar) -> bytes:
+    return render(msgspec.json.decode(_kept(app, DOCUMENT, _encoded))).encode()
 
 
 def render(document: Json) -> str:

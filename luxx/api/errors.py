@@ -49,6 +49,9 @@ PLAIN = {
     405: ("this path does not take this method; GET /openapi.json lists what it takes", "method_not_allowed"),
     413: ("the body is too large", "too_large"),
 }
+LEFT = "client disconnected prematurely"
+"""What Litestar says where a client leaves in the middle of a body; it has no class for it."""
+
 _QUOTED = re.compile(r"'(\w+)'")
 
 logger = structlog.get_logger()
@@ -92,6 +95,8 @@ def _invalid(request: Request[Any, Any, Any], error: ValidationException) -> Res
 
 
 def _http(request: Request[Any, Any, Any], error: HTTPException) -> Response[Failure]:
+    if error.detail == LEFT:
+        return failure(400, "the request broke off before its end; send it again", "request_broken")
     if error.status_code >= 500:
         return _unforeseen(request, error)
     sentence, kind = PLAIN.get(error.status_code, (str(error.detail), "invalid_input"))

@@ -1,25 +1,35 @@
-"""The HTTP protocol of the server, with what uvicorn leaves unbounded: heads without end, clients that
-take nothing.
+"""The HTTP protocol of the server, with what uvicorn leaves unbounded: connections, requests that do not
+end or wait in line, clients that take nothing.
 
-Of a head that comes to its end `protection.py` judges the size, with an answer of the API's own kind. Here
-it is what never ends: it is kept in memory until it does.
+Of a head that comes to its end `protection.py` judges the size, with an answer of the API's own kind. What
+is kept in memory or open for a client before that is bounded here. Nothing else in Luxx depends on how
+uvicorn works inside.
 """
 
 import asyncio
+import logging
 import socket
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
-import msgspec
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from luxx.api.envelope import Failure
+from luxx.api.connections import ConnectionBounds, closing_answer
 from luxx.api.leaving import LEAVING, Leaving
-from luxx.api.protection import HEAD_TOO_LARGE
+from luxx.api.protection import HEAD_TOO_LARGE, MOST_HEADERS
 from luxx.api.pushing import PIPE, Connection
 from luxx.api.sending import CUT
+from luxx.api.socket_protocol import BoundedSocketProtocol
+from luxx.config import ServerConfig
 
 MOST_HEAD = 256 * 1024
 """Bytes of an unfinished head, or of what follows a body; four times what a finished one may have."""
+
+MOST_PIPELINED = 20
+"""Requests of one connection that wait while another is answered; of more, the rest is not read."""
 
 LINGER_SECONDS = 5.0
 """How long a refused client is listened to: a connection closed on its words would lose the answer too."""
@@ -27,29 +37,68 @@ LINGER_SECONDS = 5.0
 TAKES_NOTHING_SECONDS = 120
 """After so long without taking a byte of what waits for it a client is dropped, whatever is being sent."""
 
-SENTENCE = "the address and the headers of the request are larger than this server takes"
-_REFUSAL = msgspec.json.encode(Failure(error=SENTENCE, code=431, detail={"kind": HEAD_TOO_LARGE}))
-_ANSWER = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\nconnection: close\r\nx-content-type-options: nosniff\r\n\r\n%b"
-) % (len(_REFUSAL), _REFUSAL)
+LARGE_HEAD = closing_answer(
+    "431 Request Header Fields Too Large",
+    HEAD_TOO_LARGE,
+    "the address and the headers of the request are larger than this server takes",
+)
+
+
+HEAD, BODY, NOTHING = "head", "body", "nothing"
+"""What of a request is still to come."""
+
+
+SILENT = logging.Logger("silent", logging.CRITICAL)
+
+
+class PipelineFull(Exception):
+    """Stops the parser."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Give it to uvicorn as `http`."""
+    """Give it to uvicorn as `http`, with `bounded` where the bounds are not the default ones."""
 
-    # Its parent has a dictionary; with three more names that would double.
-    __slots__ = ("_is_refused", "_leaving", "_unread")
+    # Its parent has a dictionary; with more names that would double.
+    __slots__ = (
+        "_answered",
+        "_bounds",
+        "_is_refused",
+        "_last_piece",
+        "_leaving",
+        "_network",
+        "_received",
+        "_since",
+        "_taken_by",
+        "_unread",
+        "_waits_for",
+    )
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: Any, bounds: ConnectionBounds | None = None, **named: Any) -> None:
         super().__init__(*given, **named)
+        self._bounds = bounds or ConnectionBounds(ServerConfig())
+        self._network = ""
+        self._answered: RequestResponseCycle | None = None
         self._unread = 0
         self._is_refused = False
         self._leaving = Leaving()
+        self._waits_for = HEAD
+        self._since = self._last_piece = self.loop.time()
+        self._received = 0
+        self._taken_by = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The system itself watches over what is sent: every answer and stream, and what is left of one."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
+        address = self.client[0] if self.client else ""
+        admitted = self._bounds.admit(address, len(self.connections))
+        if isinstance(admitted, bytes):
+            self._is_refused = True
+            self._bounds.log_refused(address, self.loop.time())
+            transport.write(admitted)
+            transport.close()
+            return
+        self._network = admitted
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = TAKES_NOTHING_SECONDS * 1000
@@ -58,37 +107,164 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._leaving.left()
+        # uvicorn tells the request that came last, which may not be the one that is answered.
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        # They lead back here: all that was read would stay until the collector comes by.
+        self.pipeline.clear()
+        self.cycle = self.scope = self._answered = cast("Any", None)
+        self._release()
 
     def data_received(self, data: bytes) -> None:
         """Counts what comes until the parser has made something of it."""
         if self._is_refused:
             return
+        if self._waits_for is NOTHING:
+            self._waits_for = HEAD
+            self._since = self.loop.time()
+        elif self._waits_for is BODY:
+            self._last_piece = self.loop.time()
         self._unread += len(data)
         super().data_received(data)
         if self._unread > MOST_HEAD:
-            self._refuse()
+            self._refuse(LARGE_HEAD)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn takes a parser that was stopped for one that found a mistake."""
+        if not self._is_refused:
+            super().send_400_response(msg)
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection goes on as another protocol's, and is counted until that one loses it."""
+        super().handle_websocket_upgrade()
+        successor = self.transport.get_protocol()
+        if isinstance(successor, BoundedSocketProtocol):
+            successor.on_lost = self._release
+
+    # What the parser finds
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._waits_for is NOTHING:
+            # It came together with what was before it.
+            self._waits_for = HEAD
+            self._since = self.loop.time()
+            self._unread = 1
         scope = cast("dict[str, Any]", self.scope)
         scope[CUT], scope[LEAVING] = self.transport.abort, self._leaving
         scope[PIPE] = Connection(self.transport, self.flow, self._leaving)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more than are allowed is enough to refuse them all."""
+        if len(self.headers) <= MOST_HEADERS:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._unread = 0
+        self._waits_for = BODY
+        self._since = self._last_piece = self.loop.time()
+        self._received = 0
+        if len(self.pipeline) >= MOST_PIPELINED:
+            # What came before is answered; then the connection ends, and its client asks again for the rest.
+            self.cycle.keep_alive = False
+            self._is_refused = True
+            # What stops the parser would be logged as a request that is invalid.
+            self.logger = SILENT
+            raise PipelineFull
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
+        self._received += len(body)
         super().on_body(body)
 
-    def _refuse(self) -> None:
+    def on_message_complete(self) -> None:
+        self._waits_for = NOTHING
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    # What takes too long
+
+    def check(self, now: float) -> None:
+        """Ends the connection where its client is late with a request, or with taking an answer."""
+        cycle = self._answered
+        self._check_taking(now)
+        if self._is_refused:
+            return
+        if self.flow.read_paused or (cycle is not None and cycle.waiting_for_100_continue):
+            # The server does not read just now, or has not asked for the body yet.
+            self._since = self._last_piece = now
+            self._received = 0
+        elif self._waits_for is HEAD and now - self._since > self._bounds.head_seconds:
+            self._refuse(self._bounds.late_head if self._unread else b"")
+        elif self._waits_for is BODY and self._bounds.is_late(
+            idle=now - self._last_piece, whole=now - self._since, received=self._received
+        ):
+            self._give_up_body()
+
+    def _check_taking(self, now: float) -> None:
+        """An answer that is whole must be taken; streams see to it themselves."""
+        left = self.transport.get_write_buffer_size()
+        if not left or self._answered is None or not self._answered.response_complete:
+            self._taken_by = 0.0
+        elif not self._taken_by:
+            self._taken_by = now + self._bounds.transfer_seconds(left)
+        elif now > self._taken_by:
+            self.transport.abort()
+
+    def _give_up_body(self) -> None:
+        cycle = self._answered
+        if cycle is None or cycle.response_complete:
+            self._refuse(b"")
+        elif cycle.response_started:
+            self.transport.abort()
+        else:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._answered = None
+            self._refuse(self._bounds.late_body)
+
+    def _refuse(self, answer: bytes) -> None:
         self._is_refused = True
         if self.transport.is_closing():
             return
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
+        # What was read of it.
+        self.headers, self.url, self.parser = [], b"", cast("Any", None)
+        if self._answered is not None and not self._answered.response_complete:
             self.transport.abort()  # An answer is under way; no other fits in between.
             return
-        self.transport.write(_ANSWER)
+        self.transport.write(answer)
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _release(self) -> None:
+        network, self._network = self._network, ""
+        if network:
+            self._bounds.release(network)
+
+
+class _Flow(FlowControl):
+    """Nothing is read while requests wait in line: uvicorn reads on with each that is answered."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
+
+
+def bounded(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+    """The protocol with these bounds, as what uvicorn takes for a class."""
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds))
+
+
+def check_deadlines(connections: Iterable[object], now: float) -> None:
+    """Looks at each; call it about once a second, by the loop's clock."""
+    for connection in tuple(connections):
+        if isinstance(connection, BoundedProtocol):
+            connection.check(now)

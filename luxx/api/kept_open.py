@@ -4,6 +4,7 @@ One task looks after all that is open. Whether that is streams or sockets is not
 """
 
 import asyncio
+from collections import Counter
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -12,12 +13,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.accounts.caller import Caller
 from luxx.accounts.changes import AccountChange
 from luxx.accounts.service import AccountService
+from luxx.errors import TooMany
 
 RECHECK_SECONDS = 3.0
 """What an ended sign-in has open is cut within 5 s, whoever ended it; at once where the bus tells it."""
 
 PATIENCE_SECONDS = 1.0
 """How long something that must close waits for a client that does not read."""
+
+RETRY_SECONDS = 5
 
 logger = structlog.get_logger()
 
@@ -31,6 +35,31 @@ class Open(Protocol):
     def refuse(self) -> None:
         """Ends it within PATIENCE_SECONDS, whether or not the client reads; may come more than once."""
         ...
+
+
+class StreamLimit:
+    """How many streams and sockets together one user has open at this process; `most` 0 means no limit."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: Counter[int] = Counter()
+
+    def take(self, user_id: int) -> None:
+        """Counts one. Raises TooMany."""
+        if self._most and self._open[user_id] >= self._most:
+            raise TooMany(
+                f"you have {self._most} streams and sockets open and may have no more; close one "
+                "and try again",
+                retry_after=RETRY_SECONDS,
+                kind="too_many_streams",
+            )
+        self._open[user_id] += 1
+
+    def release(self, user_id: int) -> None:
+        """One is closed."""
+        self._open[user_id] -= 1
+        if not self._open[user_id]:
+            del self._open[user_id]
 
 
 T = TypeVar("T", bound=Open)

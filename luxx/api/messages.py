@@ -12,7 +12,7 @@ from luxx.api.described import DESCRIBED
 from luxx.api.envelope import Success, success
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
 from luxx.api.response_format import ResponseFormat, response_schema
-from luxx.api.sse import EventStream, Streams
+from luxx.api.sse import Streams
 from luxx.conversations.service import ConversationService
 from luxx.conversations.views import MessageView
 from luxx.errors import InvalidInput
@@ -127,8 +127,10 @@ class MessageController(Controller):
         if wants_json(request):
             run = await runs.send(caller, await _sending(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        watch = await runs.send_and_watch(caller, await _sending(data), accumulated=accumulated)
-        return EventStream(watch, caller, streams)
+        sending = await _sending(data)
+        return await streams.follow(
+            caller, lambda: runs.send_and_watch(caller, sending, accumulated=accumulated)
+        )
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

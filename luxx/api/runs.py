@@ -10,7 +10,7 @@ from litestar.params import FromQuery, QueryParameter
 from luxx.api.envelope import Page, Success, success
 from luxx.api.messages import wants_json
 from luxx.api.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, Seq, TextId
-from luxx.api.sse import EventStream, Streams
+from luxx.api.sse import Streams
 from luxx.errors import InvalidInput
 from luxx.runs.events import StoredEvent
 from luxx.runs.service import RunService
@@ -76,8 +76,9 @@ class RunController(Controller):
             events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
             return Response(success(EventPage(events=[numbered(e) for e in events], has_more=has_more)))
         after = named if last_event_id is None else last_event_id
-        watch = await runs.watch(caller, run_id, after=after, accumulated=accumulated)
-        return EventStream(watch, caller, streams)
+        return await streams.follow(
+            caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
+        )
 
     @post("/{run_id:str}/cancel", status_code=200)
     async def cancel(

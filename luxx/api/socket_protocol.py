@@ -3,6 +3,7 @@ code sees it. What is said on a socket is in `sockets.py`.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -32,6 +33,7 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
         # A line for everybody who knocks would be an access log, which there is none of.
         self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
         self._after_close = 0
+        self.on_lost: Callable[[], None] | None = None
 
     def data_received(self, data: bytes) -> None:
         """Cuts off who talks on after the end: uvicorn would read it all, for as long as it comes."""
@@ -41,6 +43,11 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
                 self.transport.abort()
                 return
         super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def pause_writing(self) -> None:
         super().pause_writing()

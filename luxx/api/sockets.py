@@ -22,7 +22,7 @@ from luxx.accounts.limits import RateLimit
 from luxx.accounts.service import AccountService
 from luxx.api.bodies import read_body
 from luxx.api.errors import status_of
-from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
+from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen, StreamLimit
 from luxx.clock import new_id
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.runs.notices import Notices
@@ -81,7 +81,7 @@ class Close(msgspec.Struct, frozen=True):
 ENDED_SIGN_IN = Close(SIGN_IN_AGAIN, "your sign-in ended or your rights were changed; get a new ticket")
 FLOODED = Close(POLICY_BROKEN, "too many messages; connect again and send fewer")
 BROKE = Close(SERVER_BROKE, "the server made a mistake; connect again")
-TOO_MANY_SOCKETS = Close(TRY_LATER, "you have too many sockets open; close one and try again")
+TOO_MANY_SOCKETS = Close(TRY_LATER, "you have too many sockets or streams open; close one and try again")
 
 
 class Socket:
@@ -239,8 +239,9 @@ class Socket:
 class Sockets:
     """All that are open at this process, by user."""
 
-    def __init__(self, accounts: AccountService, notices: Notices) -> None:
+    def __init__(self, accounts: AccountService, notices: Notices, streams: StreamLimit) -> None:
         self._notices = notices
+        self._streams = streams
         self._limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
         self._open: KeptOpen[Socket] = KeptOpen(accounts)
         self.keep_checking = self._open.keep_checking
@@ -250,14 +251,13 @@ class Sockets:
 
     async def serve(self, caller: Caller, receive: Receive, send: Send) -> None:
         """Serves a socket that was accepted until it is closed; turns it away where the user has too many."""
-        if self._open.of(caller.user_id) >= MOST_SOCKETS:
-            await send(
-                {
-                    "type": "websocket.close",
-                    "code": TOO_MANY_SOCKETS.code,
-                    "reason": TOO_MANY_SOCKETS.reason,
-                }
-            )
+        try:
+            if self._open.of(caller.user_id) >= MOST_SOCKETS:
+                raise TooMany(TOO_MANY_SOCKETS.reason, retry_after=1)
+            self._streams.take(caller.user_id)
+        except TooMany:
+            full = TOO_MANY_SOCKETS
+            await send({"type": "websocket.close", "code": full.code, "reason": full.reason})
             return
         socket = Socket(caller, self._notices, self._limit, receive=receive, send=send)
         self._open.add(socket)
@@ -267,6 +267,7 @@ class Sockets:
         finally:
             leave()
             self._open.remove(socket)
+            self._streams.release(caller.user_id)
 
 
 def refusal(error: LuxxError, session_id: str | None = None) -> Refusal:

@@ -5,7 +5,7 @@ ended, or the server closes.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import structlog
@@ -14,9 +14,10 @@ from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
 
 from luxx.accounts.caller import Caller
+from luxx.accounts.service import AccountService
 from luxx.api.afterwards import AFTERWARDS
 from luxx.api.errors import UNANSWERED
-from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen
+from luxx.api.kept_open import PATIENCE_SECONDS, KeptOpen, StreamLimit
 from luxx.api.leaving import LEAVING, Leaving
 from luxx.api.protection import STRAIGHT
 from luxx.api.pushing import PIPE, Connection
@@ -36,7 +37,7 @@ HEADERS = [
 
 
 class EventStream(Response[bytes]):
-    """Answer a route with this to stream a watch."""
+    """Answer a route with this to stream a watch; `Streams.follow` makes one."""
 
     def __init__(self, watch: Watch, caller: Caller, streams: "Streams") -> None:
         super().__init__(b"", media_type="text/event-stream")
@@ -86,6 +87,7 @@ class OpenStream(ASGIResponse):
             pass  # The client went away between two frames; the run goes on.
         finally:
             self._streams.remove(self)
+            self._streams.limit.release(self.caller.user_id)
             leaving.forget(self._watch.stop)
             if self._cutting is not None:
                 self._cutting.cancel()
@@ -113,3 +115,16 @@ class OpenStream(ASGIResponse):
 
 class Streams(KeptOpen[OpenStream]):
     """All that are open at this process."""
+
+    def __init__(self, accounts: AccountService, limit: StreamLimit) -> None:
+        super().__init__(accounts)
+        self.limit = limit
+
+    async def follow(self, caller: Caller, watch: Callable[[], Awaitable[Watch]]) -> EventStream:
+        """Streams what `watch` begins. Raises TooMany before it is begun."""
+        self.limit.take(caller.user_id)
+        try:
+            return EventStream(await watch(), caller, self)
+        except BaseException:
+            self.limit.release(caller.user_id)
+            raise

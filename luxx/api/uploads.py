@@ -1,6 +1,6 @@
-"""Uploads as they come in, piece by piece and within bounds of time; a file out of one into a file of ours.
+"""Uploads as they come in, piece by piece; a file out of one into a file of ours.
 
-The body's size is bounded before it comes here; see `protection.py`.
+The body's size is bounded before it comes here (`protection.py`), and how long it may take in `heads.py`.
 """
 
 import asyncio
@@ -14,12 +14,6 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from luxx.errors import InvalidInput
 
-SILENT_SECONDS = 60.0
-"""How long an upload may say nothing."""
-
-UPLOAD_SECONDS = 3600.0
-"""How long all of it may take."""
-
 FIELD = "file"
 WRITE_BYTES = 1024 * 1024
 """As much is gathered before a thread writes it."""
@@ -30,18 +24,10 @@ NO_FILE = "send the file as the body, or as the part 'file' of a form"
 
 
 async def body_of(receive: Receive) -> AsyncIterator[bytes]:
-    """An upload's body as it comes. Raises InvalidInput where it breaks off or takes too long."""
-    now = asyncio.get_running_loop().time
-    end = now() + UPLOAD_SECONDS
+    """An upload's body as it comes. Raises InvalidInput where it breaks off."""
     more = True
     while more:
-        try:
-            async with asyncio.timeout_at(min(end, now() + SILENT_SECONDS)):
-                message = await receive()
-        except TimeoutError as error:
-            raise InvalidInput(
-                "the upload took too long; nothing of it is kept", kind="upload_broken"
-            ) from error
+        message = await receive()
         if message["type"] != "http.request":
             raise InvalidInput("the upload broke off; nothing of it is kept", kind="upload_broken")
         more = message.get("more_body", False)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import uvicorn
+from litestar import Request
 
 from luxx.accounts.caller import Caller
 from luxx.accounts.changes import AccountChange, Because
 from luxx.api.heads import BoundedProtocol
-from luxx.api.sse import OpenStream
 from luxx.clock import new_id, utc_now
 from luxx.config import AppConfig, Config
 from luxx.house import House
@@ -56,11 +56,15 @@ class Line:
         self.client = socket.socket()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        watch = Watch(self._house.hub, self._house.store, self.run)
-        if not self._from_the_log:
-            watch.attach_first()
+        async def watch() -> Watch:
+            made = Watch(self._house.hub, self._house.store, self.run)
+            if not self._from_the_log:
+                made.attach_first()
+            return made
+
+        followed = await self._house.streams.follow(CALLER, watch)
         self.began.set()
-        await OpenStream(watch, CALLER, self._house.streams)(scope, receive, send)
+        await followed.to_asgi_response(None, Request(scope))(scope, receive, send)
         self.ended.set()
 
     async def serve(self, talk: Any) -> None:

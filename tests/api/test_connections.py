@@ -1,0 +1,359 @@
+"""What connections cost before anybody signs in: bounded in number, in memory and in time, for honest clients
+on bad lines too.
+"""
+
+import json
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from api.line import knocking, ticket_of
+from api.person import Person
+from api.server import Server
+
+WAIT_SECONDS = 30.0
+CONNECTIONS = 140
+MEGABYTES = 60
+"""What all of them together may cost; one answer in ten of what the server took before it was bounded."""
+
+LOCAL = "127.0.0.1"
+ELSEWHERE = "127.0.0.2"
+"""An address of this machine's that is not the one proxies on it connect from."""
+
+PER_ADDRESS = 20
+HEAD_SECONDS = BODY_SECONDS = 1.5
+BYTES_PER_SECOND = 500
+SETTINGS = {
+    "LUXX_SERVER__HEAD_SECONDS": str(HEAD_SECONDS),
+    "LUXX_SERVER__BODY_IDLE_SECONDS": str(BODY_SECONDS),
+    "LUXX_SERVER__BODY_BYTES_PER_SECOND": str(BYTES_PER_SECOND),
+    "LUXX_SERVER__CONNECTIONS_PER_ADDRESS": str(PER_ADDRESS),
+}
+DESCRIPTORS = 512
+FEW_DESCRIPTORS = f"""
+import resource, sys
+from luxx.cli import main
+resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS // 2}, {DESCRIPTORS}))
+sys.argv[0] = "luxx"
+sys.exit(main())
+"""
+
+
+class SmallServer(Server):
+    """May open few files, and fewer still unless it raises its own soft limit."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", FEW_DESCRIPTORS, *super().command()[1:]]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """As it is without any setting."""
+    with Server(tmp_path_factory.mktemp("plain")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With the small bounds above."""
+    with Server(tmp_path_factory.mktemp("hurried"), **SETTINGS) as running:
+        yield running
+
+
+def connect(server: Server, source: str = LOCAL) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS, source_address=(source, 0))
+
+
+def request(method: str, path: str, *headers: str, body: bytes = b"") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *headers, "", ""]).encode() + body
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the server closes, however it does."""
+    received = b""
+    try:
+        while piece := connection.recv(65_536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def answers(received: bytes) -> list[tuple[int, dict[str, Any]]]:
+    """Status and content of each whole answer."""
+    found = []
+    while received:
+        head, _, rest = received.partition(b"\r\n\r\n")
+        size = int(re.search(rb"(?i)content-length: (\d+)", head)[1])  # type: ignore[index]
+        assert len(rest) >= size, "an answer was cut"
+        found.append((int(head.split(b" ")[1]), json.loads(rest[:size])))
+        received = rest[size:]
+    return found
+
+
+def refusal(connection: socket.socket) -> tuple[int, str]:
+    """Status and kind of the one answer before the end."""
+    received = all_of(connection)
+    assert received, "closed without an answer"
+    ((status, content),) = answers(received)
+    assert len(content["error"]) > 20
+    assert content["code"] == status
+    return status, content["detail"]["kind"]
+
+
+def megabytes(server: Server) -> float:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+def health(server: Server, source: str = LOCAL) -> int:
+    transport = httpx.HTTPTransport(local_address=source)
+    with httpx.Client(transport=transport, timeout=WAIT_SECONDS, trust_env=False) as client:
+        return client.get(f"{server.url}/health").status_code
+
+
+def fill(connections: list[socket.socket], data: bytes) -> None:
+    """Sends as much to all of them as is taken in some seconds, and reads nothing."""
+    left = dict.fromkeys(connections, data)
+    end = time.monotonic() + 5.0
+    for connection in connections:
+        connection.setblocking(False)
+    while left and time.monotonic() < end:
+        for connection in tuple(left):
+            try:
+                left[connection] = left[connection][connection.send(left[connection]) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                left[connection] = b""  # Cut off by the server.
+            if not left[connection]:
+                del left[connection]
+
+
+FLOODS = {
+    "small requests": request("GET", "/health") * 1500,
+    "requests that are refused": request("GET", "/nothing-here") * 1500,
+    "requests with large heads": request("GET", "/health", "x-long: " + "x" * 50_000) * 8,
+    "requests with bodies": request("POST", "/messages", "content-length: 200000", body=b"x" * 200_000) * 8,
+    "large answers": request("GET", "/openapi.json") * 20,
+    "a head that does not end": request("GET", "/health")[:-2] + b"x-long: " + b"x" * 250_000,
+    "thousands of headers": request("GET", "/health")[:-2] + b"x:\r\n" * 50_000,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
+def test_connections_that_read_no_answers_cost_little_memory_and_nobody_waits_for_them(
+    plain: Server, flood: bytes
+) -> None:
+    assert health(plain) == 200
+    before = megabytes(plain)
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(plain)) for _ in range(CONNECTIONS)]
+        fill(connections, flood)
+        began = time.monotonic()
+        assert health(plain) == 200
+        assert time.monotonic() - began < 10
+        assert megabytes(plain) - before < MEGABYTES
+    end = time.monotonic() + WAIT_SECONDS
+    while megabytes(plain) - before > MEGABYTES / 2:
+        assert time.monotonic() < end, "the memory is not given back"
+        assert health(plain) == 200
+    assert "Exception in ASGI application" not in plain.output
+
+
+def test_five_requests_sent_at_once_are_answered_in_their_order(plain: Server) -> None:
+    paths = ("/health", "/nothing-1", "/health", "/auth/me", "/ready")
+    last = request("GET", paths[-1], "connection: close")
+    with connect(plain) as connection:
+        connection.sendall(b"".join(request("GET", path) for path in paths[:-1]) + last)
+        found = answers(all_of(connection))
+    assert [status for status, _ in found] == [200, 404, 200, 401, 200]
+
+
+def test_of_very_many_requests_at_once_some_are_answered_whole_and_the_connection_ends(
+    plain: Server,
+) -> None:
+    with connect(plain) as connection:
+        connection.sendall(request("GET", "/health") * 1000)
+        found = answers(all_of(connection))
+    assert 5 < len(found) < 100
+    assert {status for status, _ in found} == {200}
+    assert "Invalid HTTP request" not in plain.output
+
+
+def test_requests_with_bodies_sent_at_once_are_all_read(plain: Server) -> None:
+    """More of them than are read at once, so that reading has to go on between answers."""
+    body = json.dumps({"username": "nobody", "password": "x" * 60_000}).encode()
+    one = ("POST", "/auth/login", f"content-length: {len(body)}")
+    with connect(plain) as connection:
+        connection.sendall(request(*one, body=body) * 9 + request(*one, "connection: close", body=body))
+        assert len(answers(all_of(connection))) == 10
+
+
+# Deadlines
+
+
+def dribble(connection: socket.socket, pieces: Iterator[bytes], pause: float) -> None:
+    """Sends them with pauses, until the server has had enough."""
+    for piece in pieces:
+        try:
+            connection.sendall(piece)
+        except OSError:
+            return
+        connection.settimeout(pause)
+        try:
+            if connection.recv(1, socket.MSG_PEEK):
+                return
+        except TimeoutError:
+            pass
+        finally:
+            connection.settimeout(WAIT_SECONDS)
+
+
+def test_a_head_that_comes_byte_by_byte_is_given_up(hurried: Server) -> None:
+    with connect(hurried) as connection:
+        began = time.monotonic()
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
+        dribble(connection, (b"x" for _ in range(100)), HEAD_SECONDS / 5)
+        assert refusal(connection) == (408, "request_timeout")
+        assert HEAD_SECONDS * 0.9 <= time.monotonic() - began < WAIT_SECONDS
+
+
+def test_a_later_head_that_does_not_end_is_given_up_too(hurried: Server) -> None:
+    with connect(hurried) as connection:
+        connection.sendall(request("GET", "/health") + b"GET /hea")
+        first, second = answers(all_of(connection))
+    assert (first[0], second[0], second[1]["detail"]["kind"]) == (200, 408, "request_timeout")
+
+
+def test_a_connection_on_which_nothing_is_said_is_closed(hurried: Server) -> None:
+    with connect(hurried) as connection:
+        assert all_of(connection) == b""
+
+
+def test_a_head_in_pieces_within_the_deadline_is_answered(hurried: Server) -> None:
+    with connect(hurried) as connection:
+        sent = request("GET", "/health", "connection: close")
+        dribble(connection, (sent[at : at + 20] for at in range(0, len(sent), 20)), HEAD_SECONDS / 20)
+        assert [status for status, _ in answers(all_of(connection))] == [200]
+
+
+LOGIN = ("POST", "/auth/login")
+
+
+def test_a_body_that_pauses_is_given_up(hurried: Server) -> None:
+    with connect(hurried) as connection:
+        connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
+        assert refusal(connection) == (408, "request_timeout")
+    assert "request_broke" not in hurried.output
+    assert "Exception" not in hurried.output
+
+
+def test_a_body_that_drips_is_given_up(hurried: Server) -> None:
+    """It never pauses, and would take an hour."""
+    with connect(hurried) as connection:
+        connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
+        dribble(connection, (b" " for _ in range(200)), BODY_SECONDS / 10)
+        assert refusal(connection) == (408, "request_timeout")
+
+
+def test_a_slow_body_with_pauses_is_taken(hurried: Server) -> None:
+    """Two kilobytes a second, for twice as long as a pause may take."""
+    body = json.dumps({"username": "nobody", "password": "wrong"}).encode() + b" " * 6000
+    with connect(hurried) as connection:
+        connection.sendall(request(*LOGIN, f"content-length: {len(body)}", "connection: close"))
+        dribble(connection, (body[at : at + 1000] for at in range(0, len(body), 1000)), 0.5)
+        assert [status for status, _ in answers(all_of(connection))] == [401]
+
+
+# How many
+
+
+@contextmanager
+def many(server: Server, number: int, source: str) -> Iterator[list[socket.socket]]:
+    """Connections that are known to the server, or refused by it."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(connect(server, source))) for _ in range(number)]
+
+
+def keep_open(connections: list[socket.socket]) -> list[socket.socket]:
+    """Those that are answered; each begins a further request, so that the server keeps it."""
+    kept = []
+    for connection in connections:
+        try:
+            connection.sendall(request("GET", "/health") + b"G")
+            received = connection.recv(65_536)
+        except ConnectionResetError:
+            continue
+        if received.startswith(b"HTTP/1.1 200"):
+            kept.append(connection)
+    return kept
+
+
+def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(hurried: Server) -> None:
+    with many(hurried, 300, ELSEWHERE) as connections:
+        assert len(keep_open(connections)) == PER_ADDRESS
+        assert health(hurried) == 200
+        with connect(hurried, ELSEWHERE) as one_more:
+            assert refusal(one_more) == (429, "too_many_connections")
+        with connect(hurried, "127.0.0.3") as another, many(hurried, 2 * PER_ADDRESS, LOCAL) as local:
+            assert len(keep_open([another])) == 1
+            assert len(keep_open(local)) == 2 * PER_ADDRESS, "a proxy on this machine has many"
+    end = time.monotonic() + WAIT_SECONDS
+    while health(hurried, ELSEWHERE) != 200:
+        assert time.monotonic() < end, "what was closed still counts"
+
+
+def test_a_socket_counts_among_the_connections_of_its_address_until_it_is_closed(hurried: Server) -> None:
+    source = "127.0.0.4"
+    with Person(hurried, None).register("sam") as sam, ExitStack() as stack:
+        for _ in range(PER_ADDRESS):
+            stack.enter_context(knocking(hurried.url, ticket_of(sam), source_address=(source, 0)))
+        with connect(hurried, source) as one_more:
+            assert refusal(one_more) == (429, "too_many_connections")
+        stack.close()
+        end = time.monotonic() + WAIT_SECONDS
+        while health(hurried, source) != 200:
+            assert time.monotonic() < end, "what was closed still counts"
+
+
+def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> None:
+    settings = SETTINGS | {"LUXX_SERVER__TRUSTED_PROXIES": f"[{ELSEWHERE}]"}
+    with Server(tmp_path, **settings) as server, many(server, 2 * PER_ADDRESS, ELSEWHERE) as connections:
+        assert len(keep_open(connections)) == 2 * PER_ADDRESS
+
+
+def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> None:
+    with (
+        SmallServer(tmp_path, LUXX_SERVER__KEEP_ALIVE_SECONDS="60") as server,
+        Person(server, None).sign_in() as admin,
+    ):
+        check_work(admin, "before")
+        with many(server, DESCRIPTORS + 100, LOCAL) as connections:
+            kept = keep_open(connections)
+            assert DESCRIPTORS // 3 < len(kept) < DESCRIPTORS * 3 // 4
+            check_work(admin, "meanwhile")
+            with connect(server) as one_more:
+                assert refusal(one_more) == (503, "too_many_connections")
+        end = time.monotonic() + WAIT_SECONDS
+        while health(server) != 200:
+            assert time.monotonic() < end, "what was closed still counts"
+        assert "Too many open files" not in server.output
+
+
+def check_work(admin: Person, title: str) -> None:
+    """A program runs, a file is written and the database too."""
+    arguments = {"code": "print(6 * 7)"}
+    ran = admin.good("POST", "/tools/python_execute/execute", json={"arguments": arguments})
+    assert "42" in json.dumps(ran), ran
+    made = admin.good("POST", "/conversations", json={"title": title})
+    assert admin.good("GET", f"/conversations/{made['id']}")["title"] == title

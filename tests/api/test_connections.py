@@ -167,6 +167,7 @@ def test_connections_that_read_no_answers_cost_little_memory_and_nobody_waits_fo
     while megabytes(plain) - before > MEGABYTES / 2:
         assert time.monotonic() < end, "the memory is not given back"
         assert health(plain) == 200
+    assert "Exception in ASGI application" not in plain.output
 
 
 def test_five_requests_sent_at_once_are_answered_in_their_order(plain: Server) -> None:

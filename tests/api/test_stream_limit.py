@@ -1,11 +1,11 @@
 """How many streams and sockets one user may have open: `limits.streams_per_user`."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
-import httpx
 import pytest
 
 from api.line import knocking, opened, ticket_of
@@ -35,6 +35,16 @@ def run_id(anna: Person, upstream: ScriptedProvider) -> Iterator[str]:
     anna.good("POST", f"/runs/{run['id']}/cancel")
 
 
+@contextmanager
+def all_open(person: Person, run_id: str) -> Iterator[None]:
+    """As many streams as one user may have."""
+    with ExitStack() as stack:
+        streams = [stack.enter_context(attached(person, run_id)) for _ in range(MOST)]
+        assert [stream.until("run")["type"] for stream in streams] == ["run"] * MOST
+        yield
+        assert len(streams) == MOST
+
+
 def refused(person: Person, run_id: str) -> None:
     answer = person.ask("GET", f"/runs/{run_id}/events")
     assert answer.status_code == 429
@@ -56,9 +66,7 @@ def opens_within_bounds(person: Person, run_id: str) -> None:
 def test_streams_of_one_user_are_bounded_and_those_of_others_are_not(
     anna: Person, bob: Person, run_id: str
 ) -> None:
-    with ExitStack() as stack:
-        for _ in range(MOST):
-            stack.enter_context(attached(anna, run_id)).until("run")
+    with all_open(anna, run_id):
         refused(anna, run_id)
         conversation = bob.good("POST", "/conversations", json={})
         with sending(bob, conversation["id"], "hello") as stream:
@@ -69,30 +77,23 @@ def test_streams_of_one_user_are_bounded_and_those_of_others_are_not(
 def test_a_message_whose_stream_is_refused_is_not_sent(anna: Person, run_id: str) -> None:
     conversation = anna.good("POST", "/conversations", json={})
     body = {"conversation_id": conversation["id"], "content": "hello"}
-    with ExitStack() as stack:
-        for _ in range(MOST):
-            stack.enter_context(attached(anna, run_id)).until("run")
+    with all_open(anna, run_id):
         assert anna.bad("POST", "/messages/stream", 429, json=body)["detail"]["kind"] == "too_many_streams"
     assert anna.good("GET", f"/messages?conversation_id={conversation['id']}")["items"] == []
     opens_within_bounds(anna, run_id)
 
 
 def test_many_streams_opened_at_the_same_moment_are_bounded_too(anna: Person, run_id: str) -> None:
-    def status(client: httpx.Client) -> int:
-        with client.stream("GET", f"/runs/{run_id}/events", headers=dict(anna.http.headers)) as response:
-            assert next(response.iter_lines()) or response.is_error
-            statuses.append(response.status_code)
-            end = time.monotonic() + WAIT_SECONDS
-            while len(statuses) < 5 * MOST:
-                assert time.monotonic() < end
-                time.sleep(0.01)  # All are held until each has its answer.
-        return response.status_code
+    together = threading.Barrier(5 * MOST)
 
-    statuses: list[int] = []
-    with httpx.Client(base_url=anna.server.url, trust_env=False, timeout=WAIT_SECONDS) as client:
-        with ThreadPoolExecutor(5 * MOST) as pool:
-            found = list(pool.map(status, [client] * (5 * MOST)))
-    assert sorted(found) == [200] * MOST + [429] * 4 * MOST
+    def status(_: int) -> int:
+        with anna.http.stream("GET", f"/runs/{run_id}/events") as response:
+            together.wait(WAIT_SECONDS)  # All are held until each has its answer.
+            return response.status_code
+
+    with ThreadPoolExecutor(5 * MOST) as pool:
+        found = sorted(pool.map(status, range(5 * MOST)))
+    assert found == [200] * MOST + [429] * 4 * MOST
     opens_within_bounds(anna, run_id)
 
 

@@ -129,6 +129,7 @@ class House:
         )
         self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
         self.executor, self.mcp = workshop.executor, workshop.mcp
+        self.mcp_definitions = workshop.mcp_definitions
         self.compositions, self.rules = workshop.compositions, workshop.rules
 
     def _make_people(self, secret: str) -> None:

@@ -294,7 +294,9 @@ class House:
         )
 
     def _wire_conversations(self) -> None:
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
+        self.questions = QuestionService(
+            self.store, self.hub, self.durable, self.executor, self.notices.told, self.workspaces.path_of
+        )
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)

@@ -12,7 +12,7 @@ from journeys.conftest import Traveller
 from journeys.person import Json, Person
 from journeys.server import LuxxServer
 from prepared import prepare
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from luxx.checkup import Finding
 from luxx.config import Config
@@ -27,6 +27,9 @@ from mcp_servers.hostile import SPEAKS
 
 PREFIX = "mcp__default_notes__"
 TRIES, SECONDS = 600, 110.0
+TENANT = (
+    "INSERT INTO tenants (id, name, is_default, created_at) VALUES (1, 'default', 1, '2026-01-01 00:00:00')"
+)
 CHANGES = (
     SPEAKS.replace('"result": {"tools": tools}', '"result": {"tools": json.load(open("tools.json"))}')
     + """
@@ -279,6 +282,7 @@ def test_processes_of_one_database_agree_and_one_server_has_only_so_many_tools(
         prepare(tmp_path)
         stores = [Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path))) for _ in range(2)]
         here, there = (Definitions(store) for store in stores)
+        await stores[0].write_rows(lambda connection: connection.execute(text(TENANT)).rowcount)
         found = await asyncio.gather(
             here.withheld(1, "notes", {"read": definition("One.")}),
             there.withheld(1, "notes", {"read": definition("Another.")}),

@@ -17,6 +17,7 @@ from luxx.api.docs import DocsController
 from luxx.api.errors import HANDLERS
 from luxx.api.files import AttachmentController, FileController
 from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.mcp import McpController
 from luxx.api.messages import MessageController
 from luxx.api.parameters import GivenCaller
 from luxx.api.permissions import PermissionController
@@ -51,6 +52,7 @@ CONTROLLERS: list[ControllerRouterHandler] = [
     ConversationController,
     DocsController,
     FileController,
+    McpController,
     MessageBranchController,
     MessageController,
     PermissionController,
@@ -135,6 +137,8 @@ def _parts(house: House) -> dict[str, Provide]:
         "files": _given(lambda: house.files),
         "uploads": _given(lambda: house.uploads),
         "own_tools_of": _given(lambda: house.compositions.own_tools),
+        "mcp_definitions": _given(lambda: house.mcp_definitions),
+        "mcp_servers": _given(lambda: house.mcp),
         "processes": _given(lambda: house.processes),
         "questions": _given(lambda: house.questions),
         "password_setup": _given(lambda: house.password_setup),

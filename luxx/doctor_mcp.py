@@ -9,6 +9,7 @@ from luxx.accounts.tenants import ids_by_name
 from luxx.checkup import Finding
 from luxx.config import Config
 from luxx.errors import ConfigError
+from luxx.mcp.approval import Definitions
 from luxx.mcp.server import ServerState
 from luxx.mcp.service import McpServers, McpStatus
 from luxx.store.engine import Store
@@ -16,6 +17,7 @@ from luxx.tools.core import ToolRegistry
 from luxx.tools.sandbox.service import Sandbox
 
 _MEND = "mend mcp.servers, or what it names"
+_APPROVE = "read what has changed at GET /mcp/changes and approve it there, or mend the server"
 
 
 async def examine_mcp(config: Config, store: Store) -> list[Finding]:
@@ -35,7 +37,8 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
             return {}
 
     await sandbox.open()
-    servers = McpServers(config, sandbox, ToolRegistry(), tenants)
+    known = Definitions(store, is_looking=True)
+    servers = McpServers(config, sandbox, ToolRegistry(), tenants, known.withheld)
     try:
         return [_finding(one) for one in await servers.try_all()]
     finally:
@@ -47,5 +50,8 @@ def _finding(status: McpStatus) -> Finding:
     part = f"mcp {status.tenant}/{status.name}"
     if status.state != ServerState.RUNNING:
         return Finding(part=part, is_bad=True, text=status.reason or "does not start", mend=_MEND)
+    if status.withheld:
+        text = f"offers {status.tools} tools; withheld: {'; '.join(status.withheld[:5])}"
+        return Finding(part=part, is_bad=True, text=text, mend=_APPROVE)
     left_out = f"; left out: {'; '.join(status.left_out[:5])}" if status.left_out else ""
     return Finding(part=part, text=f"starts and offers {status.tools} tools{left_out}")

@@ -140,6 +140,7 @@ class House:
         )
         self.sandbox, self.registry, self.shelf = workshop.sandbox, workshop.registry, workshop.shelf
         self.executor, self.mcp = workshop.executor, workshop.mcp
+        self.mcp_definitions = workshop.mcp_definitions
         self.compositions, self.rules = workshop.compositions, workshop.rules
 
     def _make_people(self, secret: str) -> None:
@@ -320,7 +321,9 @@ class House:
         )
 
     def _wire_conversations(self) -> None:
-        self.questions = QuestionService(self.store, self.hub, self.durable, self.executor, self.notices.told)
+        self.questions = QuestionService(
+            self.store, self.hub, self.durable, self.executor, self.notices.told, self.workspaces.path_of
+        )
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, forget_runs=forget_runs)

@@ -11,6 +11,7 @@ from luxx.audit.refusals import Refusals
 from luxx.config import Config
 from luxx.conversations.projects import own_project
 from luxx.files.figures import FigureKeeper
+from luxx.mcp.approval import Definitions
 from luxx.mcp.service import McpServers
 from luxx.observe import Metrics
 from luxx.skills.shelf import read_shelf
@@ -66,7 +67,10 @@ class Workshop:
             on_refused=witness.refused,
             is_sandboxed=lambda: self.sandbox.in_force != "none",
         )
-        self.mcp = McpServers(config, self.sandbox, self.registry, self._tenant_ids)
+        self.mcp_definitions = Definitions(store)
+        self.mcp = McpServers(
+            config, self.sandbox, self.registry, self._tenant_ids, self.mcp_definitions.withheld
+        )
         self.compositions = CompositionService(store, self.executor)
         self.rules = RuleService(
             store,

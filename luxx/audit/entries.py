@@ -45,6 +45,7 @@ class Action(StrEnum):
     PROVIDER_DELETE = "provider_delete"
     ALLOWED_HOSTS_CHANGE = "allowed_hosts_change"
     RULES_CHANGE = "rules_change"
+    MCP_TOOL_APPROVE = "mcp_tool_approve"
     TOOL_CALL = "tool_call"
     EGRESS = "egress"
     REQUEST = "request"

@@ -8,14 +8,16 @@ from pathlib import Path
 import msgspec
 import structlog
 from msgspec.structs import replace
+from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.config import Config, McpServerConfig, ToolLimits
 from luxx.errors import ToolFailed
+from luxx.mcp.approval import Withheld
 from luxx.mcp.connection import Listed
 from luxx.mcp.naming import server_prefix
 from luxx.mcp.offering import offer
 from luxx.mcp.server import McpServer, ServerState
-from luxx.tools.core import ToolRegistry
+from luxx.tools.core import ToolDefinition, ToolRegistry
 from luxx.tools.sandbox.limits import Limits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
@@ -32,13 +34,19 @@ CPU_SECONDS = 3600.0
 MOST_TRIES = 20
 """Of a server that does not get ready; with their pauses they take about an hour."""
 
+LOOK_SECONDS = 5.0
+"""How often withheld tools are looked up again; where none is withheld, nothing is asked."""
+
 TenantIds = Callable[[], Awaitable[Mapping[str, int]]]
+WithheldOf = Callable[[int, str, Mapping[str, ToolDefinition]], Awaitable[dict[str, Withheld]]]
+"""Which tools of a tenant's server may not be offered, by their names without the server's prefix."""
 
 logger = structlog.get_logger()
 
 
 class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server stands. `reason`: why it failed; `left_out`: why tools of it are not there."""
+    """How a server stands. `reason`: why it failed; `left_out`: why tools of it are not there; `withheld`:
+    those that could be, but for what they say of themselves since it was approved."""
 
     name: str
     tenant: str
@@ -46,6 +54,7 @@ class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     tools: int
     left_out: list[str]
+    withheld: list[str]
 
 
 class _Entry:
@@ -59,6 +68,10 @@ class _Entry:
         self.tenant_id = 0
         self.tools = 0
         self.left_out: list[str] = []
+        self.listed = ToolRegistry()
+        self.withheld: dict[str, Withheld] = {}
+        self.is_checked = True
+        self.turn = asyncio.Lock()
         self.was_tried = asyncio.Event()
 
 
@@ -66,8 +79,14 @@ class McpServers:
     """`tenant_ids` gives the tenants by name. Cheap, and without the SDK, where no server is configured."""
 
     def __init__(
-        self, config: Config, sandbox: Sandbox, registry: ToolRegistry, tenant_ids: TenantIds
+        self,
+        config: Config,
+        sandbox: Sandbox,
+        registry: ToolRegistry,
+        tenant_ids: TenantIds,
+        withheld_of: WithheldOf,
     ) -> None:
+        self._withheld_of = withheld_of
         self._sandbox = sandbox
         self._registry = registry
         self._tenant_ids = tenant_ids
@@ -82,6 +101,7 @@ class McpServers:
         """Starts what is configured, in the background."""
         if self._entries:
             self._tasks.append(asyncio.create_task(self._start_all()))
+            self._tasks.append(asyncio.create_task(self._keep_looking()))
 
     async def close(self) -> None:
         """Ends all of them with all they started."""
@@ -95,6 +115,13 @@ class McpServers:
         """In the order of the configuration."""
         return [_status(one) for one in self._entries]
 
+    async def look_again(self) -> None:
+        """Offers what was withheld and has been approved since, by whichever process."""
+        for entry in self._entries:
+            if entry.withheld or not entry.is_checked:
+                with suppress(ToolFailed):
+                    await self._offer(entry)
+
     async def try_all(self) -> list[McpStatus]:
         """Starts each once and says how it stands; for one who looks whether they work."""
         await self._make_servers()
@@ -104,6 +131,12 @@ class McpServers:
     async def _start_all(self) -> None:
         await self._make_servers()
         await asyncio.gather(*(self._bring_up(one) for one in self._entries))
+
+    async def _keep_looking(self) -> None:
+        """Another process that shares the database may be asked to approve. Until it is closed."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look_again()
 
     async def _make_servers(self) -> None:
         try:
@@ -163,12 +196,38 @@ class McpServers:
             made = await asyncio.to_thread(
                 offer, entry.config, entry.prefix, entry.tenant_id, tools, server.call
             )
-            self._registry.take_over(made.tools, entry.prefix)
-            entry.tools, entry.left_out = len(made.tools.list_all()), made.left_out
+            entry.listed, entry.left_out = made.tools, made.left_out
             if entry.left_out:
                 logger.warning("mcp_tools_left_out", server=entry.config.name, reasons=entry.left_out[:10])
+            await self._offer(entry)
 
         return take
+
+    async def _offer(self, entry: _Entry) -> None:
+        """Puts those of the listed tools into the registry that may be. Raises ToolFailed, with none of them
+        there, where the database cannot be asked."""
+        async with entry.turn:
+            by_name = {tool.name.removeprefix(entry.prefix): tool for tool in entry.listed.list_all()}
+            before, entry.is_checked = entry.withheld, False
+            try:
+                entry.withheld = await self._withheld_of(entry.tenant_id, entry.config.name, by_name)
+            except SQLAlchemyError as error:
+                self._registry.take_over(ToolRegistry(), entry.prefix)
+                logger.warning(
+                    "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
+                )
+                raise ToolFailed("offers nothing: the database does not say what was approved") from error
+            entry.is_checked = True
+            offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
+            self._registry.take_over(offered, entry.prefix)
+            entry.tools = len(by_name) - len(entry.withheld)
+        if entry.withheld and entry.withheld != before:
+            logger.warning(
+                "mcp_tools_withheld",
+                server=entry.config.name,
+                tenant=entry.config.tenant,
+                tools=[f"{name} {why}" for name, why in entry.withheld.items()][:10],
+            )
 
 
 def limits_of_servers(configured: Sequence[ToolLimits]) -> Limits:
@@ -188,4 +247,5 @@ def _status(entry: _Entry) -> McpStatus:
         reason=entry.reason or ("" if server is None else server.why),
         tools=entry.tools,
         left_out=entry.left_out,
+        withheld=[f"{name} {why}" for name, why in entry.withheld.items()],
     )

@@ -1,6 +1,8 @@
 """Questions as their person uses them: see them, answer one. And what happens when nobody does in time."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, assert_never
 
 import msgspec
@@ -72,7 +74,16 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(self, store: Store, hub: Hub, engine: Engine, executor: ToolExecutor, told: Told) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        engine: Engine,
+        executor: ToolExecutor,
+        told: Told,
+        workspace_of: Callable[[int], Path],
+    ) -> None:
+        self._workspace_of = workspace_of
         self._store = store
         self._hub = hub
         self._engine = engine
@@ -126,7 +137,8 @@ class QuestionService:
         What brought the rule has been done by then: where this fails, the questions stay open.
         """
         try:
-            asked = await self._store.read(lambda session: open_permissions(session, user_id))
+            workspace = self._workspace_of(user_id)
+            asked = await self._store.read(lambda session: open_permissions(session, user_id, workspace))
             found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
             if not found:
                 return

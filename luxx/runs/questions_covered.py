@@ -6,6 +6,7 @@ that: so one of them sees the other's. Runs are locked in the order of their ids
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -67,7 +68,7 @@ def keep_rule(
     record_change(session, caller, owner, len(read_list(connection, owner)))
 
 
-def open_permissions(session: Session, user_id: int) -> list[OpenPermission]:
+def open_permissions(session: Session, user_id: int, workspace: Path) -> list[OpenPermission]:
     """The permissions that the user's waiting runs ask for."""
     try:
         caller = user_as_caller(session.connection(), user_id)
@@ -103,6 +104,7 @@ def open_permissions(session: Session, user_id: int) -> list[OpenPermission]:
                 tenant_id=caller.tenant_id,
                 rules=rules[subject_id],
                 tainted_by=taints.get(row.run_id),
+                workspace=workspace,
             ),
         )
         for row, subject_id in rows
@@ -110,7 +112,7 @@ def open_permissions(session: Session, user_id: int) -> list[OpenPermission]:
 
 
 def covered(executor: ToolExecutor, asked: Sequence[OpenPermission]) -> list[str]:
-    """The ids of those that a rule allows. Reads nothing; it may take a while."""
+    """The ids of those that a rule allows. It may take a while."""
     known: dict[tuple[Any, ...], bool] = {}
     found: list[str] = []
     for one in asked:

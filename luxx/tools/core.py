@@ -6,7 +6,7 @@ Not here: how a tool is written (factory), how a call is carried out (executor).
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -356,6 +356,12 @@ class ToolRegistry:
         """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
         kept = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
         self._tools = kept | prepared._tools
+
+    def without(self, names: Collection[str]) -> "ToolRegistry":
+        """Another registry with the other tools."""
+        other = ToolRegistry()
+        other._tools = {name: entry for name, entry in self._tools.items() if name not in names}
+        return other
 
     def remove(self, name: str) -> bool:
         """Whether there was such a tool."""

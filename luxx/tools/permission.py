@@ -1,6 +1,7 @@
 """May this call be made: level, rules, taint, sandbox and risk put together. Every door asks here.
 
-Pure: who asks brings the rules. How a person is asked is the runs' affair.
+Who asks brings the rules; of the workspace it is only read where a path leads. How a person is asked is
+the runs' affair.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ from luxx.tools.core import (
     ToolRegistry,
     own_available_to,
 )
+from luxx.tools.following import followed
 from luxx.tools.narrowing import closed_by, why_closed
 from luxx.tools.rules import in_order, is_never, of_tool, ruling
-from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_of
+from luxx.tools.subjects import MCP_PREFIX, Part, Subject, SubjectKind, subject_name, subject_of
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 _SHORT = 2_000
@@ -93,11 +95,13 @@ class Judge:
         refused = self.refusal(tool, context)
         if refused is not None:
             return refused
+        rules = self._about(tool, context.rules)
         subject = subject_of(tool, arguments, context.workspace)
+        if context.workspace is not None and _is_of_paths(tool, rules, context):
+            subject = followed(subject, context.workspace)
         refused = _refusal_of_skills(tool, context, subject)
         if refused is not None:
             return refused
-        rules = self._about(tool, context.rules)
         default = self._default(tool, context)
         parts = tuple(
             self._judged(rules, subject, part, default) for part in subject.parts or (Part(text=""),)
@@ -117,6 +121,8 @@ class Judge:
     ) -> Verdict:
         """The verdict; what may take a while is thought over in a thread, while the server goes on."""
         size = sum(len(str(value)) for value in arguments.values())
+        if context.workspace is not None and _is_of_paths(tool, self._about(tool, context.rules), context):
+            return await asyncio.to_thread(self.verdict, tool, arguments, context)
         if size <= _SHORT and len(context.rules) + len(self._own) <= _FEW:
             return self.verdict(tool, arguments, context)
         return await asyncio.to_thread(self.verdict, tool, arguments, context)
@@ -216,6 +222,15 @@ class Judge:
         asks = _RISKS.index(tool.risk) >= self._ask_from
         because = f"no rule is about it, and its risk is {tool.risk}"
         return _decided(RuleAction.ASK if asks else RuleAction.ALLOW, DecidedBy.RISK, because)
+
+
+def _is_of_paths(tool: ToolDefinition, rules: list[PlacedRule], context: ToolContext) -> bool:
+    """Whether it matters what a path leads to: where nothing tells paths apart, it does not."""
+    if subject_name(tool) != "path" or tool.name.startswith(MCP_PREFIX):
+        return False
+    return any(rule.pattern != "*" for rule in rules) or any(
+        "(" in entry for narrowing in context.narrowed for entry in narrowing.entries
+    )
 
 
 def _refusal_of_skills(

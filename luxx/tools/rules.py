@@ -110,7 +110,7 @@ def _suspect(matched: Matched, subject: Subject) -> PlacedRule | None:
 
 def _matches(rule: PlacedRule, subject: Subject, part: Part) -> bool:
     """An `allow` matches what is surely meant; the others match whatever may be."""
-    if rule.pattern == "*" or rule.pattern == EXACTLY + subject.given:
+    if rule.pattern == "*" or (rule.pattern == EXACTLY + subject.given and not part.is_target):
         return True
     is_wide = rule.action != RuleAction.ALLOW
     if subject.problem is not None and not is_wide:

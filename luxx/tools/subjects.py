@@ -40,12 +40,14 @@ class SubjectKind(StrEnum):
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is to be allowed: `text` as people read it, `words` of a command.
 
-    `forms`: what a command may mean besides, for rules that bind; each is its words, joined.
+    `forms`: what a command may mean besides, for rules that bind; each is its words, joined. `is_target`: it
+    is what a path leads to, and not what was written.
     """
 
     text: str
     words: Words = ()
     forms: tuple[str, ...] = ()
+    is_target: bool = False
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from luxx.providers.scripted import ScriptedProvider
 
 NO_ID_OF_THEIRS = {
     "user_id": "an administrator's, see test_levels",
+    "change_id": "of an MCP server's tool, see mcp_servers/test_changed_tools",
     "call_id": "a name within a run, and that is walked",
     "last_event_id": "a place in a log, not a thing",
     "tenant_id": "an operator's, see test_tenants and test_levels",

@@ -17,6 +17,7 @@ import mcp_types
 import msgspec
 
 from luxx.config import Config
+from luxx.mcp.approval import Withheld
 from luxx.mcp.server import ServerState
 from luxx.mcp.service import McpServers, McpStatus
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolDefinition, ToolRegistry
@@ -72,7 +73,10 @@ class Bench:
         async def tenants() -> Mapping[str, int]:
             return TENANTS
 
-        self.servers = McpServers(config, sandbox, self.registry, tenants)
+        async def withheld(*_: object) -> dict[str, Withheld]:
+            return {}
+
+        self.servers = McpServers(config, sandbox, self.registry, tenants, withheld)
 
     def workspace(self, name: str = "notes") -> Path:
         return self.home / "workspaces/mcp" / f"default_{name}"

@@ -158,6 +158,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tool_calls_per_run: Count = 0
     delegation_depth: Annotated[int, Meta(ge=0, le=3)] = 2
     subagents_per_run: Count = 50
+    storage_mb_per_user: Count = 2000
     question_timeout_seconds: Count = 300
 
 

@@ -3,6 +3,8 @@
 Whether the run begins at once or waits for a place is decided inside it (`places.py`).
 """
 
+from typing import Any
+
 import msgspec
 from sqlalchemy import Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
@@ -19,6 +21,7 @@ from luxx.errors import Conflict
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.runs.places import find_place
+from luxx.runs.storage import admit_bytes
 from luxx.store.tables import table_of
 from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
@@ -73,7 +76,7 @@ def admit(
 ) -> Run:
     """Stores the message, if it is new, and the run, which `process` drives unless it has to wait.
 
-    Raises Conflict (one runs already) or TooMany.
+    Raises Conflict (one runs already), TooMany, or TooLarge where the user has stored too much.
     """
     now = utc_now()
     check_idle(conversation)
@@ -81,18 +84,19 @@ def admit(
     check_day(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
-    title = conversation.title
+    title, size = conversation.title, 0
     if chat.content is None:
         message_id = chat.parent_id or ""
         # The newest run that answers it; the earlier ones know their question.
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        message = {
+        message: dict[str, Any] = {
             "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
             "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
             "content": _encode(chat.content).decode(), "created_at": now,
         }  # fmt: skip
+        size = len(message["content"]) + sum(len(image.data) for image in chat.images.values())
         connection.execute(_insert_message, message)
         index_message(connection, message)
         store_images(connection, message_id, chat.images)
@@ -103,7 +107,10 @@ def admit(
         phase=RunPhase.THINKING if begins else None, message_id=answer_id, created_at=now,
         started_at=now if begins else None,
     )  # fmt: skip
-    connection.execute(_insert_run, _run_row(run, caller, request, process))
+    row = _run_row(run, caller, request, process)
+    row["stored_bytes"] = size = size + len(row["request"])
+    admit_bytes(connection, caller.user_id, size, limits.storage_mb_per_user)
+    connection.execute(_insert_run, row)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     begun = connection.execute(
@@ -142,7 +149,7 @@ def forget_runs(session: Session, subject_id: str) -> bool:
     return len(ids) == RUNS_AT_ONCE
 
 
-def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, object]:
+def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, Any]:
     begins = run.status == RunStatus.RUNNING
     phase = None if run.phase is None else run.phase.value
     return {

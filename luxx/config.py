@@ -151,6 +151,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queued_runs_per_user: Count = 100
     queued_runs: Count = 1000
     tokens_per_day: Count = 0
+    level1_tokens_per_day: Count = 200_000
     cost_per_day: Amount = 0
     tokens_per_run: Count = 0
     cost_per_run: Amount = 0

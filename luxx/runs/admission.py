@@ -18,6 +18,7 @@ from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.titles import title_after
 from luxx.errors import Conflict
+from luxx.providers.models import ProviderRow
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.runs.places import find_place
@@ -26,6 +27,7 @@ from luxx.store.tables import table_of
 from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
+from luxx.wire.tool import CommandPermission
 
 RUNS_AT_ONCE = 20
 """Deleted in one transaction; each has a log of hundreds of events."""
@@ -121,6 +123,16 @@ def admit(
         session.refresh(conversation)
         raise busy(conversation.run_id or "")
     return run
+
+
+def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:
+    """The limits of this caller: who has level 1 and uses what others pay for has a daily one in any case."""
+    if caller.permission_level > CommandPermission.READ_ONLY or limits.tokens_per_day or limits.cost_per_day:
+        return limits
+    provider = session.get(ProviderRow, provider_id)
+    if provider is None or provider.user_id == caller.user_id:
+        return limits
+    return msgspec.structs.replace(limits, tokens_per_day=limits.level1_tokens_per_day)
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:

@@ -1,12 +1,13 @@
 """What a user's messages and runs take up is limited, and deleting conversations gives it back."""
 
+import subprocess
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 from live_server import LiveServer, live_server, scripted_models
 
-from luxx.providers.scripted import Rule, Script, Text
+from luxx.providers.scripted import Counts, Rule, Script, Text
 
 SCRIPT = Script(rules=[Rule(name="any", reply=[Text(text="noted")])])
 PASSWORD = "a-new-password-1"
@@ -103,3 +104,40 @@ def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
         assert admin.http.delete(f"/files/{largest['id']}").is_success
         assert call("shell_execute", command="true")["success"]
         assert call("file_edit", path="b.txt", old_string="small", new_string="x")["success"]
+
+
+COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(prompt=900, completion=200)])])
+
+
+def test_a_stranger_who_registers_cannot_use_a_shared_provider_without_end(tmp_path: Path) -> None:
+    settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "1000"}
+    with scripted_models(COUNTED) as model:
+        with (
+            live_server(tmp_path, model.url, **settings) as server,
+            Client(server) as admin,
+            Client(server, "a_stranger") as stranger,
+        ):
+            talk = stranger.conversation()
+            assert stranger.say(talk, "hello").is_success
+            refused = stranger.say(talk, "again")
+            assert refused.status_code == 429, refused.text
+            assert "today's 1000 tokens are used up" in refused.json()["error"]
+            # Who administers is not bound by it.
+            again = admin.conversation()
+            assert admin.say(again, "hello").is_success
+            assert admin.say(again, "again").is_success
+        log = tmp_path / "server.log"
+        assert "registration_without_daily_limit" not in log.read_text("utf-8")
+        endless = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "0"}
+        with live_server(tmp_path, model.url, **endless) as server:
+            assert "registration_without_daily_limit" in log.read_text("utf-8")
+            examined = subprocess.run(
+                ["luxx", "doctor"],
+                cwd=tmp_path,
+                env=server.environ,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert "BAD  registration" in examined.stdout

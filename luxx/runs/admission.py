@@ -3,10 +3,11 @@
 Whether the run begins at once or waits for a place is decided inside it (`places.py`).
 """
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, bindparam, delete, insert, select
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -93,15 +94,7 @@ def admit(
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        message: dict[str, Any] = {
-            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-            "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-            "content": _encode(chat.content).decode(), "created_at": now,
-        }  # fmt: skip
-        size = len(message["content"]) + sum(len(image.data) for image in chat.images.values())
-        connection.execute(_insert_message, message)
-        index_message(connection, message)
-        store_images(connection, message_id, chat.images)
+        size = _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     begins = status == RunStatus.RUNNING
     run = Run(
@@ -123,6 +116,27 @@ def admit(
         session.refresh(conversation)
         raise busy(conversation.run_id or "")
     return run
+
+
+def _store_message(
+    connection: Connection,
+    caller: Caller,
+    conversation_id: str,
+    chat: NewChat,
+    ids: tuple[str, str],
+    now: datetime,
+) -> int:
+    """Stores the user's message; its size. `ids` are its own and its run's."""
+    message_id, run_id = ids
+    message: dict[str, Any] = {
+        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
+        "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+        "content": _encode(chat.content).decode(), "created_at": now,
+    }  # fmt: skip
+    connection.execute(_insert_message, message)
+    index_message(connection, message)
+    store_images(connection, message_id, chat.images)
+    return len(message["content"]) + sum(len(image.data) for image in chat.images.values())
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:

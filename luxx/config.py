@@ -162,6 +162,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queued_runs: Count = 1000
     streams_per_user: Count = 100
     tokens_per_day: Count = 0
+    level1_tokens_per_day: Count = 200_000
     cost_per_day: Amount = 0
     tokens_per_run: Count = 0
     cost_per_run: Amount = 0
@@ -169,6 +170,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tool_calls_per_run: Count = 0
     delegation_depth: Annotated[int, Meta(ge=0, le=3)] = 2
     subagents_per_run: Count = 50
+    storage_mb_per_user: Count = 2000
     question_timeout_seconds: Count = 300
 
 

@@ -25,7 +25,7 @@ from luxx.checkup import Finding, examine_work
 from luxx.config import Config
 from luxx.doctor_mcp import examine_mcp
 from luxx.doctor_sandbox import examine_sandbox
-from luxx.doctor_security import examine_permissions, examine_sealed, examine_secret
+from luxx.doctor_security import examine_permissions, examine_registration, examine_sealed, examine_secret
 from luxx.doctor_skills import examine_skills
 from luxx.errors import LuxxError
 from luxx.observe import redact
@@ -149,6 +149,7 @@ async def _database_and_what_is_in_it(
             return [
                 database,
                 *await store.read(lambda session: examine_sealed(session, config, secret)),
+                *await store.read(lambda session: examine_registration(session, config)),
                 *await _bus(config, engine),
                 await store.read(lambda session: _exposure(session, config.app.host)),
                 *await examine_work(

@@ -12,6 +12,7 @@ from luxx.config import Config
 from luxx.data_permissions import DataPaths, open_to_others
 from luxx.errors import LuxxError
 from luxx.providers.secret_check import problem_with
+from luxx.providers.sharing import is_unlimited, open_registration
 from luxx.store.engine import resolve_url, sqlite_file
 from luxx.vault import SECRET_FILE, SHORTEST_SECRET, Vault, is_too_short
 
@@ -71,3 +72,13 @@ def examine_sealed(session: Session, config: Config, secret: str) -> list[Findin
         return []
     text, _, mend = problem.partition("; ")
     return [Finding(part="secret key", is_bad=True, text=text, mend=mend)]
+
+
+def examine_registration(session: Session, config: Config) -> list[Finding]:
+    """What strangers who register may spend."""
+    text = open_registration(session, config.auth, config.limits)
+    if text is None:
+        return []
+    mend = "set limits.tokens_per_day or limits.cost_per_day, or auth.allow_registration to false"
+    is_bad = is_unlimited(config.auth, config.limits)
+    return [Finding(part="registration", is_bad=is_bad, text=text, mend=mend if is_bad else "")]

@@ -53,7 +53,7 @@ from luxx.providers.first_start import connect_what_is_there, has_local_provider
 from luxx.providers.local import LocalModel
 from luxx.providers.secret_check import take_secret
 from luxx.providers.service import ProviderService
-from luxx.providers.sharing import hand_over_shared
+from luxx.providers.sharing import hand_over_shared, is_unlimited, open_registration
 from luxx.providers.transport import Transport
 from luxx.runs.admission import forget_runs, forget_runs_of
 from luxx.runs.crew import CrewFinder
@@ -200,6 +200,7 @@ class House:
         if await self.operator.ensure_first_user(self.environ.get("LUXX_ADMIN_PASSWORD")):
             logger.info("first_user_made", username="admin")
         await connect_what_is_there(self.store, self.vault, self.environ, config, self.local)
+        await self._warn_of_open_registration()
         await self.durable.open()
         if config.local.enabled and self.local.missing() is None and await has_local_provider(self.store):
             self.local.start()
@@ -220,6 +221,15 @@ class House:
     async def _open_sandbox(self) -> None:
         await self.sandbox.open()
         await self.sandbox.readers.open()
+
+    async def _warn_of_open_registration(self) -> None:
+        auth, limits = self.config.auth, self.config.limits
+        said = await self.store.read(lambda session: open_registration(session, auth, limits))
+        if said is not None and is_unlimited(auth, limits):
+            logger.warning(
+                "registration_without_daily_limit",
+                reason=f"{said}; set limits.tokens_per_day, or auth.allow_registration to false",
+            )
 
     def leave(self) -> None:
         """Admits nothing new, ends streams; clients go on elsewhere, or here after the next start."""

@@ -25,7 +25,8 @@ class _Repeated(Exception):
 def has_repeated_member(document: bytes) -> bool:
     """Whether an object in this valid JSON document has two members of one name."""
     ends = [found.start() for found in _END_OF_NAME.finditer(document)]
-    # Back to the quote before it; an escaped one leaves a backslash in another name, or a name that is repeated.
+    # From the quote before it. Of names with escaped quotes this is the end: one name written in two ways
+    # has a backslash there, or ends alike.
     names = [document[document.rfind(b'"', 0, end) + 1 : end] for end in ends]
     if len(set(names)) == len(names) and b"\\" not in b"".join(names):
         return False

@@ -11,6 +11,7 @@ from luxx.audit.refusals import Refusals
 from luxx.config import Config
 from luxx.conversations.projects import own_project
 from luxx.files.figures import FigureKeeper
+from luxx.files.quota import quota_hooks
 from luxx.mcp.approval import Definitions
 from luxx.mcp.service import McpServers
 from luxx.observe import Metrics
@@ -55,6 +56,8 @@ class Workshop:
                 *program_tools(self.sandbox, figures.keep),
             ]
         )
+        for hook in quota_hooks(workspaces.path_of, config.files):
+            self.registry.hooks.add(hook)
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
         self.shelf = read_shelf(config.skills.directories, data_dir)
         for tool in skill_tools(self.shelf) if self.shelf.skills else []:

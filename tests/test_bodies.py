@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from luxx.api.auth import AuthController
-from luxx.api.bodies import MOST_NAMED, NO_NUL, read_body
+from luxx.api.bodies import MOST_NAMED, NO_NUL, NO_REPEATED, read_body
 from luxx.api.guards import PUBLIC
 from luxx.api.protection import OPEN_BYTES, OPEN_TO_ALL, protection
 from luxx.config import Config
 from luxx.errors import InvalidInput
+from luxx.json_keys import has_repeated_member
 from luxx.observe import Metrics
 
 
@@ -29,6 +30,33 @@ def refused(body: bytes) -> InvalidInput:
     with pytest.raises(InvalidInput) as raised:
         read_body(body, Wanted)
     return raised.value
+
+
+@pytest.mark.parametrize(
+    ("body", "paths"),
+    [
+        (b'{"name": "a", "name": "b"}', ["$.name"]),
+        (b'{"name": "a", "na\\u006de": "b"}', ["$.name"]),
+        (b'{"name": "a","name" :"a"}', ["$.name"]),
+        (b'{"name": "a", "tags": ["b", ":c"], "count": 1, "count": 2, "name": "d"}', ["$.count", "$.name"]),
+    ],
+)
+def test_a_member_that_is_there_twice_is_refused_by_its_path(body: bytes, paths: list[str]) -> None:
+    assert refused(body).detail["fields"] == dict.fromkeys(paths, NO_REPEATED)
+
+
+@pytest.mark.parametrize("name", ["x", ":x", 'x"y', '\\"', "ä", "\\", ""])
+def test_a_nested_member_that_is_there_twice_is_found_whatever_its_name(name: str) -> None:
+    member = msgspec.json.encode({name: 1})[1:-1]
+    for between in (b"", b'"n": "\\"x\\": 1",', b'"n": [":", "a", {"x": 1}], '):
+        twice = b'{"a": [{%s, %s%s}]}' % (member, between, member)
+        assert has_repeated_member(twice), twice
+        assert not has_repeated_member(b'{"a": [{%s}, {%s}]}' % (member, member))
+
+
+def test_texts_that_look_like_members_are_no_members() -> None:
+    said = {"name": '"a":', "tags": ['"a": 1, "a": 2', ":", ": x"]}
+    assert read_body(msgspec.json.encode(said), Wanted).tags == said["tags"]
 
 
 def calls_of(work: Callable[[], object]) -> int:

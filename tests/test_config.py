@@ -111,6 +111,7 @@ def test_contract_defaults_hold() -> None:
         "queued_runs_per_user": 100,
         "queued_runs": 1000,
         "tokens_per_day": 0,
+        "level1_tokens_per_day": 200_000,
         "cost_per_day": 0,
         "tokens_per_run": 0,
         "cost_per_run": 0,
@@ -118,6 +119,7 @@ def test_contract_defaults_hold() -> None:
         "tool_calls_per_run": 0,
         "delegation_depth": 2,
         "subagents_per_run": 50,
+        "storage_mb_per_user": 2000,
         "question_timeout_seconds": 300,
     }
     assert (config.tools.timeout_seconds, config.tools.sandbox, config.tools.ask_from) == (60, "auto", "high")

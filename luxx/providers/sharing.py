@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from luxx.accounts.caller import Caller
 from luxx.accounts.rights import is_admin_now
 from luxx.audit.entries import Action, Actor, Detail, Entry, record
+from luxx.config import AuthConfig, LimitsConfig
 from luxx.errors import NotAllowed
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import visible_row
@@ -92,3 +93,20 @@ def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
             f"provider '{row.name}' is shared with the tenant; only its owner, while an administrator, "
             "may change it, and administrators may switch it off"
         )
+
+
+def open_registration(session: Session, auth: AuthConfig, limits: LimitsConfig) -> str | None:
+    """What strangers who register may take of shared providers, where no limit for all users bounds it."""
+    has_limit = limits.tokens_per_day or limits.cost_per_day
+    shared = select(ProviderRow.id).where(ProviderRow.is_shared, ProviderRow.enabled).limit(1)
+    if not auth.allow_registration or has_limit or session.scalar(shared) is None:
+        return None
+    level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
+    amount = f"{level1} tokens a day each" if level1 else "without a daily limit"
+    return f"anybody who reaches this server can register and use shared providers, {amount}"
+
+
+def is_unlimited(auth: AuthConfig, limits: LimitsConfig) -> bool:
+    """Whether a user who registers has no daily limit at all on shared providers."""
+    level1 = auth.default_permission_level == 1 and limits.level1_tokens_per_day
+    return not (limits.tokens_per_day or limits.cost_per_day or level1)

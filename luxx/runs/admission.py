@@ -3,8 +3,11 @@
 Whether the run begins at once or waits for a place is decided inside it (`places.py`).
 """
 
+from datetime import datetime
+from typing import Any
+
 import msgspec
-from sqlalchemy import Select, bindparam, delete, insert, select
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.accounts.caller import Caller
@@ -16,13 +19,16 @@ from luxx.conversations.models import ConversationRow, MessageRow
 from luxx.conversations.search_index import index_message, index_title
 from luxx.conversations.titles import title_after
 from luxx.errors import Conflict
+from luxx.providers.models import ProviderRow
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.runs.places import find_place
+from luxx.runs.storage import admit_bytes
 from luxx.store.tables import table_of
 from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
+from luxx.wire.tool import CommandPermission
 
 RUNS_AT_ONCE = 20
 """Deleted in one transaction; each has a log of hundreds of events."""
@@ -73,7 +79,7 @@ def admit(
 ) -> Run:
     """Stores the message, if it is new, and the run, which `process` drives unless it has to wait.
 
-    Raises Conflict (one runs already) or TooMany.
+    Raises Conflict (one runs already), TooMany, or TooLarge where the user has stored too much.
     """
     now = utc_now()
     check_idle(conversation)
@@ -81,21 +87,14 @@ def admit(
     check_day(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
-    title = conversation.title
+    title, size = conversation.title, 0
     if chat.content is None:
         message_id = chat.parent_id or ""
         # The newest run that answers it; the earlier ones know their question.
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        message = {
-            "id": message_id, "user_id": caller.user_id, "conversation_id": conversation.id,
-            "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-            "content": _encode(chat.content).decode(), "created_at": now,
-        }  # fmt: skip
-        connection.execute(_insert_message, message)
-        index_message(connection, message)
-        store_images(connection, message_id, chat.images)
+        size = _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     begins = status == RunStatus.RUNNING
     run = Run(
@@ -103,7 +102,10 @@ def admit(
         phase=RunPhase.THINKING if begins else None, message_id=answer_id, created_at=now,
         started_at=now if begins else None,
     )  # fmt: skip
-    connection.execute(_insert_run, _run_row(run, caller, request, process))
+    row = _run_row(run, caller, request, process)
+    row["stored_bytes"] = size = size + len(row["request"])
+    admit_bytes(connection, caller.user_id, size, limits.storage_mb_per_user)
+    connection.execute(_insert_run, row)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     begun = connection.execute(
@@ -114,6 +116,37 @@ def admit(
         session.refresh(conversation)
         raise busy(conversation.run_id or "")
     return run
+
+
+def _store_message(
+    connection: Connection,
+    caller: Caller,
+    conversation_id: str,
+    chat: NewChat,
+    ids: tuple[str, str],
+    now: datetime,
+) -> int:
+    """Stores the user's message; its size. `ids` are its own and its run's."""
+    message_id, run_id = ids
+    message: dict[str, Any] = {
+        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
+        "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
+        "content": _encode(chat.content).decode(), "created_at": now,
+    }  # fmt: skip
+    connection.execute(_insert_message, message)
+    index_message(connection, message)
+    store_images(connection, message_id, chat.images)
+    return len(message["content"]) + sum(len(image.data) for image in chat.images.values())
+
+
+def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:
+    """The limits of this caller: who has level 1 and uses what others pay for has a daily one in any case."""
+    if caller.permission_level > CommandPermission.READ_ONLY or limits.tokens_per_day or limits.cost_per_day:
+        return limits
+    provider = session.get(ProviderRow, provider_id)
+    if provider is None or provider.user_id == caller.user_id:
+        return limits
+    return msgspec.structs.replace(limits, tokens_per_day=limits.level1_tokens_per_day)
 
 
 def forget_runs_of(session: Session, messages: Select[str]) -> None:
@@ -142,7 +175,7 @@ def forget_runs(session: Session, subject_id: str) -> bool:
     return len(ids) == RUNS_AT_ONCE
 
 
-def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, object]:
+def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, Any]:
     begins = run.status == RunStatus.RUNNING
     phase = None if run.phase is None else run.phase.value
     return {

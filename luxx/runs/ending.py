@@ -12,6 +12,7 @@ from luxx.conversations.search_index import index_message
 from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
+from luxx.runs.storage import count_ended
 from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
@@ -97,11 +98,11 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
 def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Connection], None]:
     """Work that stores the answer, makes it the selected leaf and frees the conversation.
 
-    A subagent's answer goes to the run that waits for it, so nothing is stored.
+    A subagent's answer goes to the run that waits for it, so no message is stored.
     """
     if brief.request.delegated is not None:
-        return _store_nothing
-    row = {
+        return lambda connection: count_ended(connection, brief.user_id, brief.run_id, 0)
+    row: dict[str, Any] = {
         "id": brief.message_id,
         "user_id": brief.user_id,
         "conversation_id": brief.conversation_id,
@@ -118,6 +119,8 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
 
     def work(connection: Connection) -> None:
         connection.execute(_insert, row)
+        size = len(row["content"]) + len(row["replay"] or "")
+        count_ended(connection, brief.user_id, brief.run_id, size)
         index_message(connection, row)
         connection.execute(
             _free,
@@ -130,10 +133,6 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
         )
 
     return work
-
-
-def _store_nothing(connection: Connection) -> None:
-    pass
 
 
 def _has_replay(state: ChatState) -> bool:

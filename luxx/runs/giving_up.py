@@ -12,6 +12,7 @@ from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.questions_rows import close_questions
+from luxx.runs.storage import count_ended
 from luxx.runs.subagents import cancel_subagents
 from luxx.store.tables import table_of
 from luxx.usage.reserve import settle_left
@@ -22,7 +23,7 @@ from luxx.wire.usage import Usage
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
 _encode = msgspec.json.Encoder().encode
-_seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
+_seen = select(_runs.c.user_id, _runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
     _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
 )
 
@@ -58,6 +59,7 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
     cancel_subagents(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
     settle_left(connection, run_id)
+    count_ended(connection, run.user_id, run_id, 0)
 
 
 def _last_events(

@@ -17,7 +17,7 @@ from luxx.conversations.views import MessageView
 from luxx.errors import Conflict, InvalidInput, Unavailable
 from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
 from luxx.providers.service import ProviderService
-from luxx.runs.admission import NewChat, admit
+from luxx.runs.admission import NewChat, admit, limits_for
 from luxx.runs.answering import UNFINISHED, answer_of, where
 from luxx.runs.brief import ChatRequest
 from luxx.runs.engine import Engine
@@ -159,7 +159,8 @@ class RunService:
                 request = self._settle(session, caller, conversation, asking, gathered)
                 content = UserContent(text=asking.text, attachments=gathered.attachments)
                 chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
-            return admit(session, caller, conversation, chat, self._engine.process, self._limits)
+            limits = limits_for(session, caller, chat.request.provider_id, self._limits)
+            return admit(session, caller, conversation, chat, self._engine.process, limits)
 
         async with self._engine.turn:
             run = await self._store.write(work)

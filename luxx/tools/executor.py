@@ -384,9 +384,8 @@ def _read_arguments(text: str) -> dict[str, Any]:
     try:
         arguments = decoded((text.strip() or "{}").encode())
     except (ValueError, RecursionError) as error:
-        raise _Stopped(
-            CallStatus.INVALID, f"the arguments are not valid JSON: {error}", {"arguments": str(error)}
-        ) from error
+        words = f"the arguments are not valid JSON: {error}"
+        raise _Stopped(CallStatus.INVALID, words, {"arguments": str(error)}) from error
     if not isinstance(arguments, dict):
         words = f"the arguments must be a JSON object, not {type(arguments).__name__}"
         raise _Stopped(CallStatus.INVALID, words, {"arguments": words})

@@ -63,6 +63,8 @@ FORGERIES = {
     "text exp": lambda t: _signed(t, exp="9999999999"),
     "endless exp": lambda t: _signed(t, exp=float("inf")),
     "expired": lambda t: _signed(t, exp=int(time.time()) - 1),
+    "made tomorrow": lambda t: _signed(t, iat=int(time.time()) + 86_400, exp=int(time.time()) + 90_000),
+    "made in two minutes": lambda t: _signed(t, iat=int(time.time()) + 120),
     "unknown typ": lambda t: _signed(t, typ="root"),
     "refresh typ": lambda t: _signed(t, typ="refresh"),
     "list sid": lambda t: _signed(t, sid=["a"]),
@@ -82,6 +84,15 @@ def test_a_forged_access_token_is_refused(house, run, forge):
         answer = await house.ask("GET", "/auth/me", token=token)
         assert answer.status_code == 401, answer.text
         assert answer.headers["www-authenticate"] == "Bearer"
+
+    run(scenario())
+
+
+def test_a_token_of_a_server_whose_clock_is_a_little_ahead_is_taken(house, run):
+    async def scenario():
+        user = await house.join("ada")
+        token = _signed(user["access_token"], iat=int(time.time()) + 30)
+        assert (await house.ask("GET", "/auth/me", token=token)).status_code == 200
 
     run(scenario())
 

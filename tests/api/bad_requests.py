@@ -39,6 +39,15 @@ def deep(depth: int) -> bytes:
 
 REGISTER, LOGIN, PEOPLE = "/auth/register", "/auth/login", {"who": "nobody"}
 NEW = {"username": "carol", "password": PASSWORD}
+TWICE = [
+    raw("a message with two contents", b'{"conversation_id": "x", "content": "a", "content": "b"}',
+        path="/messages", fields=("$.content",)),
+    raw("a conversation with two titles, one escaped", b'{"title": "a", "\\u0074itle": "b"}',
+        fields=("$.title",)),
+    raw("tool arguments with two paths",
+        b'{"arguments": {"path": "a.txt", "content": "a", "path": "b.txt"}}',
+        path="/tools/file_write/execute", fields=("$.arguments.path",), who="admin"),
+]  # fmt: skip
 
 AUTH = [
     wrong("register with a username that is a number", "POST", REGISTER, NEW | {"username": 5}, "$.username"),
@@ -517,6 +526,7 @@ COMPOSITIONS = [
 ]  # fmt: skip
 
 CASES = [
+    *TWICE,
     *AUTH,
     *BRANCHES,
     *PROJECTS,

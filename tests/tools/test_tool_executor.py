@@ -136,6 +136,8 @@ def test_an_unknown_tool_is_answered_with_near_names_of_the_callers_own(context_
         ("null", "must be a JSON object"),
         ("[" * 50_000, "not valid JSON"),
         ('{"path": "\ud800"}', "not valid JSON"),
+        ('{"path": "a", "path": "b"}', "$.path is there twice"),
+        ('{"path": "a", "\\u0070ath": "b"}', "$.path is there twice"),
         ("", 'the argument "path" is missing'),
         ("{}", 'the argument "path" is missing'),
         ('{"path": 1}', "arguments.path: 1 is not of type 'string'"),

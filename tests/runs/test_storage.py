@@ -1,0 +1,143 @@
+"""What a user's messages and runs take up is limited, and deleting conversations gives it back."""
+
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from live_server import LiveServer, live_server, scripted_models
+
+from luxx.providers.scripted import Counts, Rule, Script, Text
+
+SCRIPT = Script(rules=[Rule(name="any", reply=[Text(text="noted")])])
+PASSWORD = "a-new-password-1"
+LARGE = "x" * 400_000
+SETTINGS = {
+    "LUXX_ADMIN_PASSWORD": PASSWORD,
+    "LUXX_LIMITS__STORAGE_MB_PER_USER": "2",
+    "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
+}
+
+
+class Client:
+    def __init__(self, server: LiveServer, username: str = "admin") -> None:
+        self.http = httpx.Client(base_url=server.url, timeout=60)
+        body = {"username": username, "password": PASSWORD}
+        route = "/auth/login" if username == "admin" else "/auth/register"
+        token = self.http.post(route, json=body).json()["data"]["access_token"]
+        self.http.headers["Authorization"] = f"Bearer {token}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def conversation(self) -> str:
+        return str(self.http.post("/conversations", json={}).json()["data"]["id"])
+
+    def say(self, conversation: str, content: str = LARGE) -> httpx.Response:
+        said = {"conversation_id": conversation, "content": content}
+        return self.http.post("/messages", json=said)
+
+    def fill(self, conversation: str) -> int:
+        """Large messages until one is refused; how many were taken."""
+        for taken in range(20):
+            answer = self.say(conversation)
+            if not answer.is_success:
+                assert answer.status_code == 413, answer.text
+                assert answer.json()["detail"]["kind"] == "quota_exceeded"
+                assert "limits.storage_mb_per_user" in answer.json()["error"]
+                assert "delete conversations" in answer.json()["error"]
+                return taken
+        raise AssertionError("8 MB of messages were stored where 2 MiB are allowed")
+
+
+def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Path) -> None:
+    with scripted_models(SCRIPT) as model:
+        with (
+            live_server(tmp_path, model.url, **SETTINGS) as server,
+            Client(server) as admin,
+            Client(server, "other_user") as other,
+        ):
+            first, second = admin.conversation(), admin.conversation()
+            assert admin.say(first).is_success
+            assert 1 <= admin.fill(second) <= 5
+            assert admin.say(first, "a short one").is_success
+            assert other.say(other.conversation()).is_success
+            assert admin.http.delete(f"/conversations/{second}").is_success
+            assert admin.say(first).is_success
+        # A start knows what was stored before, and without a limit nothing is refused.
+        with live_server(tmp_path, model.url, **SETTINGS) as server, Client(server) as again:
+            assert again.fill(again.conversation()) <= 4
+        unlimited = SETTINGS | {"LUXX_LIMITS__STORAGE_MB_PER_USER": "0"}
+        with live_server(tmp_path, model.url, **unlimited) as server, Client(server) as admin:
+            assert admin.say(admin.conversation()).is_success
+
+
+def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
+    settings = SETTINGS | {"LUXX_FILES__QUOTA_MB": "1"}
+    with (
+        scripted_models(SCRIPT) as model,
+        live_server(tmp_path, model.url, **settings) as server,
+        Client(server) as admin,
+    ):
+
+        def call(tool: str, **arguments: Any) -> Any:
+            answer = admin.http.post(f"/tools/{tool}/execute", json={"arguments": arguments})
+            assert answer.is_success, answer.text
+            return answer.json()["data"]
+
+        assert call("file_write", path="a.txt", content="a" * 700_000)["success"]
+        refused = call("file_write", path="b.txt", content="b" * 700_000)
+        assert not refused["success"]
+        assert "files.quota_mb" in refused["error"]
+        assert not call("file_exists", path="b.txt")["data"]["exists"]
+        assert call("file_write", path="b.txt", content="small")["success"]
+        assert call("shell_execute", command="head -c 2000000 /dev/zero > c.bin")["success"]
+        assert (
+            "files.quota_mb" in call("file_edit", path="b.txt", old_string="small", new_string="x")["error"]
+        )
+        assert "files.quota_mb" in call("shell_execute", command="true")["error"]
+        file = admin.http.get("/files", params={"path": ""}).json()["data"]["items"]
+        largest = next(one for one in file if one["name"] == "c.bin")
+        assert admin.http.delete(f"/files/{largest['id']}").is_success
+        assert call("shell_execute", command="true")["success"]
+        assert call("file_edit", path="b.txt", old_string="small", new_string="x")["success"]
+
+
+COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(prompt=900, completion=200)])])
+
+
+def test_a_stranger_who_registers_cannot_use_a_shared_provider_without_end(tmp_path: Path) -> None:
+    settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "1000"}
+    with scripted_models(COUNTED) as model:
+        with (
+            live_server(tmp_path, model.url, **settings) as server,
+            Client(server) as admin,
+            Client(server, "a_stranger") as stranger,
+        ):
+            talk = stranger.conversation()
+            assert stranger.say(talk, "hello").is_success
+            refused = stranger.say(talk, "again")
+            assert refused.status_code == 429, refused.text
+            assert "today's 1000 tokens are used up" in refused.json()["error"]
+            # Who administers is not bound by it.
+            again = admin.conversation()
+            assert admin.say(again, "hello").is_success
+            assert admin.say(again, "again").is_success
+        log = tmp_path / "server.log"
+        assert "registration_without_daily_limit" not in log.read_text("utf-8")
+        endless = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "0"}
+        with live_server(tmp_path, model.url, **endless) as server:
+            assert "registration_without_daily_limit" in log.read_text("utf-8")
+            examined = subprocess.run(
+                ["luxx", "doctor"],
+                cwd=tmp_path,
+                env=server.environ,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert "BAD  registration" in examined.stdout

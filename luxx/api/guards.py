@@ -95,13 +95,6 @@ class PeerReader:
         address = _address(host)
         return address is not None and self._is_trusted(address)
 
-    def trusts(self, host: str) -> bool:
-        """Whether this is the address of a trusted proxy."""
-        if not self._trusted:
-            return False
-        address = _address(host)
-        return address is not None and self._is_trusted(address)
-
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
 

@@ -94,6 +94,12 @@ def test_contract_defaults_hold() -> None:
     assert (config.app.host, config.app.port, config.app.debug) == ("127.0.0.1", 8000, False)
     assert msgspec.to_builtins(config.server) == {
         "max_body_mb": 10,
+        "head_seconds": 30,
+        "body_idle_seconds": 60,
+        "body_bytes_per_second": 1000,
+        "keep_alive_seconds": 5,
+        "connections": 10_000,
+        "connections_per_address": 256,
         "allowed_hosts": [],
         "trusted_proxies": [],
     }
@@ -110,6 +116,7 @@ def test_contract_defaults_hold() -> None:
         "concurrent_runs": 200,
         "queued_runs_per_user": 100,
         "queued_runs": 1000,
+        "streams_per_user": 100,
         "tokens_per_day": 0,
         "level1_tokens_per_day": 200_000,
         "cost_per_day": 0,

@@ -88,6 +88,7 @@ SIGNS = [
 ]
 
 
+@pytest.mark.heavy
 def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) -> None:
     with Server(tmp_path, LUXX_ADMIN_PASSWORD="", LUXX_SERVER__ALLOWED_HOSTS="*") as server:
         let_in = [

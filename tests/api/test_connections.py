@@ -219,6 +219,7 @@ def dribble(connection: socket.socket, pieces: Iterator[bytes], pause: float) ->
             connection.settimeout(WAIT_SECONDS)
 
 
+@pytest.mark.heavy
 def test_a_head_that_comes_byte_by_byte_is_given_up(hurried: Server) -> None:
     with connect(hurried) as connection:
         began = time.monotonic()
@@ -235,6 +236,7 @@ def test_a_later_head_that_does_not_end_is_given_up_too(hurried: Server) -> None
     assert (first[0], second[0], second[1]["detail"]["kind"]) == (200, 408, "request_timeout")
 
 
+@pytest.mark.heavy
 def test_a_connection_on_which_nothing_is_said_is_closed(hurried: Server) -> None:
     with connect(hurried) as connection:
         assert all_of(connection) == b""
@@ -250,6 +252,7 @@ def test_a_head_in_pieces_within_the_deadline_is_answered(hurried: Server) -> No
 LOGIN = ("POST", "/auth/login")
 
 
+@pytest.mark.heavy
 def test_a_body_that_pauses_is_given_up(hurried: Server) -> None:
     with connect(hurried) as connection:
         connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
@@ -258,6 +261,7 @@ def test_a_body_that_pauses_is_given_up(hurried: Server) -> None:
     assert "Exception" not in hurried.output
 
 
+@pytest.mark.heavy
 def test_a_body_that_drips_is_given_up(hurried: Server) -> None:
     """It never pauses, and would take an hour."""
     with connect(hurried) as connection:
@@ -332,6 +336,7 @@ def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> Non
         assert len(keep_open(connections)) == 2 * PER_ADDRESS
 
 
+@pytest.mark.heavy
 def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> None:
     with (
         SmallServer(tmp_path, LUXX_SERVER__KEEP_ALIVE_SECONDS="60") as server,

@@ -102,6 +102,7 @@ def open_up(home: Path) -> None:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
 def test_no_other_user_reads_what_a_server_stores(home: Path, sandbox: str) -> None:
     settings = {

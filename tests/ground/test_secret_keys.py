@@ -53,6 +53,7 @@ def test_a_secret_key_under_32_bytes_stops_the_start_with_the_way_out(tmp_path: 
     assert "Traceback" not in started.stderr
 
 
+@pytest.mark.heavy
 def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_sealed(
     tmp_path: Path,
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_wrong_secret_key_is_found_and_a_changed_one_opens_what_the_last_one_s
         assert luxx(tmp_path, FIRST, "serve").returncode == 1
 
 
+@pytest.mark.heavy
 def test_a_server_goes_on_after_its_secret_key_was_lost(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
         with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:

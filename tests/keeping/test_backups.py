@@ -196,7 +196,8 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
     here = make(kind, "here", secret=SECRET)
     move_in(here)
     fill(here)
-    for secret, said in (("", "not set here"), ("short", "not set here"), ("x" * 32, "sealed with another")):
+    another = "sealed with another"
+    for secret, said in (("", "not set here"), ("short", another), ("x" * 32, another)):
         here.configured_secret = secret
         with pytest.raises(LuxxError, match=said):
             back_up(here, tmp_path / "backup.zip")
@@ -221,7 +222,7 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
     backup = (tmp_path / "backup.zip").read_bytes()
     (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
     there.configured_secret = "short"
-    with pytest.raises(LuxxError, match="has 5 characters"):
+    with pytest.raises(LuxxError, match="has 5 bytes and needs 32"):
         restore(there, tmp_path / "backup.zip")
     there.configured_secret = ""
     with pytest.raises(LuxxError, match=r"app\.secret_key"):

@@ -174,6 +174,7 @@ def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
     travel(journey())
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("tmp_path_is_reachable")
 def test_schemas_and_hints_count_and_what_goes_and_comes_back_is_the_same(
     notes: Notes, travel: Traveller

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 from live_server import LiveServer, live_server, scripted_models
 
 from luxx.providers.scripted import Counts, Rule, Script, Text
@@ -53,6 +54,7 @@ class Client:
         raise AssertionError("8 MB of messages were stored where 2 MiB are allowed")
 
 
+@pytest.mark.heavy
 def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
         with (
@@ -109,6 +111,7 @@ def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
 COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(prompt=900, completion=200)])])
 
 
+@pytest.mark.heavy
 def test_a_stranger_who_registers_cannot_use_a_shared_provider_without_end(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "1000"}
     with scripted_models(COUNTED) as model:

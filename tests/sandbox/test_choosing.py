@@ -138,7 +138,8 @@ def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: 
         first, *others = asyncio.run(examine_sandbox(config))
         if not first.is_bad:
             assert first.text.startswith(f"{name} is in force ({reason}")
-            assert others[0].text.startswith("python_execute runs /")
+            assert others[0].text == f"pages and PDFs are read in {name}"
+            assert others[1].text.startswith("python_execute runs /")
     assert list(tmp_path.iterdir()) == []
 
 

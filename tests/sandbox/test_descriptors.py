@@ -111,6 +111,7 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
         runner.run(work())
 
 
+@pytest.mark.heavy
 def test_no_process_of_the_server_has_what_its_parent_left_open(attacker: Attacker) -> None:
     data_dir = attacker.server.data_dir
     held = {str(data_dir), str(data_dir / SECRET_FILE)}

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from luxx.tools.sandbox.jail import Hit
 from sandbox.desk import Desk, WithDesk
 
@@ -113,6 +115,7 @@ def test_programs_end_when_the_machine_has_less_left_than_its_reserve(
     with_desk(control, backend, memory_reserve_mb=1)
 
 
+@pytest.mark.heavy
 def test_programs_of_one_user_share_a_bound_on_memory(with_desk: WithDesk) -> None:
     async def pair(desk: Desk, users: tuple[int, int]) -> list[str | None]:
         both = (

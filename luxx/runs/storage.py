@@ -44,6 +44,7 @@ _of_log = select(
 _of_results = select(func.coalesce(func.sum(func.length(_results.c.output)), 0)).where(
     _results.c.run_id == bindparam("run_id")
 )
+_of_run = select(_of_log.scalar_subquery() + _of_results.scalar_subquery())
 _grow = (
     _runs.update()
     .where(_runs.c.id == bindparam("b_id"))
@@ -69,8 +70,7 @@ def admit_bytes(connection: Connection, user_id: int, size: int, limit_mb: float
 
 def count_ended(connection: Connection, user_id: int, run_id: str, message: int) -> None:
     """Counts what a run that ends has stored: its log, whole outputs of tools, and `message` bytes."""
-    size = message + int(connection.scalar(_of_log, {"run_id": run_id}) or 0)
-    size += int(connection.scalar(_of_results, {"run_id": run_id}) or 0)
+    size = message + int(connection.scalar(_of_run, {"run_id": run_id}) or 0)
     grow(connection, run_id, size)
     _added(connection, user_id, size)
 

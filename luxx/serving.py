@@ -33,7 +33,7 @@ LAST_SECONDS = 1.0
 """What a second signal leaves for handing runs over."""
 
 MANY_CONNECTIONS = 50
-"""When half of so many, or of more, are closed, the memory that they took is given back."""
+"""When nine in ten of so many, or of more, are closed, the memory that they took is given back."""
 
 GIVE_BACK_SECONDS = 20.0
 """At most so often."""
@@ -57,7 +57,8 @@ class _Timed(uvicorn.Server):
 
     def _give_back(self, connections: int, now: float) -> None:
         self._peak = max(self._peak, connections)
-        is_over = self._peak >= MANY_CONNECTIONS and connections <= self._peak // 2
+        # Not while many stay: it holds the event loop up for tens of milliseconds.
+        is_over = self._peak >= MANY_CONNECTIONS and connections <= self._peak // 10
         if is_over and now - self._given_back >= GIVE_BACK_SECONDS:
             give_back()
             self._peak, self._given_back = connections, now

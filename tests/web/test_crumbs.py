@@ -1,6 +1,7 @@
 """Answers that are much work for little: nobody's turn waits for them."""
 
 import asyncio
+import gc
 import gzip
 import socket
 import time
@@ -56,9 +57,15 @@ def test_others_get_their_turn_while_a_flood_is_read(public: Site, home: str, na
     async def work() -> float:
         # What is made once, for the first visit, is not what is asked about.
         await web.call("web_fetch", url=f"{home}/")
+        # As in a server that has started: all that these tests have loaded is not looked through again.
+        gc.collect()
+        gc.freeze()
         return await longest_turn(asyncio.create_task(web.call("web_fetch", url=f"{home}/flood")))
 
-    assert asyncio.run(work()) < TURN_SECONDS
+    try:
+        assert asyncio.run(work()) < TURN_SECONDS
+    finally:
+        gc.unfreeze()
 
 
 def test_a_body_of_crumbs_is_read_to_a_bound(public: Site, home: str) -> None:

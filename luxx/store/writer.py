@@ -4,6 +4,7 @@ Which database there is, and who may ask it, is in `engine.py`.
 """
 
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -136,8 +137,12 @@ class GroupWriter:
                 for form, work, waiter in group:
                     outcomes.append((waiter, *_one(connection, form, work, alone=len(group) == 1)))
         except BaseException as error:
-            self._kept.drop_if_broken(error)
-            outcomes = [(waiter, None, error) for _form, _work, waiter in group]
+            failure: BaseException = error
+            if isinstance(error, sqlite3.Error):
+                # Of a savepoint that went with its transaction: SQLite ends that itself on a full disk.
+                failure = OperationalError(None, None, error)
+            self._kept.drop_if_broken(failure)
+            outcomes = [(waiter, None, failure) for _form, _work, waiter in group]
         answer_all(outcomes)
         # An error's traceback knows this frame: else they would live until the collector comes by.
         outcomes.clear()

@@ -327,3 +327,28 @@ def test_of_nested_parts_each_is_undone_by_itself_in_whatever_order(store: Store
     run(many())
     kept = [said for said in store.read_now(all_notes) if not said.startswith("other")]
     assert kept == ["outside", "kept", "kept within", "last"]
+
+
+def test_a_full_database_in_the_middle_of_a_group_is_an_error_of_the_database(tmp_path: Path) -> None:
+    """SQLite ends the transaction itself then, and with it the savepoint of the write that met it."""
+    store = Store(open_engine(resolve_url("sqlite:///./full.db", tmp_path)))
+    try:
+        store.write_rows_now(metadata.create_all)
+        store.write_rows_now(lambda rows: rows.execute(text("PRAGMA cache_size = 1")))
+        pages = store.write_rows_now(lambda rows: int(rows.execute(text("PRAGMA page_count")).scalar_one()))
+        # The limit ends with the connection, and that is replaced after the failure.
+        store.write_rows_now(lambda rows: rows.execute(text(f"PRAGMA max_page_count = {pages + 8}")))
+
+        async def work() -> list[Any]:
+            return await asyncio.gather(
+                *(store.write(put(f"{number} " + "x" * 9000)) for number in range(8)),
+                return_exceptions=True,
+            )
+
+        outcomes = run(work())
+        assert {type(outcome) for outcome in outcomes} <= {str, OperationalError}
+        assert any(isinstance(outcome, OperationalError) for outcome in outcomes)
+        assert store.read_now(count) == sum(isinstance(outcome, str) for outcome in outcomes)
+        assert store.write_now(put("after")) == "after"
+    finally:
+        store.close()

@@ -67,6 +67,7 @@ from luxx.runs.relay import RunRelay
 from luxx.runs.replay import ReplayService
 from luxx.runs.service import RunService
 from luxx.runs.stopping import RunStopper, cancel_runs_of
+from luxx.runs.storage import StorageUse
 from luxx.runs.watch import BEAT_SECONDS
 from luxx.skills.shelf import tell_of
 from luxx.store.engine import Store, open_engine, resolve_url, sqlite_file
@@ -117,6 +118,7 @@ class House:
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store)
         self.hub = Hub()
+        self.storage = StorageUse(self.store, config.limits.storage_mb_per_user)
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched)
         self.tickets = TicketService(self.store, self.accounts)
         stream_limit = StreamLimit(config.limits.streams_per_user)
@@ -278,33 +280,29 @@ class House:
         guard = AddressGuard(self.store, config.providers.allow_private, internal=self.local.host_ports)
         self.transport = Transport(config.providers, guard)
         self.client = ModelClient(self.transport, config.providers)
+        local = self.local if config.local.enabled else None
+        catalog = configured_catalog(config.models)
         self.providers = ProviderService(
-            self.store,
-            self.vault,
-            self.client,
-            guard,
-            local=self.local if config.local.enabled else None,
-            catalog=configured_catalog(config.models),
+            self.store, self.vault, self.client, guard, local=local, catalog=catalog
         )
         self.settings = SettingsService(self.store, check_provider=self._check_provider)
 
     def _wire_runs(self) -> None:
         config, own_tools_in = self.config, self.compositions.own_tools_in
-        crew = CrewFinder(
-            self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf
-        )
+        finds = (self.providers, self.executor, self.workspaces, self.replay, own_tools_in, self.shelf)
         self.loop = ChatLoop(
             store=self.store,
             hub=self.hub,
             client=self.client,
             executor=self.executor,
-            crew=crew,
+            crew=CrewFinder(*finds),
             engine=lambda: self.durable,
             max_iterations=config.tools.max_iterations,
             limits=config.limits,
             metrics=self.metrics,
             decision_seconds=config.limits.question_timeout_seconds,
             told=self.notices.told,
+            storage=self.storage,
             asked=self._answer_covered_questions,
         )
         self.durable = Durable(
@@ -327,6 +325,7 @@ class House:
             self.attachments,
             self.notices.told,
             own_tools_in,
+            self.storage,
             WhenAsked(config.tools.when_asked),
         )
 

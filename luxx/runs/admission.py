@@ -23,7 +23,6 @@ from luxx.providers.models import ProviderRow
 from luxx.runs.brief import ChatRequest
 from luxx.runs.models import RunRow
 from luxx.runs.places import find_place
-from luxx.runs.storage import admit_bytes
 from luxx.store.tables import table_of
 from luxx.usage.reserve import check_day
 from luxx.wire.message import UserContent
@@ -60,13 +59,14 @@ class NewChat(msgspec.Struct, frozen=True, kw_only=True):
     """A user's message and how it is to be answered; `parent_id` of the request is filled in here.
 
     With `content` it is a new one, to be stored below `parent_id` (None: as a first message); without, it
-    is the stored one of this id. `images` are those that the content names.
+    is the stored one of this id. `images` are those that the content names; `size` is the bytes of both.
     """
 
     parent_id: str | None
     content: UserContent | None = None
     images: Images = {}
     request: ChatRequest
+    size: int = 0
 
 
 def admit(
@@ -79,7 +79,7 @@ def admit(
 ) -> Run:
     """Stores the message, if it is new, and the run, which `process` drives unless it has to wait.
 
-    Raises Conflict (one runs already), TooMany, or TooLarge where the user has stored too much.
+    Raises Conflict (one runs already) or TooMany.
     """
     now = utc_now()
     check_idle(conversation)
@@ -87,14 +87,14 @@ def admit(
     check_day(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
-    title, size = conversation.title, 0
+    title = conversation.title
     if chat.content is None:
         message_id = chat.parent_id or ""
         # The newest run that answers it; the earlier ones know their question.
         connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        size = _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
+        _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     begins = status == RunStatus.RUNNING
     run = Run(
@@ -103,8 +103,7 @@ def admit(
         started_at=now if begins else None,
     )  # fmt: skip
     row = _run_row(run, caller, request, process)
-    row["stored_bytes"] = size = size + len(row["request"])
-    admit_bytes(connection, caller.user_id, size, limits.storage_mb_per_user)
+    row["stored_bytes"] = chat.size + len(row["request"])
     connection.execute(_insert_run, row)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
@@ -125,8 +124,8 @@ def _store_message(
     chat: NewChat,
     ids: tuple[str, str],
     now: datetime,
-) -> int:
-    """Stores the user's message; its size. `ids` are its own and its run's."""
+) -> None:
+    """Stores the user's message. `ids` are its own and its run's."""
     message_id, run_id = ids
     message: dict[str, Any] = {
         "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
@@ -136,7 +135,6 @@ def _store_message(
     connection.execute(_insert_message, message)
     index_message(connection, message)
     store_images(connection, message_id, chat.images)
-    return len(message["content"]) + sum(len(image.data) for image in chat.images.values())
 
 
 def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:

@@ -25,10 +25,11 @@ class ChatLog:
         phase: RunPhase | None = None,
         changes: dict[str, Any] | None = None,
         also: Callable[[Connection], None] | None = None,
+        also_bytes: int = 0,
     ) -> None:
-        """Writes in one transaction, publishes, folds. Raises LostRun."""
+        """Writes in one transaction, publishes, folds; see `RunLog.append`. Raises LostRun."""
         values = {"phase": phase.value, **(changes or {})} if phase is not None else changes
-        logged = await self._log.append(entries, changes=values, also=also)
+        logged = await self._log.append(entries, changes=values, also=also, also_bytes=also_bytes)
         self.state = fold(logged, self.state)
 
     def after(self, entries: Sequence[Entry]) -> ChatState:

@@ -12,7 +12,6 @@ from luxx.conversations.search_index import index_message
 from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.runs.brief import ChatBrief
 from luxx.runs.state import ChatState
-from luxx.runs.storage import count_ended
 from luxx.store.tables import table_of
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
@@ -95,13 +94,15 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
     }
 
 
-def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callable[[Connection], None]:
-    """Work that stores the answer, makes it the selected leaf and frees the conversation.
+def store_message(
+    brief: ChatBrief, state: ChatState, ending: Ending
+) -> tuple[Callable[[Connection], None], int]:
+    """Work that stores the answer, makes it the selected leaf and frees the conversation; and its bytes.
 
     A subagent's answer goes to the run that waits for it, so no message is stored.
     """
     if brief.request.delegated is not None:
-        return lambda connection: count_ended(connection, brief.user_id, brief.run_id, 0)
+        return lambda _connection: None, 0
     row: dict[str, Any] = {
         "id": brief.message_id,
         "user_id": brief.user_id,
@@ -119,8 +120,6 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
 
     def work(connection: Connection) -> None:
         connection.execute(_insert, row)
-        size = len(row["content"]) + len(row["replay"] or "")
-        count_ended(connection, brief.user_id, brief.run_id, size)
         index_message(connection, row)
         connection.execute(
             _free,
@@ -132,7 +131,7 @@ def store_message(brief: ChatBrief, state: ChatState, ending: Ending) -> Callabl
             },
         )
 
-    return work
+    return work, len(row["content"]) + len(row["replay"] or "")
 
 
 def _has_replay(state: ChatState) -> bool:

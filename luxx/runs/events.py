@@ -34,10 +34,11 @@ SMALL = 1024
 
 @lru_cache(maxsize=64)
 def _claim(columns: tuple[str, ...]) -> Update:
-    """The UPDATE that sets these columns of a run if its fence still is what it was."""
+    """The UPDATE that sets these columns of a run and adds to its size, if its fence is what it was."""
     runs = table_of(RunRow)
     mine = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
-    return mine.values({column: bindparam(column) for column in columns})
+    values: dict[str, Any] = {column: bindparam(column) for column in columns}
+    return mine.values({**values, "stored_bytes": runs.c.stored_bytes + bindparam("b_stored")})
 
 
 Entry = Event | tuple[Event, CompletionNote]
@@ -71,7 +72,10 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
 
 class RunLog:
-    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk."""
+    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk.
+
+    `stored` is how many bytes were written through it.
+    """
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class RunLog:
         self._fence = fence
         self.run_id = run_id
         self.seq = seq
+        self.stored = 0
 
     async def append(
         self,
@@ -98,17 +103,21 @@ class RunLog:
         *,
         changes: Mapping[str, Any] | None = None,
         also: Callable[[Connection], None] | None = None,
+        also_bytes: int = 0,
     ) -> list[LoggedEvent]:
         """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
+
+        `also_bytes`: what `also` adds to what the run takes up.
 
         Raises LostRun, with nothing written, if the run was taken or deleted.
         """
         logged, rows = self._stamp(entries)
         calls = noted_calls(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
+        size = also_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
 
         def work(connection: Connection) -> None:
-            self._claim(connection, values)
+            self._claim(connection, values, size)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
@@ -118,6 +127,7 @@ class RunLog:
 
         await self._signal.hold(self._store.write_rows(work))
         self.seq = values["last_seq"]
+        self.stored += size
         self._publish(logged, rows)
         if "status" in values:
             self._on_status()
@@ -127,8 +137,8 @@ class RunLog:
         """The entries as they would be logged next; for deciding before writing."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
 
-    def _claim(self, connection: Connection, values: dict[str, Any]) -> None:
-        key = {"b_id": self.run_id, "b_fence": self._fence}
+    def _claim(self, connection: Connection, values: dict[str, Any], size: int) -> None:
+        key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
         if connection.execute(_claim(tuple(values)), key | values).rowcount != 1:
             raise LostRun(self.run_id)
 

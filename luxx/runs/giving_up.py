@@ -4,6 +4,8 @@ For what keeps a run from ending in the loop's own way: its log cannot be read, 
 stored, or it brought its process down too often. Without this it would be taken up for ever.
 """
 
+from typing import Any
+
 import msgspec
 from sqlalchemy import Connection, bindparam, insert, null, select
 
@@ -12,7 +14,6 @@ from luxx.conversations.models import ConversationRow
 from luxx.runs.events import LostRun
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.questions_rows import close_questions
-from luxx.runs.storage import count_ended
 from luxx.runs.subagents import cancel_subagents
 from luxx.store.tables import table_of
 from luxx.usage.reserve import settle_left
@@ -23,7 +24,7 @@ from luxx.wire.usage import Usage
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
 _encode = msgspec.json.Encoder().encode
-_seen = select(_runs.c.user_id, _runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
+_seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
     _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
 )
 
@@ -35,7 +36,7 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
         return
     usage = msgspec.json.decode(run.usage, type=Usage)
     events = _last_events(run_id, run.message_id or "", usage, error=error, kind=kind)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"run_id": run_id, "seq": seq, "type": event.__struct_config__.tag, "data": _encode(event)}
         for seq, event in enumerate(events, run.last_seq + 1)
     ]
@@ -50,6 +51,7 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
             error=error,
             last_seq=rows[-1]["seq"],
             owner=null(),
+            stored_bytes=_runs.c.stored_bytes + sum(len(row["data"]) for row in rows),
             finished_at=utc_now(),
         )
     )
@@ -59,7 +61,6 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
     cancel_subagents(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
     settle_left(connection, run_id)
-    count_ended(connection, run.user_id, run_id, 0)
 
 
 def _last_events(

@@ -371,14 +371,13 @@ class Iteration:
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
             entries.append(marked(call, status, executed.duration_ms))
             entries.append(carried_out(call, index, executed))
-        ended = [executed for _call, executed in results]
+        ended = [executed for _, executed in results]
         entries += brought(self._log.state, ended)
         entries += activated(self._log.state, self._wanted, ended)
         entries += self._delegator.ended(ended)
+        run_id = self._brief.run_id
         whole = [
-            whole_result(self._brief.run_id, executed.call_id, executed.full_output)
-            for _call, executed in results
-            if executed.full_output is not None
+            whole_result(run_id, one.call_id, one.full_output) for one in ended if one.full_output is not None
         ]
 
         def keep(connection: Connection) -> None:
@@ -387,7 +386,8 @@ class Iteration:
 
         # The model reads the results next: said here, which spares a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
-        await self._log.append(entries, phase=phase, also=keep if whole else None)
+        size = sum(len(row["output"]) for row in whole)
+        await self._log.append(entries, phase=phase, also=keep if whole else None, also_bytes=size)
 
     async def _log_ready(self, tasks: Tasks) -> None:
         waiting = {call.index for call in open_calls(self._log.state)}

@@ -46,6 +46,7 @@ from luxx.runs.questions_asking import Asker
 from luxx.runs.questions_rows import close_questions
 from luxx.runs.spending import Spending
 from luxx.runs.state import ChatState, Next, decide, fold, open_calls
+from luxx.runs.storage import StorageUse
 from luxx.runs.wall_time import WallTime
 from luxx.store.engine import Store
 from luxx.tools.executor import ToolExecutor
@@ -92,12 +93,14 @@ class ChatLoop:
         metrics: Metrics,
         told: Told,
         engine: Callable[[], Engine],
+        storage: StorageUse,
         decision_seconds: int = 0,
         asked: Asked = nobody_asks,
     ) -> None:
         self._asked = asked
         self._told = told
         self._engine = engine
+        self._storage = storage
         self._limits = limits
         self._store = store
         self._hub = hub
@@ -145,6 +148,7 @@ class ChatLoop:
                     await self._end_broken(turn, fence)
                 if not turn.status:
                     await wall_time.keep()
+                self._storage.add(brief.user_id, run_log.stored)
             if turn.status:
                 ended(turn.status, turn.usage or turn.log.state.usage)
         if not turn.status and decide(turn.log.state) == Next.WAIT:
@@ -290,7 +294,7 @@ class Turn:
         last = self.log.after(entries)
         if is_cut and usage is not None:
             last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))
-        keep = store_message(self.brief, last, ending)
+        keep, size = store_message(self.brief, last, ending)
 
         def also(connection: Connection) -> None:
             keep(connection)
@@ -302,7 +306,7 @@ class Turn:
             self.spending.close(connection, usage)
 
         events = [*entries, *ending_events(self.brief, last, ending)]
-        await self.log.append(events, changes=ending_changes(last, ending), also=also)
+        await self.log.append(events, changes=ending_changes(last, ending), also=also, also_bytes=size)
         self.status = ending.status.value
         self.usage = last.usage
 

@@ -35,14 +35,13 @@ class RunRow(Base):
     `message_id` is the message that it writes, `question_id` the one that it answers, where there is one.
     `fence` grows by one whenever a process takes the run; an append with an older number is refused.
     `losses` is how often it was taken up because a process that drove it was lost.
-    `stored_bytes` is what its messages and, once it has ended, its log take up (`storage.py`).
+    `stored_bytes` is what its messages, its log and the outputs of its tools take up (`storage.py`).
     `driven_seconds` is kept only while there is a limit of time.
     """
 
     __tablename__ = "runs"
     __table_args__ = (
         Index("ix_runs_user_id_id", "user_id", "id"),
-        Index("ix_runs_user_id_stored_bytes", "user_id", "stored_bytes"),
         Index("ix_runs_subject_id_id", "subject_id", "id"),
         Index("ix_runs_status_owner", "status", "owner"),
         # Few rows at any time, and asked for at each beat.

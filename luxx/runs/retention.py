@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.clock import id_at
 from luxx.errors import Gone
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.storage import grow, size_of_log
+from luxx.runs.storage import forget_events
 from luxx.store.engine import Store
 from luxx.store.tables import table_of
 from luxx.wire.run import ENDED
@@ -94,7 +94,7 @@ def _bite(session: Session, run_id: str) -> bool:
     connection = session.connection()
     seqs = list(connection.scalars(_first, {"b_run": run_id}))
     if seqs:
-        grow(connection, run_id, -size_of_log(connection, run_id, seqs[-1]))
+        forget_events(connection, run_id, seqs[-1])
         connection.execute(_delete_events, {"b_run": run_id, "last": seqs[-1]})
     for statement in _delete_rest:
         connection.execute(statement, {"b_run": run_id})

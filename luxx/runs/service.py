@@ -28,6 +28,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.notices import Told
 from luxx.runs.questions_rows import wake
 from luxx.runs.retention import check_log
+from luxx.runs.storage import StorageUse
 from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
 from luxx.runs.watch import Watch
 from luxx.store.engine import Store
@@ -106,8 +107,10 @@ class RunService:
         attachments: AttachmentReader,
         told: Told,
         own_tools_in: OwnToolsIn,
+        storage: StorageUse,
         when_asked: WhenAsked = WhenAsked.WAIT,
     ) -> None:
+        self._storage = storage
         self._own_tools_in = own_tools_in
         self._told = told
         self._when_asked = when_asked
@@ -123,7 +126,8 @@ class RunService:
         """Stores the message if it is new, makes the run that answers it and starts it.
 
         Where there is no place for it, it waits for one. Raises NotFound, InvalidInput, Conflict (one runs
-        already), TooMany or Unavailable (the server stops); then nothing has changed.
+        already), TooMany, TooLarge (the user has stored too much) or Unavailable (the server stops); then
+        nothing has changed.
         """
         run = await self._admit(caller, asking)
         await self._engine.begin(run)
@@ -146,6 +150,11 @@ class RunService:
         if not self._engine.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
 
+        size = 0
+        if isinstance(asking, Sending):
+            size = len(asking.text.encode()) + sum(len(image.data) for image in gathered.images.values())
+        await self._storage.check(caller.user_id, size)
+
         def work(session: Session) -> Run:
             if isinstance(asking, AskingAgain):
                 conversation, question_id = _question(session, caller, asking.message_id)
@@ -158,12 +167,19 @@ class RunService:
                     message_in(session, conversation, asking.parent_id)
                 request = self._settle(session, caller, conversation, asking, gathered)
                 content = UserContent(text=asking.text, attachments=gathered.attachments)
-                chat = NewChat(parent_id=parent_id, content=content, images=gathered.images, request=request)
+                chat = NewChat(
+                    parent_id=parent_id,
+                    content=content,
+                    images=gathered.images,
+                    request=request,
+                    size=size,
+                )
             limits = limits_for(session, caller, chat.request.provider_id, self._limits)
             return admit(session, caller, conversation, chat, self._engine.process, limits)
 
         async with self._engine.turn:
             run = await self._store.write(work)
+        self._storage.add(caller.user_id, size)
         self._told(run.id, caller.user_id)
         return run
 

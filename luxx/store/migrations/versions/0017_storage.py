@@ -31,15 +31,5 @@ def upgrade() -> None:
         sa.Column("value", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_server_values")),
     )
-    op.create_table(
-        "user_storage",
-        sa.Column("user_id", sa.Integer(), nullable=False),
-        sa.Column("bytes", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["user_id"], ["users.id"], name=op.f("fk_user_storage_user_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("user_id", name=op.f("pk_user_storage")),
-    )
     op.add_column("runs", sa.Column("stored_bytes", sa.BigInteger(), nullable=False, server_default="0"))
     op.execute(_COUNT)
-    op.create_index("ix_runs_user_id_stored_bytes", "runs", ["user_id", "stored_bytes"], unique=False)

@@ -32,13 +32,13 @@ test-heavy: $(DEV_STAMP) ## Run the tests that keep several processes busy for t
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only those)
 	$(PYTHON) -m pytest -m long --timeout=900 -rs $(if $(PART),-k "$(PART)") $(ARGS)
 
-check: $(DEV_STAMP) ## Format, lint, types and floors; changes nothing
+check: $(DEV_STAMP) ## Format, lint, types and layers; changes nothing
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
-	$(PYTHON) -m pytest -q tests/test_floors.py
+	$(PYTHON) -m pytest -q tests/test_layers.py
 
-format: $(DEV_STAMP) ## Format the code and mend what the linter can
+format: $(DEV_STAMP) ## Format the code and fix what the linter can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from luxx.entry import main
+from luxx.app.entry import main
 
 if __name__ == "__main__":
     sys.exit(main(["serve", *sys.argv[1:]]))

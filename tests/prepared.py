@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 
 NAME = "luxx.db"
 READY = "luxx_ready"

@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from luxx.accounts.models import Tenant, User
-from luxx.clock import utc_now
+from luxx.domain.accounts.models import Tenant, User
+from luxx.infra.clock import utc_now
 
 
 def add_user(session: Any) -> None:

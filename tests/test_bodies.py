@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from luxx.api.auth import AuthController
-from luxx.api.bodies import MOST_NAMED, NO_NUL, NO_REPEATED, read_body
-from luxx.api.guards import PUBLIC
-from luxx.api.protection import OPEN_BYTES, OPEN_TO_ALL, protection
-from luxx.api.setup import SetupController
-from luxx.config import Config
+from luxx.api.http.bodies import MOST_NAMED, NO_NUL, NO_REPEATED, read_body
+from luxx.api.http.guards import PUBLIC
+from luxx.api.http.protection import OPEN_BYTES, OPEN_TO_ALL, protection
+from luxx.api.routes.auth import AuthController
+from luxx.api.routes.setup import SetupController
 from luxx.errors import InvalidInput
-from luxx.json_keys import has_repeated_member
-from luxx.observe import Metrics
+from luxx.infra.config.schema import Config
+from luxx.infra.json_keys import has_repeated_member
+from luxx.infra.observe import Metrics
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

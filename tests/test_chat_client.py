@@ -23,8 +23,8 @@ import psutil
 import pytest
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
-from luxx.chat_questions import HeardOption, HeardQuestion, typed_answer
-from luxx.chat_transcript import Heard, HeardRun, HeardStep, Piece, PieceKind, Transcript
+from luxx.app.cli.chat.questions import HeardOption, HeardQuestion, typed_answer
+from luxx.app.cli.chat.transcript import Heard, HeardRun, HeardStep, Piece, PieceKind, Transcript
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
 PATIENCE_SECONDS = 30.0

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.config import Config
-from luxx.config_file import load_config
 from luxx.errors import ConfigError
+from luxx.infra.config.file import load_config
+from luxx.infra.config.schema import Config
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = ROOT / "config.yaml"

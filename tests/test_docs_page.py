@@ -10,12 +10,12 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from luxx.api.docs import PAGE_POLICY, STYLE, render
-from luxx.api.guards import PUBLIC
-from luxx.api.schema import STREAMS, TAGS, build_document
-from luxx.app import create_app
-from luxx.config import Config
-from luxx.house import House
+from luxx.api.http.guards import PUBLIC
+from luxx.api.openapi.document import STREAMS, TAGS, build_document
+from luxx.api.openapi.page import PAGE_POLICY, STYLE, render
+from luxx.app.application import create_app
+from luxx.app.container import House
+from luxx.infra.config.schema import Config
 
 
 @pytest.fixture(scope="module")

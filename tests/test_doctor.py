@@ -9,8 +9,11 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from luxx.clock import utc_now
-from luxx.config import (
+from luxx.app.cli.doctor.checks import Finding, examine
+from luxx.app.container import House
+from luxx.domain.backup.backup import Home, back_up
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import (
     AppConfig,
     Config,
     DatabaseConfig,
@@ -19,13 +22,9 @@ from luxx.config import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.doctor import Finding, examine
-from luxx.house import House
-from luxx.keeping.backup import back_up
-from luxx.keeping.home import Home
+from luxx.infra.store.lock import DataDirLock
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from luxx.runs.models import RunRow
-from luxx.store.lock import DataDirLock
 
 KEY = "sk-a-key-that-nobody-may-see"
 

@@ -17,19 +17,19 @@ import msgspec
 import pytest
 from live_server import ROOT, live_server, scripted_models
 
-from luxx.cli import main
-from luxx.config import Config, ModelConfig, ToolsConfig
+from luxx.app.cli.commands import main
+from luxx.domain.skills.registry import Shelf
+from luxx.domain.skills.tools import skill_tools
+from luxx.infra.config.schema import Config, ModelConfig, ToolsConfig
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
 from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
-from luxx.skills.shelf import Shelf
-from luxx.skills.tools import skill_tools
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
 from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.loading import load_modules
-from luxx.tools.sandbox.limits import Limits, limits_for
+from luxx.tools.sandbox.plan import Limits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.event import Event, RunState
 

@@ -9,29 +9,30 @@ from live_server import plain_environ
 
 TOLD = """
 import gc, json, sys
-import luxx.entry, luxx.lean
+import luxx.app.entry, luxx.app.server.startup
 try:
-    luxx.entry.main(["--help"])
+    luxx.app.entry.main(["--help"])
 except SystemExit:
     pass
-loaded = [name for name in luxx.lean.DRAWING if name in sys.modules]
+loaded = [name for name in luxx.app.server.startup.DRAWING if name in sys.modules]
 import rich.console
-print(json.dumps({"loaded": loaded, "serves": "luxx.app" in sys.modules, "collects": gc.isenabled()}))
+serves = "luxx.app.application" in sys.modules
+print(json.dumps({"loaded": loaded, "serves": serves, "collects": gc.isenabled()}))
 """
 
 SERVED = """
 import asyncio, gc, json, sys
-import luxx.entry, luxx.lean
-from luxx.app import create_app, create_probes
-from luxx.config import Config, LocalConfig
-from luxx.house import House
+import luxx.app.entry, luxx.app.server.startup
+from luxx.app.application import create_app, create_probes
+from luxx.infra.config.schema import Config, LocalConfig
+from luxx.app.container import House
 
 async def work():
-    luxx.lean.begin()
+    luxx.app.server.startup.begin()
     house = House(Config(local=LocalConfig(enabled=False)))
     create_app(house), create_probes(house)
     await house.open()
-    plugins = [name for name in luxx.lean.MODELS if f"litestar.plugins.{name}" in sys.modules]
+    plugins = [name for name in luxx.app.server.startup.MODELS if f"litestar.plugins.{name}" in sys.modules]
     import pydantic
     print(json.dumps({"plugins": plugins, "collects": gc.isenabled()}))
     await house.close()

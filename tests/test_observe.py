@@ -15,7 +15,15 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.observe import LIBRARIES, QUIET, Metrics, configure_logging, redact, redact_fields, watch_event_loop
+from luxx.infra.observe import (
+    LIBRARIES,
+    QUIET,
+    Metrics,
+    configure_logging,
+    redact,
+    redact_fields,
+    watch_event_loop,
+)
 
 
 class Lines(io.StringIO):

@@ -15,15 +15,15 @@ from litestar.params import FromPath
 from litestar.response import Stream
 from litestar.testing import TestClient
 
-from luxx.accounts.limits import Peer
-from luxx.api.afterwards import AFTERWARDS
-from luxx.api.envelope import Failure
-from luxx.api.protection import protection
-from luxx.api.service_info import ProbeController, ServiceInfoController, ServiceState
-from luxx.bus.core import LocalBus
-from luxx.config import AppConfig, Config, FilesConfig, ServerConfig
+from luxx.api.http.detached import AFTERWARDS
+from luxx.api.http.envelope import Failure
+from luxx.api.http.protection import protection
+from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
+from luxx.domain.accounts.limits import Peer
 from luxx.errors import LuxxError, NotAllowed, Unavailable
-from luxx.observe import Metrics
+from luxx.infra.bus.core import LocalBus
+from luxx.infra.config.schema import AppConfig, Config, FilesConfig, ServerConfig
+from luxx.infra.observe import Metrics
 
 Message = dict[str, Any]
 Sent = list[Message]
@@ -577,7 +577,7 @@ def test_not_ready_names_the_part_that_fails_but_not_its_secrets() -> None:
 
 
 def test_a_part_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("luxx.api.service_info.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("luxx.api.routes.service.CHECK_SECONDS", 0.01)
 
     async def hangs() -> None:
         await asyncio.Event().wait()

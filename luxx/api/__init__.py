@@ -1,1 +1,1 @@
-"""Faces: Litestar controllers that parse, call a service and shape the answer. No SQL, no decisions."""
+"""The HTTP and WebSocket API: routes that parse, call a service and shape the answer."""

@@ -10,9 +10,40 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from luxx.config import ModelConfig
-from luxx.providers.cache_prices import cache_share
-from luxx.wire.usage import Usage
+from luxx.infra.config.schema import ModelConfig
+from luxx.providers.models import ModelView
+from luxx.wire.delta import Usage
+
+
+class CacheShare(msgspec.Struct, frozen=True, kw_only=True):
+    """`read` and `write` times the input price is the price of a cached token."""
+
+    pattern: str
+    read: float
+    write: float = 1.0
+
+
+PLAIN = CacheShare(pattern="*", read=1.0)
+
+SHARES: tuple[CacheShare, ...] = (
+    CacheShare(pattern="gpt-4o*", read=0.5),
+    CacheShare(pattern="gpt-4.1*", read=0.25),
+    CacheShare(pattern="gpt-5*", read=0.1),
+    CacheShare(pattern="o3-mini*", read=0.5),
+    CacheShare(pattern="o3-pro*", read=1.0),
+    CacheShare(pattern="o[34]*", read=0.25),
+    CacheShare(pattern="deepseek-*", read=0.1),
+    # A cache that lives for five minutes, which is what Anthropic makes unless it is asked for another.
+    CacheShare(pattern="claude-*", read=0.1, write=1.25),
+    CacheShare(pattern="gemini-2.5-*", read=0.1),
+    CacheShare(pattern="gemini-2.0-*", read=0.25),
+    CacheShare(pattern="glm-4*", read=0.11 / 0.60),
+)
+
+
+def cache_share(pattern: str) -> CacheShare:
+    """The share for the models of a card; the first that fits wins."""
+    return next((share for share in SHARES if fnmatchcase(pattern, share.pattern)), PLAIN)
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,3 +238,34 @@ STARTING_MODELS = {
     "glm": "glm-4.6",
 }
 """The model a provider found at the first start begins with: able, and not the dearest."""
+
+
+def embedded_card(name: str) -> ModelCard:
+    """It costs nothing, and it gets no tools unless somebody asks for them, whichever file it runs."""
+    return ModelCard(
+        pattern=name.lower(),
+        context_window=EMBEDDED_CONTEXT,
+        max_output=EMBEDDED_CONTEXT // 4,
+        tools=False,
+        structured=True,
+        input_price=0.0,
+        output_price=0.0,
+    )
+
+
+def model_view(name: str, card: ModelCard) -> ModelView:
+    """What the card says of the model of this name."""
+    return ModelView(
+        name=name,
+        is_known=card is not UNKNOWN,
+        context_window=card.context_window,
+        max_output=card.max_output,
+        tools=card.tools,
+        thinking=card.thinking,
+        images=card.images,
+        structured=card.structured,
+        input_price=card.input_price,
+        output_price=card.output_price,
+        cached_input_price=card.cached_input_price,
+        cache_write_price=card.cache_write_price,
+    )

@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from luxx.config import ProvidersConfig
 from luxx.errors import Garbled, ProviderError
+from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
 from luxx.providers.answer import Answer, Patience, Retry
 from luxx.providers.body import Body
@@ -25,10 +25,10 @@ from luxx.wire.delta import (
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
+    Usage,
     UsageDelta,
 )
 from luxx.wire.tool import ToolCall
-from luxx.wire.usage import Usage
 
 MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10

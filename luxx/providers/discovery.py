@@ -10,23 +10,25 @@ from collections.abc import Collection, Mapping, Sequence
 import httpx
 import msgspec
 import structlog
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from luxx.clock import utc_now
-from luxx.config import Config, LlmConfig
+from luxx.domain.accounts.caller import DEFAULT_TENANT_ID
+from luxx.domain.accounts.models import User
 from luxx.errors import InvalidInput
-from luxx.network.hosts import Reach, reach_of_name
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import Config, LlmConfig
+from luxx.infra.network.hosts import Reach, reach_of_name
+from luxx.infra.secrets import Vault
+from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import STARTING_MODELS
-from luxx.providers.local import LOCAL
-from luxx.providers.models import AllowedHostRow, ProviderRow
+from luxx.providers.local.model import LOCAL, LocalModel
+from luxx.providers.models import AllowedHostRow, ProviderRow, checked_key
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
 from luxx.providers.service import key_identity
-from luxx.providers.views import checked_key
-from luxx.store.engine import Store
-from luxx.vault import Vault
+from luxx.wire.tool import CommandPermission
 
 PROBE_SECONDS = 0.7
 MAX_PROBE_BYTES = 1_000_000
@@ -290,3 +292,34 @@ def _tell(found: Found) -> None:
         log.warning("provider_found_not_usable_yet", **fields, reason=found.problem)
     else:
         log.info("provider_found", **fields, model=found.default_model)
+
+
+async def connect_what_is_there(
+    store: Store, vault: Vault, environ: Mapping[str, str], config: Config, local: LocalModel
+) -> None:
+    """Makes providers of what is found for the first operator, unless they have one already."""
+    first = await store.read(_first_user)
+    if first is None:
+        return
+    probes = await probe_loopback(except_ports=(config.app.port,))
+    local_model = local.model_name if local.missing() is None else ""
+    found = discover(environ, config, probes, local_model=local_model)
+    await apply(store, vault, user_id=first.id, tenant_id=first.tenant_id, found=found)
+
+
+async def has_local_provider(store: Store) -> bool:
+    """Whether anybody may call the embedded model, so that it is worth starting."""
+    wanted = select(ProviderRow.id).where(ProviderRow.provider_type == LOCAL, ProviderRow.enabled).limit(1)
+    return await store.read(lambda session: session.scalar(wanted)) is not None
+
+
+def _first_user(session: Session) -> Row[int, int] | None:
+    """The oldest operator, if they have no provider yet: nobody else may get the operator's keys."""
+    operators = select(User.id, User.tenant_id).where(
+        User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
+    )
+    first = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
+    if first is None:
+        return None
+    owned = select(ProviderRow.id).where(ProviderRow.user_id == first.id).limit(1)
+    return None if session.scalar(owned) is not None else first

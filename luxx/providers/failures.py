@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from luxx.clock import utc_now
 from luxx.errors import ContextTooLong, ProviderError, ProviderFailed, ProviderRefused, RateLimited
+from luxx.infra.clock import utc_now
 
 MAX_MESSAGE_CHARS = 500
 

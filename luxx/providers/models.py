@@ -3,12 +3,17 @@
 What a row means to a run (its key unsealed, its model chosen) is `service.py`'s.
 """
 
+import re
 from datetime import datetime
+from typing import Annotated, Literal
 
+from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.store.tables import Base, UtcDateTime
+from luxx.errors import InvalidInput
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.wire.line import LINE, NAME, PASTED
 
 
 class ProviderRow(Base):
@@ -64,3 +69,119 @@ class AllowedHostRow(Base):
     host_port: Mapped[str] = mapped_column(String(300), primary_key=True)
     allowed_by: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME)]
+TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=LINE)]
+BaseUrl = Annotated[str, Meta(max_length=500, pattern=LINE)]
+ApiKey = Annotated[str, Meta(max_length=4096, pattern=PASTED)]
+ModelName = Annotated[str, Meta(max_length=200, pattern=PASTED)]
+MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE)]
+
+
+class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`base_url` may be left out for a type whose vendor has one."""
+
+    name: Name
+    provider_type: TypeName
+    base_url: BaseUrl = ""
+    api_key: ApiKey = ""
+    default_model: ModelName = ""
+    max_tokens: MaxTokens | None = None
+    is_default: bool | UnsetType = UNSET
+    is_shared: bool = False
+    enabled: bool = True
+
+    def __repr__(self) -> str:
+        return f"NewProvider({self.name!r}, {self.provider_type})"
+
+
+class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is left out stays. `api_key`: a new key, or empty or null to remove it."""
+
+    name: Name | UnsetType = UNSET
+    provider_type: TypeName | UnsetType = UNSET
+    base_url: BaseUrl | UnsetType = UNSET
+    api_key: ApiKey | UnsetType | None = UNSET
+    default_model: ModelName | UnsetType = UNSET
+    max_tokens: MaxTokens | UnsetType | None = UNSET
+    is_default: bool | UnsetType = UNSET
+    is_shared: bool | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "ProviderChanges(…)"
+
+
+class ProviderView(Struct, frozen=True, kw_only=True):
+    """`api_key` is `****` and at most its last four characters; empty if there is none or it is not yours."""
+
+    id: int
+    user_id: int
+    name: str
+    provider_type: str
+    base_url: str
+    api_key: str
+    default_model: str
+    max_tokens: int | None
+    is_default: bool
+    is_shared: bool
+    is_own: bool
+    enabled: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class ModelView(Struct, frozen=True, kw_only=True):
+    """What is known of a model by its name; where it is not (`is_known` false), what is assumed.
+
+    Windows in tokens, prices in US dollars per million tokens, null where they are not known.
+    """
+
+    name: str
+    is_known: bool
+    context_window: int
+    max_output: int
+    tools: bool
+    thinking: bool
+    images: bool
+    structured: bool
+    input_price: float | None
+    output_price: float | None
+    cached_input_price: float | None
+    cache_write_price: float | None
+
+
+class UpstreamModels(Struct, frozen=True, kw_only=True):
+    """The names as the server gave them, and in the same order what is known of each."""
+
+    models: list[str]
+    cards: list[ModelView]
+
+
+class AllowedHostView(Struct, frozen=True, kw_only=True):
+    """`source`: allowed by the configuration, or by an administrator and so to be changed here."""
+
+    host: str
+    source: Literal["config", "admin"]
+    allowed_by: int | None = None
+    created_at: datetime | None = None
+
+
+class AllowedHosts(Struct, frozen=True, kw_only=True):
+    hosts: list[AllowedHostView]
+
+
+class NewAllowedHosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole list; what is not in it is no longer allowed."""
+
+    hosts: Annotated[list[HostPort], Meta(max_length=1000)]
+
+
+def checked_key(api_key: str) -> str:
+    """The key without surrounding blanks. Raises InvalidInput for one that no HTTP header can carry."""
+    api_key = api_key.strip()
+    if not re.fullmatch(r"[\x21-\x7e]*", api_key):
+        raise InvalidInput("api_key must be plain ASCII without spaces or line breaks; copy it again")
+    return api_key

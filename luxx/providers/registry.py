@@ -5,9 +5,9 @@ from typing import assert_never
 
 from luxx.errors import InvalidInput
 from luxx.providers.adapter import Adapter
-from luxx.providers.anthropic import AnthropicAdapter
-from luxx.providers.gemini import GeminiAdapter
-from luxx.providers.openai import OpenAIAdapter
+from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.gemini.adapter import GeminiAdapter
+from luxx.providers.openai_chat.adapter import OpenAIAdapter
 
 
 class Dialect(StrEnum):

@@ -6,9 +6,9 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.errors import ConfigError, Unavailable
+from luxx.infra.secrets import Vault
 from luxx.providers.models import ProviderRow, ServerValueRow
 from luxx.providers.service import key_identity
-from luxx.vault import Vault
 
 CHECK = "secret_check"
 _KNOWN = "sealed with this server's secret key"

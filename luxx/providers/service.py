@@ -12,25 +12,33 @@ from msgspec import UNSET
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.rights import is_admin_now
-from luxx.accounts.tenants import check_may_connect
-from luxx.audit.entries import Action
-from luxx.clock import utc_now
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.rights import is_admin_now
+from luxx.domain.accounts.tenants import check_may_connect
+from luxx.domain.audit.entries import Action
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
+from luxx.infra.clock import utc_now
+from luxx.infra.secrets import Vault, mask
+from luxx.infra.store.engine import Store
 from luxx.providers.adapter import Target
-from luxx.providers.addresses import AddressGuard
-from luxx.providers.allowed_hosts import list_allowed_hosts, replace_allowed_hosts
-from luxx.providers.cards import embedded_card, model_view
-from luxx.providers.catalog import Catalog, ModelCard
+from luxx.providers.addresses import AddressGuard, list_allowed_hosts, replace_allowed_hosts
+from luxx.providers.catalog import Catalog, ModelCard, embedded_card, model_view
 from luxx.providers.check import ProviderCheck, check_provider
-from luxx.providers.choosing import chosen_row
 from luxx.providers.client import ModelClient
-from luxx.providers.local import LOCAL, LocalAddress
-from luxx.providers.models import ProviderRow
+from luxx.providers.local.model import LOCAL, LocalAddress
+from luxx.providers.models import (
+    AllowedHostView,
+    NewProvider,
+    ProviderChanges,
+    ProviderRow,
+    ProviderView,
+    UpstreamModels,
+    checked_key,
+)
 from luxx.providers.queries import (
     allow_host,
     change_plain,
+    chosen_row,
     is_first,
     record_provider,
     set_default,
@@ -39,16 +47,6 @@ from luxx.providers.queries import (
 )
 from luxx.providers.registry import adapter_for, default_base_url
 from luxx.providers.sharing import check_sharing, row_to_change, row_to_delete
-from luxx.providers.views import (
-    AllowedHostView,
-    NewProvider,
-    ProviderChanges,
-    ProviderView,
-    UpstreamModels,
-    checked_key,
-)
-from luxx.store.engine import Store
-from luxx.vault import Vault, mask
 
 LOCAL_START_SECONDS = 60.0
 

@@ -8,14 +8,13 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.rights import is_admin_now
-from luxx.audit.entries import Action, Actor, Detail, Entry, record
-from luxx.config import AuthConfig, LimitsConfig
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.rights import is_admin_now
+from luxx.domain.audit.entries import Action, Actor, Detail, Entry, record
 from luxx.errors import NotAllowed
-from luxx.providers.models import ProviderRow
+from luxx.infra.config.schema import AuthConfig, LimitsConfig
+from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import visible_row
-from luxx.providers.views import ProviderChanges
 
 OTHERS_FIELDS = frozenset({"enabled", "is_shared"})
 """What administrators change of each other's shared providers; the key and where it goes are the owner's."""

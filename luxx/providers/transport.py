@@ -5,18 +5,20 @@ No dialect and no retry here: those are the adapters' and the client's.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from ipaddress import ip_address
 from urllib.request import getproxies
 
 import aiohttp
 import httpx
 import msgspec
-from aiohttp.abc import AbstractResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from luxx import __version__
-from luxx.config import ProvidersConfig
 from luxx.errors import Dropped, Garbled, ProviderError, ProviderRefused, Unreachable
+from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import UpstreamRequest
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.body import Body, Engine, never_started
@@ -27,7 +29,47 @@ from luxx.providers.failures import (
     redact,
     retry_after_seconds,
 )
-from luxx.providers.resolver import AddressRefused, GuardedResolver
+
+
+class AddressRefused(OSError):
+    """Carries the guard's error through the connector, which knows only OSError."""
+
+    def __init__(self, reason: ProviderError) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class GuardedResolver(AbstractResolver):
+    """For `aiohttp.TCPConnector(resolver=…)`; hosts that are addresses already never come here."""
+
+    def __init__(self, guard: AddressGuard) -> None:
+        self._guard = guard
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        try:
+            addresses = await self._guard.check_connect(host, port)
+        except ProviderError as error:
+            raise AddressRefused(error) from error
+        found = [_result(host, port, address) for address in addresses]
+        return [one for one in found if family in (socket.AF_UNSPEC, one["family"])]
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def _result(host: str, port: int, address: str) -> ResolveResult:
+    is_v6 = ip_address(address.partition("%")[0]).version == 6
+    return ResolveResult(
+        hostname=host,
+        host=address,
+        port=port,
+        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
+        proto=socket.IPPROTO_TCP,
+        flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+    )
+
 
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_FETCH_BYTES = 16 * 1024 * 1024

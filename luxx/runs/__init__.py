@@ -1,1 +1,1 @@
-"""Runs: durable pieces of work with an event log. Chat, rooms and tasks are their drivers."""
+"""Runs: durable pieces of work with an event log, and who drives them."""

@@ -10,23 +10,27 @@ import msgspec
 from sqlalchemy import Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
-from luxx.config import LimitsConfig
-from luxx.conversations.access import busy, check_idle
-from luxx.conversations.images import Images, store_images
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.search_index import index_message, index_title
-from luxx.conversations.titles import title_after
-from luxx.errors import Conflict
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import busy, check_idle
+from luxx.domain.conversations.images import Images, store_images
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_message, index_title
+from luxx.domain.conversations.service import own_message
+from luxx.domain.conversations.views import MessageView, message_view, title_after
+from luxx.domain.usage.reserve import check_day
+from luxx.errors import Conflict, ProviderFailed, Unavailable
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.runs.brief import ChatRequest
-from luxx.runs.models import RunRow
-from luxx.runs.places import find_place
-from luxx.store.tables import table_of
-from luxx.usage.reserve import check_day
+from luxx.runs.engine.slots import find_place
+from luxx.runs.log.events import read_last_error
+from luxx.runs.models import RunRow, own_run, run_view
+from luxx.runs.subagents import waits_below
+from luxx.runs.turn.spec import ChatRequest
+from luxx.runs.turn.spending import nothing_fits
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus
+from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
 
 RUNS_AT_ONCE = 20
@@ -183,3 +187,41 @@ def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> di
         "owner": process if begins else None, "fence": 1 if begins else 0, "created_at": run.created_at,
         "started_at": run.started_at,
     }  # fmt: skip
+
+
+UNFINISHED = "the answer is not finished; follow its run"
+UNDER_WAY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
+
+
+def where(run: Run) -> dict[str, Any]:
+    """The run and the message, as errors name them."""
+    return {"run_id": run.id, "message_id": run.message_id}
+
+
+def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | None:
+    """The answer of a run that has ended; None while it is under way.
+
+    Raises as `RunService.answer`; a subagent that waits for a person is as good as the run that does.
+    """
+    run = run_view(own_run(session, caller, run_id))
+    asks = run.id if run.status == RunStatus.WAITING else None
+    if run.status in UNDER_WAY:
+        asks = waits_below(session.connection(), run.id)
+        if asks is None:
+            return None
+    if asks is not None:
+        raise Conflict(
+            f"the run waits for a person; answer what GET /runs/{asks}/questions shows",
+            kind="run_waiting",
+            detail=where(run),
+        )
+    if run.status not in ENDED or run.message_id is None:
+        raise Unavailable(UNFINISHED, kind="run_active", detail=where(run))
+    if run.status == RunStatus.FAILED:
+        said = read_last_error(session.connection(), run.id)
+        kind = said.code if said is not None else None
+        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=where(run))
+    message = message_view(own_message(session, caller, run.message_id))
+    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
+        raise nothing_fits(read_last_error(session.connection(), run.id), where(run))
+    return message

@@ -11,28 +11,29 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
-from luxx.runs.approvals import answer_to, check_permission, wrong
-from luxx.runs.hub import Hub
-from luxx.runs.models import RunRow
-from luxx.runs.notices import Told
-from luxx.runs.questions_covered import covered, keep_rule, open_permissions, settle_covered
-from luxx.runs.questions_rows import (
+from luxx.infra.store.engine import Store
+from luxx.runs.models import RunRow, own_run
+from luxx.runs.question_rows import (
     DUE_AT_ONCE,
     QuestionRow,
     Settled,
+    answer_to,
     check_open,
+    check_permission,
     close_questions,
     due_questions,
     question_of,
     question_view,
     settle,
+    wrong,
 )
-from luxx.runs.views import own_run
-from luxx.store.engine import Store
+from luxx.runs.question_rules import covered, keep_rule, open_permissions, settle_covered
+from luxx.runs.streams.hub import Hub
+from luxx.runs.streams.notices import Told
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.rules_rows import take_turn
+from luxx.tools.permissions.service import take_turn
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     Answer,

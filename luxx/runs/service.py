@@ -8,33 +8,31 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.settings import read_settings
-from luxx.config import LimitsConfig
-from luxx.conversations.access import locked_message, message_in, own_conversation
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.views import MessageView
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.settings import read_settings
+from luxx.domain.conversations.access import locked_message, message_in, own_conversation
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.views import MessageView
+from luxx.domain.files.attachments import AttachmentReader, Gathered, GivenAttachment
+from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, Unavailable
-from luxx.files.attachments import AttachmentReader, Gathered, GivenAttachment
+from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.engine import Store
 from luxx.providers.service import ProviderService
-from luxx.runs.admission import NewChat, admit, limits_for
-from luxx.runs.answering import UNFINISHED, answer_of, where
-from luxx.runs.brief import ChatRequest
-from luxx.runs.engine import Engine
-from luxx.runs.events import StoredEvent, read_page
-from luxx.runs.hub import Hub
-from luxx.runs.idle import has_subagents
-from luxx.runs.models import RunRow
-from luxx.runs.notices import Told
-from luxx.runs.questions_rows import wake
-from luxx.runs.retention import check_log
+from luxx.runs.admission import UNFINISHED, NewChat, admit, answer_of, limits_for, where
+from luxx.runs.engine.processes import Engine
+from luxx.runs.log.events import StoredEvent, read_page
+from luxx.runs.log.retention import check_log
+from luxx.runs.models import RunFilter, RunRow, own_run, page_of_runs, run_view
+from luxx.runs.question_rows import wake
 from luxx.runs.storage import StorageUse
-from luxx.runs.views import RunFilter, own_run, page_of_runs, run_view
-from luxx.runs.watch import Watch
-from luxx.store.engine import Store
+from luxx.runs.streams.hub import Hub
+from luxx.runs.streams.notices import Told
+from luxx.runs.streams.watch import Watch
+from luxx.runs.subagents import has_subagents
+from luxx.runs.turn.spec import ChatRequest
 from luxx.tools.compositions.service import OwnToolsIn
 from luxx.tools.core import ToolRegistry, own_available_to
-from luxx.usage.reserve import check_price
 from luxx.wire.message import UserContent
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import ENDED, Run

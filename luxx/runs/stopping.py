@@ -7,9 +7,9 @@ from typing import Protocol
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from luxx.infra.store.engine import Store
 from luxx.runs.models import RunRow
-from luxx.runs.questions_rows import wake
-from luxx.store.engine import Store
+from luxx.runs.question_rows import wake
 from luxx.wire.run import ENDED
 
 PATIENCE_SECONDS = 5.0

@@ -8,9 +8,9 @@ import time
 from sqlalchemy import Connection, bindparam, func, select
 
 from luxx.errors import TooLarge
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow
-from luxx.store.engine import Store
-from luxx.store.tables import table_of
 
 MIB = 1024 * 1024
 

@@ -1,1 +1,1 @@
-"""Tools: what they are, how one is written, and the one way every call of them goes."""
+"""Tools: what they are, how one is written, and the executor that every call goes through."""

@@ -19,8 +19,7 @@ from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
 from luxx.wire.delegation import Assignment, SubagentEnd
 from luxx.wire.question import Question
-from luxx.wire.rule import PlacedRule
-from luxx.wire.skill import Narrowing, SkillHead
+from luxx.wire.rule import Narrowing, PlacedRule, SkillHead
 from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSpec
 
 __all__ = [

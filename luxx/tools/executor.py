@@ -11,21 +11,18 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.clock import timestamp
-from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
-from luxx.json_keys import decoded
+from luxx.infra.clock import timestamp
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.json_keys import decoded
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
-from luxx.tools.cutting import cut_aside
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
-from luxx.tools.hooks import HookedCall
+from luxx.tools.hooks import HookedCall, result_of, result_of_error
 from luxx.tools.marks import CallMarks
-from luxx.tools.notes import note_of, note_of_denied
-from luxx.tools.outcome import result_of, result_of_error
-from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, fit
-from luxx.tools.permission import DecidedBy, Judge, Verdict, brings_untrusted
-from luxx.tools.redirects import OnRefused, judging_redirects
+from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_aside, fit, note_of, note_of_denied
+from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict, brings_untrusted
+from luxx.tools.permissions.redirects import OnRefused, judging_redirects
 from luxx.tools.workers import Overrun, Watch, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult

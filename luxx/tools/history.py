@@ -4,9 +4,16 @@ from collections import deque
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET
 
-from luxx.tools.core import ToolContext
-from luxx.wire.image import StepImage
+from luxx.domain.audit.entries import MAX_TARGET_ID, Action, Actor, Detail, Entry, write_afterwards
+from luxx.domain.audit.refusals import Refusals
+from luxx.infra.network.egress import OTHERS, Outing, Traveller
+from luxx.infra.observe import Metrics
+from luxx.infra.store.engine import Store
+from luxx.tools.core import ToolContext, ToolRegistry
+from luxx.tools.permissions.judge import Verdict
+from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolCall, ToolResult
 
 _MAX_RECORDS = 1000
@@ -94,3 +101,80 @@ class CallHistory:
         """The latest first."""
         mine = [item for item in reversed(self._records) if user_id is None or item.user_id == user_id]
         return mine[: max(limit, 0)]
+
+
+MOST_ENTRIES = 10
+"""Of one call and each outcome; one more is for what is past them, with the names of all."""
+
+
+class EgressRecord:
+    """One per process."""
+
+    def __init__(self, store: Store, refusals: Refusals) -> None:
+        self._store = store
+        self._refusals = refusals
+
+    async def ended(self, outing: Outing) -> None:
+        """Writes what came of it. Nothing here fails: what was done is done."""
+        who = outing.traveller
+        actor = Actor(user_id=who.user_id, tenant_id=who.tenant_id, username=who.username or None)
+        reached = [(one.host, "", one.connections) for one in outing.reached]
+        refused = [(one.host, one.kind, one.times) for one in outing.refused]
+        entries = [
+            Entry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
+            for target, _, detail in _told(who, reached)
+        ]
+        await write_afterwards(self._store, entries, failure="egress_not_recorded")
+        for target, kind, detail in _told(who, refused):
+            await self._refusals.note(Action.EGRESS, actor, kind, detail=detail, target=("host", target))
+
+
+def _told(who: Traveller, hosts: list[tuple[str, str, int]]) -> list[tuple[str, str, Detail]]:
+    """The target, kind and detail of each entry about hosts, which are given with their kinds and counts."""
+    found = [
+        (host, kind, _detail(who, count, [host] if len(host) > MAX_TARGET_ID else None))
+        for host, kind, count in hosts[:MOST_ENTRIES]
+    ]
+    if others := hosts[MOST_ENTRIES:]:
+        names = list(dict.fromkeys(host for host, _, _ in others))
+        found.append((OTHERS, OTHERS, _detail(who, sum(count for _, _, count in others), names)))
+    return found
+
+
+def _detail(who: Traveller, count: int, hosts: list[str] | None) -> Detail:
+    return Detail(
+        name=who.tool,
+        count=count,
+        call_id=who.call_id[:64].replace("\0", "\ufffd"),
+        run_id=who.run_id or UNSET,
+        hosts=hosts or UNSET,
+    )
+
+
+_ANSWERED = frozenset({CallStatus.DONE, CallStatus.CACHED})
+
+
+class Witness:
+    """One per process."""
+
+    def __init__(self, registry: ToolRegistry, metrics: Metrics, refusals: Refusals) -> None:
+        self._registry = registry
+        self._metrics = metrics
+        self._refusals = refusals
+
+    def ended(self, call: CallRecord) -> None:
+        """Counts a call."""
+        # A model may ask for a tool of any name; only known ones become labels.
+        name = call.name if self._registry.get(call.name) is not None else "unknown"
+        self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _ANSWERED)
+
+    async def refused(self, context: ToolContext, tool: str, verdict: Verdict) -> None:
+        """Records a call that a run or a composition was not allowed; a request has its own entry."""
+        if context.run_id is None and not context.chaining.is_member:
+            return
+        actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)
+        target = None if context.run_id is None else ("run", context.run_id)
+        detail = Detail(name=tool[:64], permission_level=int(context.user_permission_level))
+        await self._refusals.note(
+            Action.TOOL_CALL, actor, verdict.decided_by.value, detail=detail, target=target
+        )

@@ -7,11 +7,10 @@ from types import ModuleType
 from typing import Any, cast
 
 from luxx.errors import ConfigError
-from luxx.store.engine import Store
+from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolDefinition, ToolRegistry
 from luxx.tools.factory import ToolFunction
-from luxx.tools.hooks import Hook
-from luxx.tools.outcome import describe
+from luxx.tools.hooks import Hook, describe
 from luxx.tools.service_tools import ServiceTool
 
 Found = ToolDefinition | ServiceTool | Hook

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.wire.image import StepImage
+from luxx.wire.step import StepImage
 
 
 class CallMarks:

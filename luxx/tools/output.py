@@ -3,13 +3,15 @@
 Sizes are those of the JSON text, which is what the model is given. Pure.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
-from luxx.wire.source import Source, citable, source_of
+from luxx.tools.core import Approved
+from luxx.wire.step import Source, citable, source_of
 from luxx.wire.tool import ToolResult
 
 MAX_OUTPUT_BYTES = 50 * 1024
@@ -251,3 +253,44 @@ def _whole(data: Any) -> str:
     if indented_size(data, text, 2) > len(text) + _MAX_INDENT_BYTES:
         return text.decode()
     return msgspec.json.format(text, indent=2).decode()
+
+
+_MOST_AT_ONCE = 32 * 1024
+"""Bytes of JSON that are looked through on the event loop."""
+
+
+async def cut_aside(
+    result: ToolResult, read_on: str, *, keeps_lines: bool = False, is_whole: bool = False
+) -> CutOutput:
+    """As `cut_output` says; a large result is cut in a thread."""
+    cut = partial(cut_output, result, read_on, keeps_lines=keeps_lines, is_whole=is_whole)
+    if takes_more_than(_MOST_AT_ONCE, [result.data, result.error]):
+        return await asyncio.to_thread(cut)
+    return cut()
+
+
+# Of arguments that a person changed; the model knows the rest from its own.
+_MOST_TOLD = 4000
+
+
+def note_of(approved: Approved) -> str | None:
+    """Of a call that was made; None where there is nothing to know."""
+    said = "" if approved.note is None else f" They say: {approved.note}"
+    if approved.is_edited:
+        return (
+            "The person whom you work for changed the arguments before this call was made; it was made with "
+            f"{_shown(approved.arguments)} and this is its result.{said}"
+        )
+    return f"The person whom you work for allowed this call.{said}" if said else None
+
+
+def note_of_denied(approved: Approved) -> str:
+    """Of a call that was not made, because what they changed it to is denied."""
+    return (
+        f"The person whom you work for changed the arguments to {_shown(approved.arguments)}, "
+        "and with these the call is denied."
+    )
+
+
+def _shown(arguments: dict[str, Any]) -> str:
+    return msgspec.json.encode(arguments).decode()[:_MOST_TOLD]

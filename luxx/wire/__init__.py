@@ -1,1 +1,1 @@
-"""Words: the pure values that travel between rooms of the house. No I/O, no rows, no HTTP."""
+"""Pure values that travel between packages, processes and clients. No I/O, no rows, no HTTP."""

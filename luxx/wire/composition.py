@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.wire.image import StepImage
+from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolResult
 
 MOST_MEMBERS = 5

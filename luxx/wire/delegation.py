@@ -2,7 +2,7 @@
 
 import msgspec
 
-from luxx.wire.skill import Narrowing
+from luxx.wire.rule import Narrowing
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):

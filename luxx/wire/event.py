@@ -10,10 +10,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.composition import MemberEnded
+from luxx.wire.delta import Usage
 from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
 from luxx.wire.run import Run, RunStatus
 from luxx.wire.step import Step
-from luxx.wire.usage import Usage
 
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from luxx.wire.usage import Usage
+from luxx.wire.delta import Usage
 
 
 class RunKind(StrEnum):

@@ -1,11 +1,26 @@
 """A step: one ordered item of an assistant message, alike in database, events and API."""
 
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.wire.image import StepImage
+
+class StepImage(msgspec.Struct, frozen=True, kw_only=True):
+    """`file_id` is for `GET /files/{file_id}`, by the step's user alone. `path` is within the workspace.
+
+    `sha256` is of the file as it was; whether it is still that, only the file tells.
+    """
+
+    file_id: str
+    name: str
+    path: str
+    media_type: str
+    size: int
+    width: int
+    height: int
+    sha256: str
 
 
 class StepType(StrEnum):
@@ -72,3 +87,47 @@ def steps_text(steps: list[Step]) -> str:
     return "".join(
         step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
     )
+
+
+MAX_URL = 2000
+MAX_TITLE = 300
+MAX_SNIPPET = 300
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A page. A tool that read one has it in its data's list `sources`."""
+
+    url: str
+    title: str = ""
+    domain: str = ""
+    snippet: str = ""
+
+
+def source_of(url: str, title: str, snippet: str) -> Source:
+    """The source in one shape: lines without breaks, cut to their bounds. A part of an address is none."""
+    return Source(
+        url=url,
+        title=_line(title, MAX_TITLE),
+        domain=domain_of(url),
+        snippet=_line(snippet, MAX_SNIPPET),
+    )
+
+
+def citable(*sources: Source) -> list[Source]:
+    """Those that can be cited: with a web address, and none that is too long."""
+    return [source for source in sources if source.domain and len(source.url) <= MAX_URL]
+
+
+def domain_of(url: str) -> str:
+    """The host without `www.`; empty for what is no web address."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return ""
+    return host.removeprefix("www.") if parts.scheme in ("http", "https") else ""
+
+
+def _line(text: str, most: int) -> str:
+    line = " ".join(text[: most * 4].split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -13,35 +13,32 @@ from litestar import Litestar
 from litestar.di import Provide
 
 import luxx.providers.models  # noqa: F401  (settings point to its table)
-from luxx.accounts.administering import Administration
-from luxx.accounts.caller import Caller
-from luxx.accounts.changes import AccountChanges
-from luxx.accounts.limits import Limits
-from luxx.accounts.operator import Operator
-from luxx.accounts.passwords import Passwords
-from luxx.accounts.rights import Departure
-from luxx.accounts.service import AccountService
-from luxx.accounts.settings import SettingsService
-from luxx.accounts.setup import PasswordSetup
-from luxx.accounts.tokens import Tokens
-from luxx.accounts.workspaces import Workspaces
-from luxx.api.audit import record_refusals
-from luxx.api.auth import AuthController
-from luxx.api.bodies import JsonRequest
-from luxx.api.errors import HANDLERS
-from luxx.api.guards import PeerReader, provide_caller, provide_peer, require_sign_in
-from luxx.api.settings import SettingsController
-from luxx.api.setup import SetupController
-from luxx.api.users import UserController
-from luxx.audit.refusals import Refusals
-from luxx.bus.core import LocalBus
-from luxx.clock import utc_now
-from luxx.config import AuthConfig, LimitsConfig
+from luxx.api.http.bodies import JsonRequest
+from luxx.api.http.errors import HANDLERS
+from luxx.api.http.guards import PeerReader, provide_caller, provide_peer, require_sign_in
+from luxx.api.routes.audit import record_refusals
+from luxx.api.routes.auth import AuthController
+from luxx.api.routes.setup import SetupController
+from luxx.api.routes.users import SettingsController, UserController
+from luxx.domain.accounts.administration import Administration, Operator
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.changes import AccountChanges
+from luxx.domain.accounts.credentials import Passwords, Tokens
+from luxx.domain.accounts.limits import Limits
+from luxx.domain.accounts.rights import Departure
+from luxx.domain.accounts.service import AccountService
+from luxx.domain.accounts.settings import SettingsService
+from luxx.domain.accounts.setup import PasswordSetup
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.audit.refusals import Refusals
 from luxx.errors import NotFound
+from luxx.infra.bus.core import LocalBus
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import AuthConfig, LimitsConfig
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
 from luxx.providers.sharing import hand_over_shared
 from luxx.runs.stopping import cancel_runs_of
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
 from luxx.wire.tool import CommandPermission
 
 SECRET = "a secret of the tests, long enough"

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from luxx.accounts.administering import NewAccount
-from luxx.accounts.caller import Caller
-from luxx.accounts.changes import Because
+from luxx.domain.accounts.administration import NewAccount
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.changes import Because
 from luxx.errors import NotAllowed
 from luxx.wire.tool import CommandPermission
 

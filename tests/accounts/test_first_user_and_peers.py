@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from luxx.accounts.limits import RateLimit
-from luxx.accounts.passwords import Passwords
-from luxx.api.guards import PeerReader
+from luxx.api.http.guards import PeerReader
+from luxx.domain.accounts.credentials import Passwords
+from luxx.domain.accounts.limits import RateLimit
 from luxx.errors import ConfigError, TooMany
 
 ADMIN = {"username": "admin", "password": "admin123"}

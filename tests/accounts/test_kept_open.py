@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from sqlalchemy import event
 
-from luxx.accounts.caller import Caller
-from luxx.api import kept_open
-from luxx.api.kept_open import KeptOpen
+from luxx.api.http import streaming as kept_open
+from luxx.api.http.streaming import KeptOpen
+from luxx.domain.accounts.caller import Caller
 
 ALL = 40
 

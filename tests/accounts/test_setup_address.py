@@ -14,9 +14,9 @@ import jwt
 import pytest
 from api.server import Server
 
-from luxx.accounts.setup import SetupClaims
-from luxx.serving import setup_address
-from luxx.vault import derive_key
+from luxx.app.server.serve import setup_address
+from luxx.domain.accounts.setup import SetupClaims
+from luxx.infra.secrets import derive_key
 
 ADMIN = {"username": "admin", "password": "admin123"}
 NEW = "a-password-of-the-owner"

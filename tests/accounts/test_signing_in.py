@@ -5,7 +5,7 @@ import asyncio
 import bcrypt
 import pytest
 
-from luxx.accounts.service import AccountChange, Because
+from luxx.domain.accounts.service import AccountChange, Because
 
 LOGIN = "/auth/login"
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from luxx.accounts.limits import Peer
-from luxx.accounts.models import SignIn, TicketRow
-from luxx.accounts.tickets import LIFE, TicketService
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.models import SignIn, TicketRow
+from luxx.domain.accounts.tickets import LIFE, TicketService
 from luxx.errors import NotSignedIn
 
 PEER = Peer(address="127.0.0.1", is_local=True, is_direct=True)

@@ -9,9 +9,9 @@ from datetime import timedelta
 import jwt
 import pytest
 
-from luxx.accounts.service import Because
-from luxx.accounts.tokens import Tokens, TokenType
-from luxx.vault import derive_key
+from luxx.domain.accounts.credentials import Tokens, TokenType
+from luxx.domain.accounts.service import Because
+from luxx.infra.secrets import derive_key
 
 SECRET = "a secret of the tests, long enough"
 KEY = derive_key(SECRET, "tokens")

@@ -7,9 +7,9 @@ import stat
 
 import pytest
 
-from luxx.accounts.workspaces import Workspaces
+from luxx.domain.accounts.workspaces import Workspaces
 from luxx.errors import ConfigError, Unavailable
-from luxx.vault import Vault, find_secret, mask
+from luxx.infra.secrets import Vault, find_secret, mask
 
 SECRET = "a secret of the tests, long enough"
 

@@ -367,7 +367,8 @@ ROUTES = [
         Case(f"GET {path}", "GET", path, None, 404)
         for path in ("/nothing", "/auth/nothing", "/conversations/a/b/c", "/api/v1", "/admin",
                      "/%2e%2e/%2e%2e/etc/passwd", "/ui/../../etc/passwd", "/ui/%2e%2e%2fconfig.yaml",
-                     "/docs/../config.yaml", "/.env", "/static/%2e%2e/%2e%2e/luxx/cli.py", "/" + "x" * 8000)
+                     "/docs/../config.yaml", "/.env",
+                      "/static/%2e%2e/%2e%2e/luxx/app/cli/commands.py", "/" + "x" * 8000)
     ),
     Case("a path with a NUL", "GET", "/nothing%00"),
     Case("a cursor with a NUL", "GET", "/runs?before=%00"),

@@ -8,7 +8,17 @@ import pytest
 from api.person import KEY, Person
 from api.schema import Document
 from api.server import Server
-from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import (
+    Call,
+    Counts,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    When,
+)
 
 CALL_ID = "call-1"
 ASKS = [

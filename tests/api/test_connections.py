@@ -40,7 +40,7 @@ SETTINGS = {
 DESCRIPTORS = 512
 FEW_DESCRIPTORS = f"""
 import resource, sys
-from luxx.cli import main
+from luxx.app.cli.commands import main
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS // 2}, {DESCRIPTORS}))
 sys.argv[0] = "luxx"
 sys.exit(main())

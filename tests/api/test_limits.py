@@ -12,7 +12,17 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 from api.streams import attached, sending
-from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import (
+    Call,
+    Counts,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    When,
+)
 
 MODEL = "own-model"
 MOST_ANSWER = 300

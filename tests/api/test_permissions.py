@@ -11,7 +11,7 @@ from api.belongings import NO_UUID
 from api.person import PASSWORD, Person
 from api.schema import Document
 from api.server import Server
-from luxx.tools.subjects import MOST_PARTS
+from luxx.tools.permissions.subjects import MOST_PARTS
 
 RULES = "/permissions/rules"
 READS = {"tool": "file_read", "pattern": "docs/*", "action": "allow"}

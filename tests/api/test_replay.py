@@ -11,7 +11,17 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 from api.streams import attached, sending
-from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import (
+    Call,
+    Counts,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    When,
+)
 
 ROWS = [{"line": f"{number:05d}", "words": "some words in it"} for number in range(3_000)]
 ACCEPT = {"accept": "application/json"}

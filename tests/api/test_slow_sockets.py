@@ -18,14 +18,14 @@ from litestar.exceptions import WebSocketDisconnect
 from api.line import opened, ticket_of
 from api.person import Person
 from api.server import Server
-from luxx.accounts.caller import Caller
-from luxx.accounts.limits import RateLimit
-from luxx.api import sockets as module
-from luxx.api.socket_protocol import socket_options
-from luxx.api.sockets import ENDED_SIGN_IN, MOST_NOTES, Socket
-from luxx.bus.core import LocalBus
-from luxx.runs.notices import Notices
-from luxx.store.engine import Store
+from luxx.api.http import sockets as module
+from luxx.api.http.protocol import socket_options
+from luxx.api.http.sockets import ENDED_SIGN_IN, MOST_NOTES, Socket
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.limits import RateLimit
+from luxx.infra.bus.core import LocalBus
+from luxx.infra.store.engine import Store
+from luxx.runs.streams.notices import Notices
 from luxx.wire.socket import NotificationData, SessionState, SessionStatus
 from luxx.wire.tool import CommandPermission
 

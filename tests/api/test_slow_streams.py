@@ -11,14 +11,14 @@ import pytest
 import uvicorn
 from litestar import Request
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.changes import AccountChange, Because
-from luxx.api.heads import BoundedProtocol
-from luxx.clock import new_id, utc_now
-from luxx.config import AppConfig, Config
-from luxx.house import House
-from luxx.runs.hub import RING, Frame
-from luxx.runs.watch import Watch
+from luxx.api.http.protocol import BoundedProtocol
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.changes import AccountChange, Because
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import AppConfig, Config
+from luxx.runs.streams.hub import RING, Frame
+from luxx.runs.streams.watch import Watch
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission
 

@@ -17,7 +17,7 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 from api.streams import attached
-from luxx.api.socket_protocol import MOST_FRAGMENTS
+from luxx.api.http.protocol import MOST_FRAGMENTS
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 GATES = ["a", "b", "c", "d", "e", "f", "g", "h"]

@@ -9,17 +9,26 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from luxx.audit import refusals as bounds
-from luxx.audit.entries import Action, Actor, Entry, Outcome, record
-from luxx.audit.keeping import AT_ONCE, prune
-from luxx.audit.models import AuditRow
-from luxx.audit.reading import AuditFilter, AuditView, page_of_entries
-from luxx.audit.refusals import Refusals
-from luxx.clock import utc_now
-from luxx.network.outing import Outing, Traveller
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
-from luxx.tools.egress_record import EgressRecord
+from luxx.domain.audit import refusals as bounds
+from luxx.domain.audit.entries import (
+    AT_ONCE,
+    Action,
+    Actor,
+    AuditFilter,
+    AuditRow,
+    AuditView,
+    Entry,
+    Outcome,
+    page_of_entries,
+    prune,
+    record,
+)
+from luxx.domain.audit.refusals import Refusals
+from luxx.infra.clock import utc_now
+from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
+from luxx.tools.history import EgressRecord
 
 
 class Clock:

@@ -13,9 +13,9 @@ import uvicorn
 from sqlalchemy import bindparam, select
 from sqlalchemy.engine import make_url
 
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.store.engine import open_engine
-from luxx.store.tables import table_of
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.infra.store.engine import open_engine
+from luxx.infra.store.tables import table_of
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)

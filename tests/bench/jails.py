@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
-from luxx.config import ToolsConfig
-from luxx.tools.sandbox.limits import Limits
+from luxx.infra.config.schema import ToolsConfig
+from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.prewarmed import Place
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures

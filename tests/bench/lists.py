@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.engine import make_url
 
-from luxx.store.engine import open_engine
+from luxx.infra.store.engine import open_engine
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
 from tests.bench.processes import Api, Server, free_port, luxx_server, started

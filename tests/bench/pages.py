@@ -11,10 +11,8 @@ from pathlib import Path
 
 from pypdf import PdfWriter
 
-from luxx.config import ToolsConfig
-from luxx.documents.page import PageProcess, PageRequest
-from luxx.documents.pdf import PdfProcess
-from luxx.documents.process import RunReader, read_in_process
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess, RunReader, read_in_process
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures
 from tests.bench.load import Broken

@@ -298,7 +298,10 @@ async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:
 
 async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
     """What it costs to be there: the import, and the memory of a server that does nothing."""
-    measure = "import resource as r, luxx.app; u = r.getrusage(r.RUSAGE_SELF); print(u.ru_utime + u.ru_stime)"
+    measure = (
+        "import resource as r, luxx.app.application; u = r.getrusage(r.RUSAGE_SELF); "
+        "print(u.ru_utime + u.ru_stime)"
+    )
     for number in range(rounds + 1):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", measure, cwd=ROOT, stdout=subprocess.PIPE
@@ -306,7 +309,7 @@ async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
         printed, _ = await process.communicate()
         if number == 0:  # writes the compiled modules
             continue
-        figures.add("idle", "import of luxx.app, CPU", float(printed), "s", at_most=1.2)
+        figures.add("idle", "import of luxx.app.application, CPU", float(printed), "s", at_most=1.2)
         with luxx_server() as server:
             api = await asyncio.to_thread(Api, server.port)
             await asyncio.to_thread(api.connect_upstream, upstream.port)

@@ -4,7 +4,7 @@ import cProfile
 import os
 import sys
 
-from luxx.entry import main
+from luxx.app.entry import main
 
 if __name__ == "__main__":
     profile_file = os.environ.get("BENCH_PROFILE")

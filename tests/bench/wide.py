@@ -20,13 +20,13 @@ import msgspec
 from sqlalchemy import insert
 from sqlalchemy.engine import make_url
 
-from luxx.clock import new_id, timestamp, utc_now
+from luxx.infra.clock import new_id, timestamp, utc_now
+from luxx.infra.store.engine import open_engine
+from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.store.engine import open_engine
-from luxx.store.tables import table_of
+from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep
 from luxx.wire.step import Step, StepType, step_id
-from luxx.wire.usage import Usage
 from tests.bench.figures import Figures
 from tests.bench.load import Answer, Broken, Client, luxx_target, openai_target
 from tests.bench.processes import ROOT, Api, free_port, luxx_server, started

@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection, bindparam, insert
 
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.search_index import index_message
-from luxx.lean import settle
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
-from luxx.store.tables import table_of
+from luxx.app.server.startup import settle
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_message
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
+from luxx.infra.store.tables import table_of
 from luxx.wire.message import UserContent
 from tests.bench.processes import server_core
 from tests.rows import add_user

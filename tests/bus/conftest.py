@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, text
 from store.databases import new_database, postgresql_server
 
 from bus.redis_server import RedisServer, redis_server
-from luxx.bus.choosing import choose_bus
-from luxx.bus.wired import WiredBus
-from luxx.observe import Metrics
-from luxx.store.engine import open_engine, resolve_url
+from luxx.infra.bus.choosing import choose_bus
+from luxx.infra.bus.network import WiredBus
+from luxx.infra.observe import Metrics
+from luxx.infra.store.engine import open_engine, resolve_url
 
 SECRET = "a secret that all servers of one database share, not those of another test"
 numbers = itertools.count()

@@ -7,7 +7,7 @@ may lose some; a bus that is `cut` is away until it is `mended`.
 import asyncio
 from collections.abc import Callable
 
-from luxx.bus.core import Make, Take
+from luxx.infra.bus.core import Make, Take
 
 Loses = Callable[[str, bytes], bool]
 
@@ -39,7 +39,7 @@ class Joined:
 
 
 class JoinedBus:
-    """One process's bus (`luxx.bus.core.Bus`)."""
+    """One process's bus (`luxx.infra.bus.core.Bus`)."""
 
     is_alone = False
 

@@ -9,7 +9,7 @@ from typing import Any
 import uvloop
 
 from bus.conftest import Ground
-from luxx.bus.wired import WiredBus
+from luxx.infra.bus.network import WiredBus
 
 SECONDS = 30.0
 

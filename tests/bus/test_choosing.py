@@ -10,15 +10,22 @@ import pytest
 from store.databases import new_database
 
 from bus.redis_server import RedisServer
-from luxx.bus.choosing import choose_bus
-from luxx.bus.core import LocalBus
-from luxx.bus.wired import WiredBus
-from luxx.config import AppConfig, Config, DatabaseConfig, HubConfig, LocalConfig, WorkspaceConfig
-from luxx.doctor import Finding, examine
+from luxx.app.cli.doctor.checks import Finding, examine
 from luxx.errors import ConfigError
-from luxx.observe import Metrics
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.infra.bus.choosing import choose_bus
+from luxx.infra.bus.core import LocalBus
+from luxx.infra.bus.network import WiredBus
+from luxx.infra.config.schema import (
+    AppConfig,
+    Config,
+    DatabaseConfig,
+    HubConfig,
+    LocalConfig,
+    WorkspaceConfig,
+)
+from luxx.infra.observe import Metrics
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 
 SECRET = "a secret that all servers of one database share, long enough"
 
@@ -40,7 +47,7 @@ def test_a_process_with_sqlite_is_alone_whatever_is_configured(tmp_path: Path) -
 
 def test_a_process_with_sqlite_loads_no_driver_of_a_bus() -> None:
     code = (
-        "import sys, luxx.house; loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "import sys, luxx.app.container; loaded = {name.partition('.')[0] for name in sys.modules}; "
         "print(sorted(loaded & {'psycopg', 'redis'}))"
     )
     environ = {**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}

@@ -10,8 +10,8 @@ import pytest
 
 from chaos.cluster import Cluster
 from chaos.postgres import Postgres, running_postgres
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.upgrade import bring_up
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.upgrade import bring_up
 
 SCENE_SECONDS = 240.0
 """What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from store.databases import new_database
 
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.upgrade import bring_up
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.upgrade import bring_up
 
 BUS = "luxx bus"
 """The application's name of the connections that carry messages between processes."""

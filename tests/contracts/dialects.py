@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from sdk_types import accepted_by_anthropic, accepted_by_google, accepted_by_openai
 
 from luxx.providers.adapter import Adapter, CompletionRequest, Target
-from luxx.providers.anthropic import AnthropicAdapter
-from luxx.providers.gemini import GeminiAdapter
-from luxx.providers.openai import OpenAIAdapter
+from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.gemini.adapter import GeminiAdapter
+from luxx.providers.openai_chat.adapter import OpenAIAdapter
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 
 Json = dict[str, Any]

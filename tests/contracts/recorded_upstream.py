@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from luxx.providers.scripted_dialects import Written, write_stream
-from luxx.providers.scripted_requests import read_request
-from luxx.providers.scripted_script import Text
-from luxx.providers.scripted_speakers import speaker_of
+from luxx.providers.scripted.dialects import Written, write_stream
+from luxx.providers.scripted.requests import read_request
+from luxx.providers.scripted.script import Text
+from luxx.providers.scripted.speakers import speaker_of
 
 END = "That is all."
 PIECE = 1000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wire_reading import read_in_pieces
 
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic import AnthropicAdapter
+from luxx.providers.anthropic.adapter import AnthropicAdapter
 from luxx.wire.message import AssistantPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 

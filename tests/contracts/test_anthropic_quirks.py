@@ -16,7 +16,7 @@ from luxx.errors import (
     ProviderRefused,
     RateLimited,
 )
-from luxx.providers.anthropic import AnthropicAdapter, AnthropicParser
+from luxx.providers.anthropic.adapter import AnthropicAdapter, AnthropicParser
 from luxx.wire.delta import FinishReason, TextDelta
 
 Json = dict[str, Any]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from sdk_types import accepted_by_anthropic
 from wire_reading import Reading, read_in_pieces
 
-from luxx.context.prompt import assistant_messages
+from luxx.domain.context.prompt import assistant_messages
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic import AnthropicAdapter
-from luxx.runs.completion import CompletionReader
-from luxx.runs.frames import OpenStep
+from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.runs.streams.frames import OpenStep
+from luxx.runs.turn.completion import CompletionReader
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import ToolCall

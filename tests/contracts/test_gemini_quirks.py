@@ -7,9 +7,8 @@ import pytest
 from wire_reading import Reading, read_in_pieces
 
 from luxx.errors import ContextTooLong, Dropped, Garbled, ProviderError, ProviderFailed, RateLimited
-from luxx.providers.gemini import GeminiParser
-from luxx.wire.delta import FinishReason, TextDelta, UsageDelta
-from luxx.wire.usage import Usage
+from luxx.providers.gemini.adapter import GeminiParser
+from luxx.wire.delta import FinishReason, TextDelta, Usage, UsageDelta
 
 SIZES = pytest.mark.parametrize("size", [1, 7, 4096])
 FRAMINGS = pytest.mark.parametrize("framing", ["events", "array"])

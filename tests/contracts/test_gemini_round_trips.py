@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from wire_reading import read_in_pieces
 
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.gemini import GeminiAdapter
+from luxx.providers.gemini.adapter import GeminiAdapter
 from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
 

@@ -15,7 +15,7 @@ from luxx.errors import (
     ProviderRefused,
     RateLimited,
 )
-from luxx.providers.openai import OpenAIAdapter, OpenAIParser
+from luxx.providers.openai_chat.adapter import OpenAIAdapter, OpenAIParser
 from luxx.wire.delta import FinishReason, TextDelta
 
 DONE = b"data: [DONE]\n\n"

@@ -13,9 +13,9 @@ from wire_reading import (
     values_at_paths,
 )
 
-from luxx.providers.anthropic import AnthropicAdapter
-from luxx.providers.gemini import GeminiAdapter
-from luxx.providers.openai import OpenAIAdapter
+from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.gemini.adapter import GeminiAdapter
+from luxx.providers.openai_chat.adapter import OpenAIAdapter
 
 PIECE_SIZES = (1, 7, 4096)
 

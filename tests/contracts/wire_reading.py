@@ -16,9 +16,9 @@ from luxx.wire.delta import (
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
+    Usage,
     UsageDelta,
 )
-from luxx.wire.usage import Usage
 
 
 class Reading(msgspec.Struct, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from branching import Desk, desk_in
 
-from luxx.conversations.titles import TITLE_LENGTH, UNTITLED, title_after
+from luxx.domain.conversations.views import TITLE_LENGTH, UNTITLED, title_after
 
 
 @pytest.fixture(scope="module")

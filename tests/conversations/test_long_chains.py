@@ -10,15 +10,15 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import func, insert, select, update
 
-from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.service import ConversationService
-from luxx.conversations.stored import read_path
-from luxx.conversations.views import ConversationChange
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.stored import read_path
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import forget_runs, forget_runs_of
-from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission
 
 LONG = 3000

@@ -7,13 +7,12 @@ from rows import add_user
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from luxx.accounts.models import User
-from luxx.clock import new_id, utc_now
-from luxx.conversations.images import MessageBlobRow
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.room import sizes_of, stored_size
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.images import MessageBlobRow, sizes_of, stored_size
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.store.engine import Store, open_engine, resolve_url
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
 assert User.__tablename__ == "users"

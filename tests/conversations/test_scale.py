@@ -12,17 +12,17 @@ from rows import add_user
 from seeding import Talk, seed
 from sqlalchemy import event, insert
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.clock import utc_now
-from luxx.conversations.lists import conversation_page, message_page, messages_before
-from luxx.conversations.search import Search, find
-from luxx.conversations.service import ConversationService
-from luxx.conversations.stored import read_path
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
+from luxx.domain.conversations.search import Search, find
+from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.stored import read_path
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.search_words import SearchKind
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import forget_runs, forget_runs_of
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.search_words import SearchKind
 from luxx.wire.tool import CommandPermission
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it

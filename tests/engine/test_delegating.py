@@ -7,8 +7,8 @@ from sqlalchemy import update
 
 from engine.conftest import Runs
 from engine.town import Town, ended, types_of, until
-from luxx.clock import new_id, utc_now
-from luxx.conversations.views import ConversationChange
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.clock import new_id, utc_now
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 from luxx.runs.models import RunRow
 from luxx.runs.service import Sending

@@ -8,9 +8,9 @@ from sqlalchemy import select, update
 
 from engine.conftest import Runs
 from engine.town import GATED, LEASE_SECONDS, WAIT_SECONDS, Town, ended, says, status_of, until
-from luxx.accounts.models import User
+from luxx.domain.accounts.models import User
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, Text, When
-from luxx.runs import leases
+from luxx.runs.engine import processes as leases
 from luxx.runs.models import ProcessRow, RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.stopping import RunStopper

@@ -10,12 +10,12 @@ from sqlalchemy import select, update
 
 from engine.conftest import Runs
 from engine.town import Town, ended, one_gate_each, says, status_of, types_of, until
-from luxx.conversations.views import ConversationChange
+from luxx.domain.conversations.views import ConversationChange
 from luxx.errors import Conflict, TooMany
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
+from luxx.runs.engine.processes import ProcessKind
+from luxx.runs.engine.slots import Queued, kinds_of, next_in_line
 from luxx.runs.models import RunRow
-from luxx.runs.places import Queued, kinds_of, next_in_line
-from luxx.runs.processes import ProcessKind
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.service import Sending
 from luxx.wire.question import QuestionStatus

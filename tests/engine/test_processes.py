@@ -13,16 +13,16 @@ from sqlalchemy.orm import Session
 
 from engine.conftest import Runs
 from engine.town import GATED, LEASE_SECONDS, Town, ended, one_gate_each, says, status_of, types_of, until
-from luxx.accounts.caller import Caller
-from luxx.conversations.models import ConversationRow
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import NotAllowed, Unavailable
-from luxx.house import House
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.upgrade import bring_up
 from luxx.providers.scripted import Gate
+from luxx.runs.engine.processes import ProcessKind, read_processes, renew, this_process
+from luxx.runs.engine.slots import find_place
 from luxx.runs.models import ProcessRow, RunRow
-from luxx.runs.places import find_place
-from luxx.runs.processes import ProcessKind, read_processes, renew, this_process
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.upgrade import bring_up
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from luxx.accounts.caller import Caller
-from luxx.config import (
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.config.schema import (
     AppConfig,
     Config,
     DatabaseConfig,
@@ -21,11 +23,9 @@ from luxx.config import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.conversations.views import ConversationChange
-from luxx.house import House
+from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
-from luxx.providers.views import NewProvider
-from luxx.runs.processes import ProcessKind
+from luxx.runs.engine.processes import ProcessKind
 from luxx.runs.service import Sending
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.tool import CommandPermission

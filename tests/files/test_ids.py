@@ -9,13 +9,13 @@ from rows import add_user
 from sqlalchemy import delete, func, select
 from store.conftest import database_url, postgresql
 
-from luxx.accounts.models import User
-from luxx.clock import new_id
-from luxx.files import rows
-from luxx.files.models import FileRow
-from luxx.files.storage import Entry
+from luxx.domain.accounts.models import User
+from luxx.domain.files import service as rows
+from luxx.domain.files.service import FileRow
+from luxx.domain.files.storage import Entry
+from luxx.infra.clock import new_id
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.store.engine import Store, open_engine, resolve_url
 
 __all__ = ["database_url", "postgresql"]
 assert ProviderRow.__tablename__ == "llm_providers"  # settings point at it

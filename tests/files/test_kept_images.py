@@ -12,16 +12,16 @@ from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 from store.conftest import database_url, postgresql
 
-from luxx.accounts.models import User
-from luxx.clock import new_id, utc_now
-from luxx.context.prompt import prompt_messages
-from luxx.conversations import images as images_module
-from luxx.conversations.images import MessageBlobRow, copied, image_ids, read_images, store_images
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.stored import read_path
-from luxx.files.models import FileRow
+from luxx.domain.accounts.models import User
+from luxx.domain.context.prompt import prompt_messages
+from luxx.domain.conversations import images as images_module
+from luxx.domain.conversations.images import MessageBlobRow, copied, image_ids, read_images, store_images
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.stored import read_path
+from luxx.domain.files.service import FileRow
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.wire.message import Attachment, PromptImage, UserContent, UserPrompt
 
 __all__ = ["database_url", "postgresql"]

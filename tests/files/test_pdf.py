@@ -9,9 +9,9 @@ import pytest
 from pypdf import PdfWriter
 
 from files.putting import pdf, pdf_of
+from luxx.domain.files.attachments import PdfReader
+from luxx.domain.files.storage import OpenFile, Shelf
 from luxx.errors import InvalidInput, TooLarge
-from luxx.files.pdf import PdfReader
-from luxx.files.storage import OpenFile, Shelf
 
 MIB = 1024 * 1024
 WAIT_SECONDS = 30.0

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from files.putting import png
-from luxx.files.png import MAX_SIDE, NotShown, PngSize, png_size
+from luxx.domain.files.figures import MAX_SIDE, NotShown, PngSize, png_size
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from luxx.domain.files import storage
+from luxx.domain.files import storage as measuring
+from luxx.domain.files.storage import Shelf, measure
 from luxx.errors import Conflict, LuxxError, NotFound
-from luxx.files import measure as measuring
-from luxx.files import storage
-from luxx.files.measure import measure
-from luxx.files.storage import Shelf
 
 SECRET = b"the secret of somebody else"
 SECONDS = 1.0

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import uvloop
 
-from luxx.children import start_child
+from luxx.infra.children import start_child
 
 LEAVES_ANOTHER = ("/bin/sh", "-c", "sleep 2 & exec sleep 30")
 """What it leaves keeps its pipes open."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import uvicorn
 
-from luxx.api.protection import protection
-from luxx.config import Config, ServerConfig
-from luxx.observe import Metrics
+from luxx.api.http.protection import protection
+from luxx.infra.config.schema import Config, ServerConfig
+from luxx.infra.observe import Metrics
 
 SETTINGS = Config(server=ServerConfig(max_body_mb=0.001))
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]

@@ -6,7 +6,17 @@ from typing import Any
 from journeys.conftest import Traveller
 from journeys.person import Person
 from journeys.server import LuxxServer
-from luxx.providers.scripted import Bytes, Call, Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
+from luxx.providers.scripted import (
+    Bytes,
+    Call,
+    Counts,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    Thinking,
+    When,
+)
 
 SIGNATURE = "c2NyaXB0ZWQ="
 

@@ -7,7 +7,17 @@ from journeys.conftest import Traveller
 from journeys.person import Person
 from journeys.screen import Screen
 from journeys.server import LuxxServer
-from luxx.providers.scripted import Bytes, Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import (
+    Bytes,
+    Counts,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    When,
+)
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "https://a.b"}]}

@@ -11,7 +11,16 @@ from journeys.person import Person
 from journeys.screen import FrameReader, Screen
 from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says, two_iterations, words
 from journeys.server import LuxxServer
-from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+from luxx.providers.scripted import (
+    Counts,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+    Thinking,
+    When,
+)
 
 SLOW_PROSE = " ".join(f"slow{n}" for n in range(120))
 

@@ -11,21 +11,21 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import insert, select, text
 
-from luxx.accounts.models import User
-from luxx.clock import new_id, utc_now
-from luxx.config import AppConfig, Config, DatabaseConfig, WorkspaceConfig
-from luxx.conversations.images import MessageBlobRow
-from luxx.conversations.models import ConversationRow, MessageRow, ProjectRow
-from luxx.conversations.search_index import index_message, index_title
-from luxx.files.models import FileRow
-from luxx.keeping.home import Home
+from luxx.domain.accounts.models import User
+from luxx.domain.backup.backup import Home
+from luxx.domain.conversations.images import MessageBlobRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.domain.conversations.search_index import index_message, index_title
+from luxx.domain.files.service import FileRow
+from luxx.domain.usage.ledger import UsageRow
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, WorkspaceConfig
+from luxx.infra.secrets import Vault, find_secret
+from luxx.infra.store.engine import Store, open_engine
+from luxx.infra.store.tables import Base
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.store.engine import Store, open_engine
-from luxx.store.tables import Base
-from luxx.usage.models import UsageRow
-from luxx.vault import Vault, find_secret
 
 KEY = "sk-a-key-to-be-opened-again"
 SECRET = "a configured secret of the other server"

@@ -16,18 +16,17 @@ from store.test_search import find
 
 from keeping.homes import KEY, SECRET, files_of, fill, home_of, move_in, rows_of, store_of
 from keeping.test_bad_archives import changed
-from luxx.accounts.models import User
-from luxx.clock import utc_now
+from luxx.domain.accounts.models import User
+from luxx.domain.backup.backup import Home, back_up, last_backup
+from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
-from luxx.keeping.backup import back_up
-from luxx.keeping.home import Home, last_backup
-from luxx.keeping.restore import restore
+from luxx.infra.clock import utc_now
+from luxx.infra.secrets import Vault
+from luxx.infra.store.engine import open_engine
+from luxx.infra.store.migrate import migrate
+from luxx.infra.store.upgrade import current_step, known_steps, newest_step
 from luxx.providers.models import ProviderRow
 from luxx.providers.service import key_identity
-from luxx.store.engine import open_engine
-from luxx.store.migrate import migrate
-from luxx.store.upgrade import current_step, known_steps, newest_step
-from luxx.vault import Vault
 
 __all__ = ["postgresql"]
 

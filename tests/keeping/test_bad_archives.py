@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keeping.homes import fill, home_of, move_in
+from luxx.domain.backup.backup import Home, back_up
+from luxx.domain.backup.folders import pack, unpack
+from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
-from luxx.keeping.backup import back_up
-from luxx.keeping.folders import pack, unpack
-from luxx.keeping.home import Home
-from luxx.keeping.restore import restore
 
 Members = dict[str, bytes]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from keeping.homes import fill, home_of, move_in
+from luxx.domain.backup.backup import back_up
+from luxx.domain.backup.folders import pack, unpack
+from luxx.domain.backup.user_export import export_person
 from luxx.errors import LuxxError
-from luxx.keeping.backup import back_up
-from luxx.keeping.folders import pack, unpack
-from luxx.keeping.person_export import export_person
 
 MIB = 2**20
 

@@ -11,14 +11,12 @@ from store.conftest import numbers, postgresql
 from store.databases import new_database
 
 from keeping.homes import config_of, files_of, fill, home_of, move_in, rows_of
+from luxx.domain.backup import staging
+from luxx.domain.backup.backup import Home, back_up
+from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
-from luxx.keeping import staging
-from luxx.keeping.backup import back_up
-from luxx.keeping.home import Home
-from luxx.keeping.restore import restore
-from luxx.runs.leases import take_one
-from luxx.runs.processes import ProcessKind, forget, register, this_process
-from luxx.store.lock import DataDirLock
+from luxx.infra.store.lock import DataDirLock
+from luxx.runs.engine.processes import ProcessKind, forget, register, take_one, this_process
 
 pytestmark = pytest.mark.heavy
 

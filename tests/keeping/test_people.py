@@ -20,16 +20,16 @@ from store.test_search import find
 
 from keeping.homes import KEY, files_of, fill, home_of, move_in, rows_of, store_of
 from keeping.test_bad_archives import HOSTILE, members_of, packed, tar_of
-from luxx.accounts.models import User, UserSettings
-from luxx.clock import utc_now
-from luxx.config import FilesConfig
-from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.domain.accounts.models import User, UserSettings
+from luxx.domain.backup import user_import as person_import
+from luxx.domain.backup.backup import Home
+from luxx.domain.backup.user_export import export_person
+from luxx.domain.backup.user_import import Imported, import_person
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.files import storage as measuring
 from luxx.errors import LuxxError
-from luxx.files import measure as measuring
-from luxx.keeping import person_import
-from luxx.keeping.home import Home
-from luxx.keeping.person_export import export_person
-from luxx.keeping.person_import import Imported, import_person
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import FilesConfig
 from luxx.tools.compositions.rows import new_row
 from luxx.wire.composition import Composition, Member
 

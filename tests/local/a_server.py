@@ -8,8 +8,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from luxx.config import LocalConfig
-from luxx.providers.local import LocalModel
+from luxx.infra.config.schema import LocalConfig
+from luxx.providers.local.model import LocalModel
 
 
 async def main(data_dir: str, model: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.providers.local_files import pull
+from luxx.providers.local.files import pull
 
 ROOT = Path(__file__).parents[2]
 

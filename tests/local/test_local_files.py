@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from luxx.errors import InvalidInput, Unavailable
-from luxx.providers import local_files
-from luxx.providers.local_files import KNOWN, find_model, list_models, model_name_of, pull
+from luxx.providers.local import files as local_files
+from luxx.providers.local.files import KNOWN, find_model, list_models, model_name_of, pull
 
 CONTENT = b"GGUF and then some" * 1000
 TINY = msgspec.structs.replace(

@@ -16,10 +16,10 @@ import httpx
 import psutil
 import pytest
 
-from luxx.config import LocalConfig
 from luxx.errors import Unavailable
-from luxx.providers.local import LocalModel, LocalState
-from luxx.providers.local_files import find_model
+from luxx.infra.config.schema import LocalConfig
+from luxx.providers.local.files import find_model
+from luxx.providers.local.model import LocalModel, LocalState
 
 A_SERVER = Path(__file__).with_name("a_server.py")
 ROOT = Path(__file__).parents[2]
@@ -221,7 +221,7 @@ def test_what_is_missing_is_said_at_once(model_data: Path, tmp_path: Path) -> No
 def test_failed_start_is_tried_again_once_the_file_is_there(
     model_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.providers.local.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("luxx.providers.local.model.RETRY_SECONDS", 0.0)
 
     async def work() -> None:
         model = tmp_path / "mine.gguf"

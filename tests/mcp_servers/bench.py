@@ -16,10 +16,10 @@ from typing import Any
 import mcp_types
 import msgspec
 
-from luxx.config import Config
-from luxx.mcp.approval import Withheld
-from luxx.mcp.server import ServerState
-from luxx.mcp.service import McpServers, McpStatus
+from luxx.domain.mcp.approval import Withheld
+from luxx.domain.mcp.server import ServerState
+from luxx.domain.mcp.service import McpServers, McpStatus
+from luxx.infra.config.schema import Config
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed

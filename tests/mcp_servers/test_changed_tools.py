@@ -14,12 +14,11 @@ from journeys.server import LuxxServer
 from prepared import prepare
 from sqlalchemy import Connection, text
 
-from luxx.checkup import Finding
-from luxx.config import Config
-from luxx.doctor import examine
-from luxx.mcp.approval import MOST_KNOWN, Definitions, Withheld, difference
-from luxx.mcp.definitions_rows import read_server
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.app.cli.doctor.checks import examine
+from luxx.app.cli.doctor.runtime import Finding
+from luxx.domain.mcp.approval import MOST_KNOWN, Definitions, Withheld, difference, read_server
+from luxx.infra.config.schema import Config
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.tools.core import ToolDefinition
 from luxx.wire.tool import Risk
 from mcp_servers.bench import script

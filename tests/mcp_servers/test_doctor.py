@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.checkup import Finding
-from luxx.config import Config
-from luxx.doctor import examine
-from luxx.house import House
+from luxx.app.cli.doctor.checks import examine
+from luxx.app.cli.doctor.runtime import Finding
+from luxx.app.container import House
+from luxx.infra.config.schema import Config
 from mcp_servers import hostile
 from mcp_servers.bench import script
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from luxx.config import McpServerConfig
-from luxx.config_file import load_config
+from luxx.domain.mcp.server import ServerState
 from luxx.errors import ConfigError
-from luxx.mcp.server import ServerState
+from luxx.infra.config.file import load_config
+from luxx.infra.config.schema import McpServerConfig
 from mcp_servers.bench import Bench
 from mcp_servers.conftest import TryServers
 

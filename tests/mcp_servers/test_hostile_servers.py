@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from luxx.mcp.server import ServerState
+from luxx.domain.mcp.server import ServerState
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
 from mcp_servers.bench import Bench, processes_in, script, until
@@ -93,7 +93,7 @@ def test_what_a_server_is_given_is_not_told_with_what_went_wrong(
 def test_a_server_that_never_gets_ready_is_given_up(
     try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.mcp.service.MOST_TRIES", 1)
+    monkeypatch.setattr("luxx.domain.mcp.service.MOST_TRIES", 1)
 
     async def work(place: Bench) -> None:
         status = await until(
@@ -118,7 +118,7 @@ def test_a_server_that_has_filled_its_directory_is_not_started_again(try_servers
 def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_long_it_lived(
     try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.mcp.server.SETTLED_SECONDS", 0)
+    monkeypatch.setattr("luxx.domain.mcp.server.SETTLED_SECONDS", 0)
 
     async def work(place: Bench) -> None:
         await place.until(ServerState.RUNNING)
@@ -133,7 +133,7 @@ def test_a_server_that_is_ended_for_what_it_takes_starts_after_pauses_however_lo
 def test_a_list_that_changes_with_each_look_is_read_more_and_more_seldom(
     try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.mcp.server.FIRST_PAUSE", 0.2)
+    monkeypatch.setattr("luxx.domain.mcp.server.FIRST_PAUSE", 0.2)
 
     async def work(place: Bench) -> None:
         await place.until(ServerState.RUNNING)
@@ -172,7 +172,7 @@ def test_a_server_that_died_is_started_again_at_the_next_call_and_then_with_paus
 def test_a_server_that_answers_nothing_any_more_is_ended(
     try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
 
     async def work(place: Bench) -> None:
         await place.until(ServerState.RUNNING)
@@ -186,7 +186,7 @@ def test_a_server_that_answers_nothing_any_more_is_ended(
 def test_a_server_that_is_only_slow_lives_on(
     try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.mcp.connection._PULSE_SECONDS", 0.5)
+    monkeypatch.setattr("luxx.domain.mcp.connection._PULSE_SECONDS", 0.5)
 
     async def work(place: Bench) -> None:
         await place.until(ServerState.RUNNING)

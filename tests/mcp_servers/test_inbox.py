@@ -5,7 +5,7 @@ import time
 import msgspec
 import pytest
 
-from luxx.mcp.inbox import (
+from luxx.domain.mcp.inbox import (
     MIB,
     MOST_ASKING_BYTES,
     MOST_LATE,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.mcp.naming import server_prefix, tool_name
-from luxx.mcp.schema import Unfit, harmless
+from luxx.domain.mcp.offering import server_prefix, tool_name
+from luxx.domain.mcp.schema import Unfit, harmless
 from luxx.tools.schema import ArgumentCheck
 
 TAKEN_BY_ALL = re.compile(r"[a-zA-Z0-9_-]{1,64}")

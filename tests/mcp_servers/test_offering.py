@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from luxx.config import McpServerConfig
+from luxx.domain.mcp.connection import Listed
+from luxx.domain.mcp.inbox import Secrets
+from luxx.domain.mcp.offering import MOST_REASONS, Offer, offer
+from luxx.domain.mcp.server import MIB, Pace, Room
 from luxx.errors import ToolFailed
-from luxx.mcp.connection import Listed
-from luxx.mcp.offering import MOST_REASONS, Offer, offer
-from luxx.mcp.pace import Pace
-from luxx.mcp.room import MIB, Room
-from luxx.mcp.secrets import Secrets
+from luxx.infra.config.schema import McpServerConfig
 from luxx.wire.tool import ToolResult
 
 SECRET = "sk-a-key-that-nobody-may-see"

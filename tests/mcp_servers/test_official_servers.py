@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from luxx.mcp.server import ServerState
+from luxx.domain.mcp.server import ServerState
 from luxx.tools.core import CommandPermission, Risk
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
@@ -62,7 +62,9 @@ def arguments_of_all_processes() -> str:
 
 
 def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
-    look = "import sys, luxx.app; print(sorted({'mcp', 'mcp_types', 'pydantic'} & set(sys.modules)))"
+    look = (
+        "import sys, luxx.app.application; print(sorted({'mcp', 'mcp_types', 'pydantic'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

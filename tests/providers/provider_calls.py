@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from luxx.config import ProvidersConfig
 from luxx.errors import ProviderError
+from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.answer import Retry
 from luxx.providers.client import ModelClient

@@ -8,8 +8,8 @@ import pytest
 
 from luxx.errors import Garbled, ProviderRefused
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.anthropic import AnthropicAdapter
-from luxx.providers.anthropic_schema import strict_schema
+from luxx.providers.anthropic.adapter import AnthropicAdapter
+from luxx.providers.anthropic.request import strict_schema
 from luxx.wire.message import (
     AssistantPrompt,
     PromptImage,

@@ -9,13 +9,12 @@ import msgspec
 import pytest
 
 from luxx.errors import Garbled
-from luxx.providers.adapter import StreamParser
-from luxx.providers.anthropic import AnthropicParser
-from luxx.providers.gemini import GeminiParser
-from luxx.providers.gemini_calls import MAX_OPEN_CALLS
-from luxx.providers.held import MAX_BLANK_BYTES, MAX_HELD_BYTES
-from luxx.providers.openai import OpenAIParser
-from luxx.providers.openai_text import MAX_BLANKS
+from luxx.providers.adapter import MAX_BLANK_BYTES, MAX_HELD_BYTES, StreamParser
+from luxx.providers.anthropic.adapter import AnthropicParser
+from luxx.providers.gemini.adapter import GeminiParser
+from luxx.providers.gemini.calls import MAX_OPEN_CALLS
+from luxx.providers.openai_chat.adapter import OpenAIParser
+from luxx.providers.openai_chat.calls import MAX_BLANKS
 from luxx.providers.sse import SseSplitter
 from luxx.wire.delta import ReplayDelta, TextDelta, ToolCallDelta
 

@@ -29,10 +29,9 @@ from luxx.providers.scripted import (
     Thinking,
     When,
 )
-from luxx.wire.delta import FinishReason, ReplayDelta
+from luxx.wire.delta import FinishReason, ReplayDelta, Usage
 from luxx.wire.message import AssistantPrompt, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
-from luxx.wire.usage import Usage
 
 HELLO = CompletionRequest(
     model="gemini-x",

@@ -8,7 +8,7 @@ import pytest
 
 from luxx.errors import Garbled
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.gemini import GeminiAdapter
+from luxx.providers.gemini.adapter import GeminiAdapter
 from luxx.providers.registry import adapter_for, default_base_url
 from luxx.wire.message import (
     AssistantPrompt,

@@ -20,8 +20,7 @@ from luxx.providers.scripted import (
     Thinking,
     When,
 )
-from luxx.wire.delta import FinishReason
-from luxx.wire.usage import Usage
+from luxx.wire.delta import FinishReason, Usage
 
 ANSWER = Rule(reply=[Text(text="at last")])
 

@@ -7,7 +7,7 @@ import pytest
 
 from luxx.errors import Garbled, InvalidInput
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.openai import OpenAIAdapter
+from luxx.providers.openai_chat.adapter import OpenAIAdapter
 from luxx.providers.registry import adapter_for, default_base_url
 from luxx.wire.message import (
     AssistantPrompt,

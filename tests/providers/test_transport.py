@@ -11,7 +11,6 @@ from email.utils import format_datetime
 import pytest
 from provider_calls import ASK, KEY, ask_scripted, calling, target_of
 
-from luxx.clock import utc_now
 from luxx.errors import (
     ContextTooLong,
     Dropped,
@@ -23,6 +22,7 @@ from luxx.errors import (
     Stalled,
     Unreachable,
 )
+from luxx.infra.clock import utc_now
 from luxx.providers.scripted import Faults, Gate, Rule, Script, ScriptedProvider, Text
 
 HELLO = Text(text="one two three four")

@@ -7,20 +7,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import Tenant, User
-from luxx.clock import utc_now
-from luxx.config import ProvidersConfig
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant, User
 from luxx.errors import Unavailable
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import ProvidersConfig
+from luxx.infra.secrets import Vault
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
-from luxx.providers.local import LocalAddress
+from luxx.providers.local.model import LocalAddress
+from luxx.providers.models import NewProvider
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
-from luxx.providers.views import NewProvider
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
-from luxx.vault import Vault
 from luxx.wire.tool import CommandPermission
 
 KEY = "sk-a-key-that-nobody-may-see-again-7f3d"

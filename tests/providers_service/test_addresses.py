@@ -5,11 +5,10 @@ from spellings import LOOPBACK_OR_PRIVATE, METADATA
 from sqlalchemy import select
 
 from luxx.errors import InvalidInput, NotAllowed, ProviderRefused, Unreachable
-from luxx.network.hosts import Reach, reach_of_address, resolve_host
+from luxx.infra.network.hosts import Reach, reach_of_address, resolve_host
 from luxx.providers.addresses import AddressGuard, parse_base_url
-from luxx.providers.models import AllowedHostRow
-from luxx.providers.resolver import AddressRefused, GuardedResolver
-from luxx.providers.views import NewProvider
+from luxx.providers.models import AllowedHostRow, NewProvider
+from luxx.providers.transport import AddressRefused, GuardedResolver
 from providers_service.house import ADMIN, ANN, OTHER_ADMIN, PUBLIC_ADDRESS, House, run
 
 NO_HOST_AT_ALL = [

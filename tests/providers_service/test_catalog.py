@@ -2,9 +2,9 @@
 
 import pytest
 
-from luxx.config import ModelConfig
+from luxx.infra.config.schema import ModelConfig
 from luxx.providers.catalog import BUILT_IN, UNKNOWN, Catalog, ModelCard, configured_catalog
-from luxx.wire.usage import Usage
+from luxx.wire.delta import Usage
 
 
 def used(prompt: int, completion: int, **more: int) -> Usage:

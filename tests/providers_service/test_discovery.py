@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from luxx.config import Config, LlmConfig
+from luxx.infra.config.schema import Config, LlmConfig
 from luxx.providers.discovery import Found, Probe, apply, discover, probe_loopback
 from luxx.providers.models import ProviderRow
 from providers_service.house import ADMIN, ANN, KEY, FakeLocal, House, Upstream, run

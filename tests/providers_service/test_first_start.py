@@ -8,13 +8,13 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import select, update
 
-from luxx.accounts.models import User
-from luxx.config import Config, LocalConfig
-from luxx.providers.first_start import connect_what_is_there
-from luxx.providers.local import LocalModel
+from luxx.domain.accounts.models import User
+from luxx.infra.config.schema import Config, LocalConfig
+from luxx.infra.secrets import Vault
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.providers.discovery import connect_what_is_there
+from luxx.providers.local.model import LocalModel
 from luxx.providers.models import ProviderRow
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.vault import Vault
 
 SECRET = "a secret of the tests, long enough"
 

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.config import ProvidersConfig
 from luxx.errors import ProviderError, ProviderRefused
+from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import Target
 from luxx.providers.check import check_provider
 from luxx.providers.client import ModelClient
+from luxx.providers.models import ProviderChanges
 from luxx.providers.transport import Transport
-from luxx.providers.views import ProviderChanges
 from providers_service.house import ADMIN, ANN, KEY, House, Upstream, new, run
 
 

@@ -7,11 +7,10 @@ import msgspec
 import pytest
 from sqlalchemy import select, update
 
-from luxx.accounts.models import User
+from luxx.domain.accounts.models import User
 from luxx.errors import InvalidInput, NotAllowed, NotFound, Unavailable
-from luxx.providers.models import ProviderRow
+from luxx.providers.models import NewProvider, ProviderChanges, ProviderRow, ProviderView
 from luxx.providers.service import ProviderService
-from luxx.providers.views import NewProvider, ProviderChanges, ProviderView
 from luxx.wire.tool import CommandPermission
 from providers_service.house import (
     ADMIN,

@@ -8,10 +8,10 @@ import pytest
 from litestar import Litestar, Request, Response
 from litestar.di import Provide
 
-from luxx.accounts.caller import Caller
-from luxx.api.bodies import JsonRequest
-from luxx.api.envelope import Failure
-from luxx.api.providers import AllowedHostsController, ProvidersController
+from luxx.api.http.bodies import JsonRequest
+from luxx.api.http.envelope import Failure
+from luxx.api.routes.providers import AllowedHostsController, ProvidersController
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.providers.service import ProviderService
 from providers_service.house import ADMIN, ANN, BOB, EVE, EVERYBODY, KEY, House, run

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.runs.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.runs.turn.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.wire.delta import Usage
 from luxx.wire.event import (
     CompletionNote,
     CostUpdate,
@@ -23,7 +24,6 @@ from luxx.wire.event import (
 )
 from luxx.wire.question import AnsweredBy, QuestionKind
 from luxx.wire.step import Step, StepStatus, StepType, step_id
-from luxx.wire.usage import Usage
 
 Entry = Event | tuple[Event, CompletionNote]
 Batch = list[LoggedEvent]

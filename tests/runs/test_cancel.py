@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from luxx.runs.cancel import CancelSignal, RunCancelled
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

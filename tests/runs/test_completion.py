@@ -10,10 +10,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import Garbled
-from luxx.runs.completion import MOST_CHARACTERS, MOST_NAMED, MOST_STEPS, CompletionReader
-from luxx.runs.frames import OpenStep
-from luxx.runs.hub import Frame
-from luxx.runs.state import fold
+from luxx.runs.streams.frames import OpenStep
+from luxx.runs.streams.hub import Frame
+from luxx.runs.turn.completion import MOST_CHARACTERS, MOST_NAMED, MOST_STEPS, CompletionReader
+from luxx.runs.turn.state import fold
 from luxx.wire.delta import (
     Delta,
     FinishDelta,
@@ -22,11 +22,11 @@ from luxx.wire.delta import (
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
+    Usage,
     UsageDelta,
 )
 from luxx.wire.event import LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
-from luxx.wire.usage import Usage
 
 FIRST = 3
 PIECE = st.text(alphabet='ab"\\ ä🙂\n\u2028', max_size=4)

@@ -9,16 +9,23 @@ import msgspec
 from prepared import prepare
 from sqlalchemy import func, select, update
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.clock import utc_now
-from luxx.config import AppConfig, Config, LocalConfig, ProvidersConfig, RunsConfig, WorkspaceConfig
-from luxx.conversations.models import MessageRow
-from luxx.conversations.views import ConversationChange
-from luxx.house import House
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import (
+    AppConfig,
+    Config,
+    LocalConfig,
+    ProvidersConfig,
+    RunsConfig,
+    WorkspaceConfig,
+)
+from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
-from luxx.providers.views import NewProvider
-from luxx.runs.durable import MAX_LOSSES
+from luxx.runs.engine.driver import MAX_LOSSES
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.service import AskingAgain, Sending
 from luxx.wire.run import Run, RunStatus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from luxx.runs.hub import KEPT, NOWHERE, RING, RING_BYTES, Channel, Frame
+from luxx.runs.streams.hub import KEPT, NOWHERE, RING, RING_BYTES, Channel, Frame
 
 
 class Reader:

@@ -10,9 +10,13 @@ from pathlib import Path
 from prepared import prepare
 from sqlalchemy import func, select
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.config import (
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.views import ConversationChange
+from luxx.domain.usage.ledger import ReserveRow, UsageRow
+from luxx.infra.config.schema import (
     AppConfig,
     Config,
     LimitsConfig,
@@ -21,14 +25,19 @@ from luxx.config import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.conversations.models import MessageRow
-from luxx.conversations.views import ConversationChange
-from luxx.house import House
-from luxx.providers.scripted import Counts, Faults, Finish, Gate, Rule, Script, ScriptedProvider, Text
-from luxx.providers.views import NewProvider
+from luxx.providers.models import NewProvider
+from luxx.providers.scripted import (
+    Counts,
+    Faults,
+    Finish,
+    Gate,
+    Rule,
+    Script,
+    ScriptedProvider,
+    Text,
+)
 from luxx.runs.service import Sending
-from luxx.runs.spending import HIDDEN_PER_SECOND
-from luxx.usage.models import ReserveRow, UsageRow
+from luxx.runs.turn.spending import HIDDEN_PER_SECOND
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 

@@ -13,16 +13,16 @@ from bus.joined import Joined, JoinedBus
 from rows import add_user
 from sqlalchemy import insert, update
 
-from luxx.accounts.changes import AccountChange, AccountChanges, Because
-from luxx.bus.core import Bus, LocalBus
-from luxx.clock import id_at, new_id, utc_now
-from luxx.conversations.models import ConversationRow
-from luxx.house import House
-from luxx.runs import notices as module
+from luxx.app.container import House
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.domain.conversations.models import ConversationRow
+from luxx.infra.bus.core import Bus, LocalBus
+from luxx.infra.clock import id_at, new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
 from luxx.runs.models import RunRow
-from luxx.runs.notices import Notices
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
+from luxx.runs.streams import notices as module
+from luxx.runs.streams.notices import Notices
 from luxx.wire.run import RunStatus
 from luxx.wire.socket import NotificationData
 

@@ -20,22 +20,22 @@ from hypothesis import strategies as st
 from rows import add_user
 from sqlalchemy import delete, insert, update
 
-from luxx.bus.core import LocalBus
-from luxx.clock import new_id, utc_now
-from luxx.runs import telling
-from luxx.runs.cancel import CancelSignal
-from luxx.runs.events import RunLog, read_log
-from luxx.runs.frames import OpenStep
-from luxx.runs.hub import Channel, Frame, Hub
+from luxx.infra.bus.core import LocalBus
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
+from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
-from luxx.runs.relay import LOOKS_PER_BEAT, RunRelay
-from luxx.runs.watch import Watch
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.runs.streams import publisher as telling
+from luxx.runs.streams.frames import OpenStep
+from luxx.runs.streams.hub import Channel, Frame, Hub
+from luxx.runs.streams.relay import LOOKS_PER_BEAT, RunRelay
+from luxx.runs.streams.watch import Watch
+from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.step import StepStatus, StepType
-from luxx.wire.usage import Usage
 
 SECONDS = 60.0
 LOOK_SECONDS = 0.02

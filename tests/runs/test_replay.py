@@ -8,14 +8,14 @@ import pytest
 from rows import add_user
 from sqlalchemy import insert
 
-from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow
-from luxx.house import House
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
+from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.replay import ReplayService
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
 from luxx.wire.run import RunStatus
 from luxx.wire.tool import CommandPermission
 

@@ -15,11 +15,11 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 from store.conftest import database_url, postgresql
 
-from luxx.clock import id_at, new_id, utc_now
+from luxx.infra.clock import id_at, new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
+from luxx.runs.log.retention import EVENTS_AT_ONCE, forget_logs
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.retention import EVENTS_AT_ONCE, forget_logs
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
 
 __all__ = ["database_url", "postgresql"]
 

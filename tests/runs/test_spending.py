@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.config import LimitsConfig
+from luxx.domain.usage.estimate import prompt_size
+from luxx.domain.usage.reserve import (
+    LEAST_ANSWER,
+    USUAL_ANSWER,
+    Call,
+    Limit,
+    Room,
+    Verdict,
+    check_price,
+    judged,
+)
 from luxx.errors import InvalidInput
+from luxx.infra.config.schema import LimitsConfig
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.cards import embedded_card
-from luxx.providers.catalog import UNKNOWN, Catalog, ModelCard
-from luxx.runs.spending import worst_case
-from luxx.usage.estimate import prompt_size
-from luxx.usage.reserve import LEAST_ANSWER, USUAL_ANSWER, Call, Limit, Room, Verdict, check_price, judged
+from luxx.providers.catalog import UNKNOWN, Catalog, ModelCard, embedded_card
+from luxx.runs.turn.spending import worst_case
 from luxx.wire.message import AssistantPrompt, PromptImage, SystemPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall, ToolSpec
 

@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from luxx.runs.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.runs.turn.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
 from luxx.wire.step import Step, StepStatus, StepType, step_id
-from luxx.wire.usage import Usage
 from runs.a_log import Log, a_question, an_answer, logs
 
 

@@ -9,19 +9,26 @@ from pathlib import Path
 from prepared import prepare
 from sqlalchemy import func, select
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.config import AppConfig, Config, LimitsConfig, LocalConfig, ProvidersConfig, WorkspaceConfig
-from luxx.conversations.views import ConversationChange
-from luxx.house import House
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.views import ConversationChange
+from luxx.infra.config.schema import (
+    AppConfig,
+    Config,
+    LimitsConfig,
+    LocalConfig,
+    ProvidersConfig,
+    WorkspaceConfig,
+)
+from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
-from luxx.providers.views import NewProvider
-from luxx.runs.hub import Channel
+from luxx.runs.models import RunFilter
+from luxx.runs.question_rows import QuestionRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.questions_rows import QuestionRow
 from luxx.runs.service import Sending
 from luxx.runs.stopping import RunStopper
-from luxx.runs.views import RunFilter
+from luxx.runs.streams.hub import Channel
 from luxx.wire.question import QuestionStatus
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.tool import CommandPermission

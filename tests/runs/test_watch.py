@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 from rows import add_user
 from sqlalchemy import insert
 
-from luxx.clock import new_id, utc_now
-from luxx.runs import watch as module
-from luxx.runs.cancel import CancelSignal
-from luxx.runs.events import PAGE_BYTES, RunLog
-from luxx.runs.frames import COMMENT, OpenStep
-from luxx.runs.hub import Channel, Frame, Hub
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
+from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.log.events import PAGE_BYTES, RunLog
 from luxx.runs.models import RunRow
-from luxx.runs.watch import BEAT_SECONDS, Watch
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.runs.streams import watch as module
+from luxx.runs.streams.frames import COMMENT, OpenStep
+from luxx.runs.streams.hub import Channel, Frame, Hub
+from luxx.runs.streams.watch import BEAT_SECONDS, Watch
+from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.step import StepStatus, StepType
-from luxx.wire.usage import Usage
 
 PAST_THE_RING = 5000
 """So many frames at once that a watcher that did not look in between has fallen off the ring."""

@@ -5,8 +5,8 @@ Each is a Python program; `{token}` in its argument list tells its processes fro
 
 from typing import NamedTuple
 
-from luxx.tools.sandbox.jail import Hit
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.process import Hit
 
 LIMITS = Limits(seconds=4, cpu_seconds=3, memory_mb=128, processes=24, file_mb=4, disk_mb=16, output_kb=64)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from luxx.config import ToolsConfig
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.desk import Desk, WithDesk
 

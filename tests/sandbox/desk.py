@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from luxx.config import ToolsConfig
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import program_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor

@@ -11,7 +11,7 @@ from typing import Any
 
 from desk import Desk, processes_with
 
-from luxx.config import ToolsConfig
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.service import Sandbox
 
 CAPABILITIES = """

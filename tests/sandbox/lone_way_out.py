@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from luxx.config import ToolsConfig
-from luxx.network.outing import Traveller
-from luxx.tools.sandbox.limits import Limits
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.network.egress import Traveller
+from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.service import Sandbox
 
 ASKS = """

@@ -20,10 +20,10 @@ from typing import Any
 from attacks import ATTACKS, PRELUDE, Attack
 from bombs import BOMBS, Bomb
 
-from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.jail import Ran
-from luxx.tools.sandbox.limits import Limits
+from luxx.infra.config.schema import ToolsConfig
+from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.process import Ran
 from luxx.tools.sandbox.service import Sandbox
 
 LIMITS = Limits(seconds=10, cpu_seconds=10)

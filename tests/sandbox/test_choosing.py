@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from luxx.config import Config, ToolsConfig, WorkspaceConfig
-from luxx.doctor_sandbox import examine_sandbox
+from luxx.app.cli.doctor.tools import examine_sandbox
+from luxx.app.container import House
 from luxx.errors import ConfigError
-from luxx.house import House
+from luxx.infra.config.schema import Config, ToolsConfig, WorkspaceConfig
 from luxx.tools.sandbox.choosing import Standing, forbid_unprotected_root
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.processes import children
 from sandbox.desk import Desk, WithDesk, processes_with, until
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody

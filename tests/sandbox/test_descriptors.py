@@ -11,10 +11,10 @@ import pytest
 import uvloop
 from files.putting import pdf_of
 
-from luxx.config import ToolsConfig
-from luxx.tools.sandbox.limits import Limits
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.secrets import SECRET_FILE
+from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.service import Sandbox
-from luxx.vault import SECRET_FILE
 from sandbox.outside import Attacker, Child, Json, attacked, children_once, in_force
 
 TRIES = f"""
@@ -117,9 +117,9 @@ def test_no_process_of_the_server_has_what_its_parent_left_open(attacker: Attack
     held = {str(data_dir), str(data_dir / SECRET_FILE)}
     reads: dict[str, Callable[[], Json]] = {
         "sleep 1000": dict,
-        "luxx.documents.page_text": lambda: attacker.read(SLOW_PAGE, "text/html"),
-        "luxx.documents.pdf_text": lambda: attacker.read(SLOW_PDF, "application/pdf"),
-        "luxx.transfer.child": lambda: attacker.bring(BIG_IMPORT),
+        "luxx.infra.documents.page_text": lambda: attacker.read(SLOW_PAGE, "text/html"),
+        "luxx.infra.documents.pdf_text": lambda: attacker.read(SLOW_PDF, "application/pdf"),
+        "luxx.domain.transfer.child": lambda: attacker.bring(BIG_IMPORT),
     }
     for name, work in reads.items():
         with attacker.meanwhile(work) as answers:

@@ -4,11 +4,10 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from luxx.config import ToolsConfig
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.choosing import choose
-from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.limits import Limits
-from luxx.tools.sandbox.plan import Interpreter, Order
+from luxx.tools.sandbox.plan import Interpreter, Limits, Order
+from luxx.tools.sandbox.process import Jail
 
 READ = "cat shown.txt; cat data/secret.txt; cat luxx.db; ls data"
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from luxx.tools.sandbox.jail import Hit
+from luxx.tools.sandbox.process import Hit
 from sandbox.desk import Desk, WithDesk
 
 HONEST = """

@@ -5,9 +5,9 @@ import signal
 import time
 from pathlib import Path
 
-from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.prewarmed import Place, Prewarmed
+from luxx.tools.sandbox.process import Jail
 from luxx.tools.sandbox.service import INSIDE
 from sandbox.desk import Desk, WithDesk, processes_with, until
 

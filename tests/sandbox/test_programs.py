@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from luxx.tools.history import CallStatus
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
 from luxx.wire.tool import CommandPermission, Risk
 from sandbox.desk import Desk, WithDesk, processes_with, until
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from files.putting import pdf, pdf_of
 
-from luxx.config import ToolsConfig
-from luxx.documents.page import PageProcess, PageRequest
-from luxx.documents.pdf import PdfProcess
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.outside import Attacker, Child, Json, attacked, children_once, in_force
 

@@ -13,10 +13,10 @@ import pytest
 from web.conftest import Names
 from web.site import Site, page, site
 
-from luxx.config import ToolsConfig
-from luxx.network.guard import Resolve
-from luxx.network.outing import Outing
-from luxx.network.proxy import ProxyBounds
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.network.egress import Outing
+from luxx.infra.network.hosts import Resolve
+from luxx.infra.network.proxy import ProxyBounds
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.desk import Desk, WithDesk, until
 from sandbox.test_prewarmed import ready

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.config import Config
-from luxx.config_file import load_config
-from luxx.doctor_sandbox import NETWORK, examine_sandbox
+from luxx.app.cli.doctor.tools import NETWORK, examine_sandbox
 from luxx.errors import ConfigError
+from luxx.infra.config.file import load_config
+from luxx.infra.config.schema import Config
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody, unavailable
 

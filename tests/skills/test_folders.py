@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from luxx.config import Config, SkillsConfig
-from luxx.doctor_skills import examine_skills
+from luxx.app.cli.doctor.tools import examine_skills
+from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_shelf, read_skill
 from luxx.errors import InvalidInput
-from luxx.skills.folder import BrokenSkill, Skill, read_skill
-from luxx.skills.shelf import MOST_FOLDERS, read_shelf
-from luxx.tools.narrowing import check_entry, entries_in
+from luxx.infra.config.schema import Config, SkillsConfig
+from luxx.tools.permissions.narrowing import check_entry, entries_in
 
 ROOT = Path(__file__).parent.parent.parent
 GOOD = "name: a-skill\ndescription: Does it."

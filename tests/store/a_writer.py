@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, notes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prepared import prepare_at
 
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database, postgresql_server
 
 numbers = itertools.count()

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from luxx.clock import utc_now
-from luxx.store import clock
-from luxx.store.engine import open_engine, resolve_url
+from luxx.infra.clock import utc_now
+from luxx.infra.store import clock
+from luxx.infra.store.engine import open_engine, resolve_url
 from store.conftest import numbers, postgresql
 from store.databases import new_database
 

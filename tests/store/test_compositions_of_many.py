@@ -9,11 +9,11 @@ import pytest
 from rows import add_user
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.config import ToolsConfig
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.compositions.rows import MOST_COMPOSITIONS, take_turn
 from luxx.tools.compositions.service import CompositionService

@@ -9,11 +9,11 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, column, insert, table, text
 
-from luxx.clock import new_id, utc_now
-from luxx.house import House
-from luxx.store import migrate as migrating
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import migrate
+from luxx.app.container import House
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store import migrate as migrating
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 
 assert House  # Importing the roof imports every table there is.
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, notes, parents, values
 
 WRITERS, WRITES = 8, 60

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import notes, values
 
 TESTS = Path(__file__).parent.parent

@@ -10,13 +10,13 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import insert
 
-from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
-from luxx.conversations.lists import MOST_MIB, Messages, message_page, messages_before
-from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.lists import MOST_MIB, Messages, message_page, messages_before
+from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import NotFound, TooLarge
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.store.engine import Store, open_engine, resolve_url
 from luxx.wire.message import UserContent
 from luxx.wire.tool import CommandPermission
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.config import (
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.views import ConversationChange
+from luxx.domain.usage.ledger import ReserveRow, UsageRow
+from luxx.infra.config.schema import (
     AppConfig,
     Config,
     DatabaseConfig,
@@ -21,12 +24,9 @@ from luxx.config import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.conversations.views import ConversationChange
-from luxx.house import House
+from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
-from luxx.providers.views import NewProvider
 from luxx.runs.service import Sending
-from luxx.usage.models import ReserveRow, UsageRow
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 

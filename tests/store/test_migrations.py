@@ -18,12 +18,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from structlog.testing import capture_logs
 
+from luxx.app.container import House
 from luxx.errors import DatabaseFromFuture, UpgradeFailed
-from luxx.house import House
-from luxx.store.engine import open_engine, resolve_url
-from luxx.store.migrate import SCRIPTS, migrate
-from luxx.store.tables import Base
-from luxx.store.upgrade import bring_up, current_step, known_steps, newest_step
+from luxx.infra.store.engine import open_engine, resolve_url
+from luxx.infra.store.migrate import SCRIPTS, migrate
+from luxx.infra.store.tables import Base
+from luxx.infra.store.upgrade import bring_up, current_step, known_steps, newest_step
 
 assert House  # Importing the roof imports every table there is.
 
@@ -68,8 +68,11 @@ def test_the_names_of_the_files_are_the_steps_in_order() -> None:
 
 def test_a_start_loads_nothing_that_changes_databases() -> None:
     """Alembic keeps 11 MB for good once it is loaded, in a server that needs it for a second."""
-    told = "import sys, luxx.cli; print([name for name in ('alembic', 'mako') if name in sys.modules])"
-    printed = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    code = (
+        "import sys, luxx.app.cli.commands; "
+        "print([name for name in ('alembic', 'mako') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert printed.stdout.strip() == "[]"
 
 
@@ -171,7 +174,7 @@ def test_a_sqlite_file_is_copied_before_it_is_changed(
         connection.execute(text("CREATE TABLE mark (word TEXT)"))
         connection.execute(text("INSERT INTO mark VALUES ('before')"))
     scripts = a_newer_version(tmp_path, before)
-    monkeypatch.setattr("luxx.store.migrate.SCRIPTS", scripts)
+    monkeypatch.setattr("luxx.infra.store.migrate.SCRIPTS", scripts)
     assert migrate(engine).after == "next"
     copies = [each for each in tmp_path.iterdir() if each.name.startswith("t.db.before")]
     assert len(copies) == 1
@@ -191,7 +194,7 @@ def test_a_step_that_fails_changes_nothing(database_url: str, tmp_path: Path, mo
     engine = open_engine(resolve_url(database_url, tmp_path))
     before = migrate(engine).after
     broken = 'op.create_table("added", sa.Column("id", sa.Integer)); op.execute("NONSENSE")'
-    monkeypatch.setattr("luxx.store.migrate.SCRIPTS", a_newer_version(tmp_path, before, broken))
+    monkeypatch.setattr("luxx.infra.store.migrate.SCRIPTS", a_newer_version(tmp_path, before, broken))
     with pytest.raises(Exception, match="NONSENSE"):
         migrate(engine)
     assert current_step(engine) == before

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import insert, select, text
 
-from luxx.store.engine import Store
+from luxx.infra.store.engine import Store
 from store.databases import notes, values
 
 

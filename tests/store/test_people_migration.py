@@ -7,18 +7,18 @@ import pytest
 from alembic import command
 from sqlalchemy import Engine, text
 
-from luxx.accounts.models import Tenant
-from luxx.accounts.operator import Operator
-from luxx.accounts.passwords import Passwords
-from luxx.accounts.rights import Departure, UserChange
-from luxx.accounts.workspaces import Workspaces
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow, MessageRow
+from luxx.domain.accounts.administration import Operator
+from luxx.domain.accounts.credentials import Passwords
+from luxx.domain.accounts.models import Tenant
+from luxx.domain.accounts.rights import Departure, UserChange
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import _settings, migrate
 from luxx.providers.sharing import hand_over_shared
 from luxx.runs.stopping import RunStopper, cancel_runs_of
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import _settings, migrate
 from luxx.wire.tool import CommandPermission
 
 DEPTH = 3_000

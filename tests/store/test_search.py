@@ -13,17 +13,17 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import delete, insert, select, text, update
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import User
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.conversations.search import Found, Search, SearchService
-from luxx.conversations.search_index import index_message, index_messages, index_title
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
+from luxx.domain.conversations.search import Found, Search, SearchService
+from luxx.domain.conversations.search_index import index_message, index_messages, index_title
 from luxx.errors import NotFound
-from luxx.house import House
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import SCRIPTS, migrate
-from luxx.store.search_words import MOST_PIECES, WORDS, Places, SearchKind, fold, terms_of
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import SCRIPTS, migrate
+from luxx.infra.store.search_words import MOST_PIECES, WORDS, Places, SearchKind, fold, terms_of
 from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import CommandPermission
@@ -339,7 +339,7 @@ def test_what_was_there_before_the_index_is_put_into_it(
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
     with monkeypatch.context() as patch:
-        patch.setattr("luxx.store.migrate.SCRIPTS", scripts)
+        patch.setattr("luxx.infra.store.migrate.SCRIPTS", scripts)
         assert migrate(engine).after == "0004"
     store = Store(engine)
     store.write_now(add_people)

@@ -10,13 +10,13 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import event, insert, update
 
-from luxx.accounts.caller import Caller
-from luxx.clock import new_id, utc_now
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.search import MOST_HITS, Found, Search, SearchService
-from luxx.conversations.search_index import index_messages, index_title
-from luxx.house import House
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search import MOST_HITS, Found, Search, SearchService
+from luxx.domain.conversations.search_index import index_messages, index_title
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission
 
 assert House  # Importing the roof imports every table there is.

@@ -14,10 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from luxx.accounts.caller import Caller
-from luxx.config import ToolsConfig
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import ConfigError, NotFound
-from luxx.store.engine import GUESTS, Store
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.store.engine import GUESTS, Store
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed

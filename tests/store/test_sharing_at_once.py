@@ -10,17 +10,16 @@ from providers_service.house import House, caller, new
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from luxx.accounts.models import Tenant, User
-from luxx.accounts.rights import Departure, UserChange, change_user
-from luxx.clock import utc_now
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.rights import Departure, UserChange, change_user
 from luxx.errors import NotAllowed, NotFound
-from luxx.providers.models import ProviderRow
+from luxx.infra.clock import utc_now
+from luxx.infra.secrets import Vault
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.tables import Base
+from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.sharing import hand_over_shared
-from luxx.providers.views import ProviderChanges
 from luxx.runs.stopping import cancel_runs_of
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.tables import Base
-from luxx.vault import Vault
 from luxx.wire.tool import CommandPermission
 
 ROUNDS = 12

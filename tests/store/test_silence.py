@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, select, text
 from sqlalchemy.exc import InternalError
 
-from luxx.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.engine import Store, open_engine, resolve_url
 from store.databases import metadata, new_database, notes
 
 SILENCE_SECONDS = 0.3

@@ -13,23 +13,23 @@ from rows import add_user
 from sqlalchemy import Connection, Engine, column, delete, insert, table, text
 from sqlalchemy.orm import Session
 
-from luxx.accounts.caller import Caller
-from luxx.accounts.models import Tenant, User
-from luxx.clock import timestamp, utc_now
-from luxx.config import LimitsConfig
-from luxx.conversations.models import ConversationRow
-from luxx.house import House
+from luxx.app.container import House
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.usage.ledger import UsageEntry, record, spent_since
+from luxx.domain.usage.report import GroupBy, Scope, UsageQuery, UsageReport, UsageService
+from luxx.infra.clock import timestamp, utc_now
+from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store import migrate as migrating
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
+from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.replay import ReplayService
-from luxx.store import migrate as migrating
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
-from luxx.usage.ledger import UsageEntry, record, spent_since
-from luxx.usage.report import GroupBy, Scope, UsageQuery, UsageReport, UsageService
+from luxx.wire.delta import Usage
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import CommandPermission, ToolResult
-from luxx.wire.usage import Usage
 
 assert House  # Importing the roof imports every table there is.
 

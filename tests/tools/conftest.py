@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.config import ToolsConfig
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from luxx.tools.command_line import MOST_CHARACTERS, MOST_COMMANDS, MOST_WORDS, read_command
+from luxx.tools.permissions.command_line import MOST_CHARACTERS, MOST_COMMANDS, MOST_WORDS, read_command
 
 UNDERSTOOD: dict[str, list[list[str]]] = {
     "git status": [["git", "status"]],

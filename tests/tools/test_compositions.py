@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.config import ToolsConfig
 from luxx.errors import InvalidInput, ToolFailed
-from luxx.runs.entries import carried_out
-from luxx.runs.state import ChatState
+from luxx.infra.config.schema import ToolsConfig
 from luxx.runs.subagents import calls_in
-from luxx.tools.builtin.result import reading_tools
-from luxx.tools.compositions.branching import chosen
+from luxx.runs.turn.completion import carried_out
+from luxx.runs.turn.state import ChatState
+from luxx.tools.builtin.run import reading_tools
 from luxx.tools.compositions.checking import check
-from luxx.tools.compositions.definition import Compositions, schema_of, shape_of
 from luxx.tools.compositions.rows import Stored, document_of
-from luxx.tools.compositions.templates import filled, read_path, value_at
+from luxx.tools.compositions.service import Compositions, schema_of, shape_of
+from luxx.tools.compositions.templates import chosen, filled, read_path, value_at
 from luxx.tools.core import (
     Approved,
     Chaining,
@@ -34,8 +33,8 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
-from luxx.tools.permission import DecidedBy, Verdict
-from luxx.tools.rules import in_order
+from luxx.tools.permissions.judge import DecidedBy, Verdict
+from luxx.tools.permissions.rules import in_order
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.edit_diff import MAX_DIFF_BYTES, diff_of
-from luxx.tools.builtin.edit_nearest import nearest
-from luxx.tools.builtin.edit_text import EditedText
-from luxx.tools.confine import MAX_FILE_BYTES
+from luxx.tools.builtin.edit_text import MAX_DIFF_BYTES, EditedText, diff_of, nearest
+from luxx.tools.files.workspace import MAX_FILE_BYTES
 
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 ENDS = ["\n", "\r\n"]

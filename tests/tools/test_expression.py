@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.code import python_eval
 from luxx.tools.builtin.expression import evaluate
+from luxx.tools.builtin.programs import python_eval
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 
 from luxx.errors import ToolFailed
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.confine import Workspace
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.files.workspace import Workspace
 from luxx.wire.tool import ToolResult
 
 Run = Callable[..., ToolResult]
@@ -321,7 +321,7 @@ def test_what_is_written_between_the_last_look_and_the_change_gets_its_name_back
             Workspace(workspace).write("a.txt", written[-1])
         return int(exchange(*arguments))
 
-    monkeypatch.setattr("luxx.tools.replacing._renameat2", exchange_late)
+    monkeypatch.setattr("luxx.tools.files.replacing._renameat2", exchange_late)
     with pytest.raises(ToolFailed, match="written by something else meanwhile"):
         Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert len(written) == newer
@@ -366,7 +366,7 @@ def test_where_names_cannot_be_exchanged_a_file_is_edited_all_the_same(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (workspace / "a.txt").write_text("mine")
-    monkeypatch.setattr("luxx.tools.replacing._renameat2", None)
+    monkeypatch.setattr("luxx.tools.files.replacing._renameat2", None)
     Workspace(workspace).change("a.txt", lambda data: b"changed")
     assert (workspace / "a.txt").read_text() == "changed"
     with (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.core import ToolDefinition, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed

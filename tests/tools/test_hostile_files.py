@@ -370,7 +370,7 @@ import json, re, sys, time
 from pathlib import Path
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, ToolContext
-from luxx.tools.outcome import result_of, result_of_error
+from luxx.tools.hooks import result_of, result_of_error
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024

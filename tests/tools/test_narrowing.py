@@ -3,8 +3,8 @@
 import pytest
 
 from luxx.tools.core import ToolDefinition
-from luxx.tools.narrowing import closed_by, leaves_name
-from luxx.wire.skill import Narrowing
+from luxx.tools.permissions.narrowing import closed_by, leaves_name
+from luxx.wire.rule import Narrowing
 
 GIVEN = Narrowing(by="", entries=("mychain", "result_read"))
 SKILL = Narrowing(by="a-skill", entries=("mychain",))

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from luxx.tools.builtin.data import process_data
-from luxx.tools.builtin.data_operations import OPERATIONS
+from luxx.tools.builtin.data import OPERATIONS, process_data
 
 ROWS = [{"n": 3, "k": "a", "in": {"x": 1}}, {"n": 1, "k": "b"}, {"n": 2, "k": "a"}]
 

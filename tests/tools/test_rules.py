@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from luxx.config import ToolRule, ToolsConfig
+from luxx.infra.config.schema import ToolRule, ToolsConfig
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
-from luxx.tools.permission import DecidedBy, Judge, Verdict
+from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 SUBJECTS = {"shell_execute": "command", "file_write": "path", "web_fetch": "url", "batch_fetch": "urls"}

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.config import ToolsConfig
 from luxx.errors import ToolFailed
-from luxx.runs.entries import carried_out, whole_result
+from luxx.infra.config.schema import ToolsConfig
+from luxx.runs.turn.completion import carried_out, whole_result
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.builtin.result import reading_tools
+from luxx.tools.builtin.run import reading_tools
 from luxx.tools.core import (
     Approved,
     CommandPermission,

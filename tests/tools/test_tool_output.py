@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from luxx.tools.core import ToolResult
-from luxx.tools.cutting import cut_aside
-from luxx.tools.output import MAX_LINE_LENGTH, MAX_OUTPUT_BYTES, cut_lines, cut_output, fit
+from luxx.tools.output import MAX_LINE_LENGTH, MAX_OUTPUT_BYTES, cut_aside, cut_lines, cut_output, fit
 
 READ_ON = "Read on with more."
 LETTERS = st.sampled_from(["a", "é", "漢", "😀", "\n", '"', "\\", "\x00", "\x7f", "\ud800"])

@@ -10,11 +10,11 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.testing import TestClient
 
-from luxx.accounts.caller import Caller
-from luxx.api.bodies import JsonRequest
-from luxx.api.errors import HANDLERS
-from luxx.api.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
-from luxx.config import ToolsConfig
+from luxx.api.http.bodies import JsonRequest
+from luxx.api.http.errors import HANDLERS
+from luxx.api.routes.tools import OwnToolsOf, RulesOf, ToolController, WorkspaceOf
+from luxx.domain.accounts.caller import Caller
+from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
 from luxx.tools.executor import ToolExecutor

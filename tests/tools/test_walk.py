@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from luxx.tools.confine import MAX_DEPTH, Workspace
-from luxx.tools.walk import SKIPPED_DIRECTORIES, Found, walk
+from luxx.tools.files.walk import SKIPPED_DIRECTORIES, Found, walk
+from luxx.tools.files.workspace import MAX_DEPTH, Workspace
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from luxx.errors import ToolFailed
-from luxx.tools.confine import MAX_FILE_BYTES, Workspace
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.openat import has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.openat import has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.workspace import MAX_FILE_BYTES, Workspace
 
 SECRET = "the secret of somebody else"
 OPENERS = [open_beneath_stepwise, *([open_beneath_openat2] if has_openat2() else [])]

@@ -18,11 +18,11 @@ import pytest
 
 from luxx.errors import ToolFailed
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.confine import Workspace, read_regular
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
-from luxx.tools.walk import open_found, walk
+from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.walk import open_found, walk
+from luxx.tools.files.workspace import Workspace, read_regular
 from luxx.wire.tool import ToolCall, ToolResult
 
 SECONDS = 3.0

@@ -14,24 +14,22 @@ from rows import add_user
 from sqlalchemy import func, insert, select
 from store.conftest import database_url, postgresql
 
-from luxx.accounts.caller import Caller
-from luxx.clock import id_at, new_id, utc_now
-from luxx.config import FilesConfig
-from luxx.conversations.branches import BranchService
-from luxx.conversations.hidden import DELETE_ROWS
-from luxx.conversations.images import MessageBlobRow
-from luxx.conversations.models import ConversationRow, MessageRow
-from luxx.conversations.room import stored_size
-from luxx.conversations.service import ConversationService
-from luxx.conversations.stored import read_path_ids
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import DELETE_ROWS
+from luxx.domain.conversations.branches import BranchService
+from luxx.domain.conversations.images import MessageBlobRow, stored_size
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.stored import read_path_ids
+from luxx.domain.transfer.service import STALE_SECONDS, TransferService, write_hidden
 from luxx.errors import Conflict, InvalidInput
+from luxx.infra.clock import id_at, new_id, utc_now
+from luxx.infra.config.schema import FilesConfig
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 from luxx.providers.models import ProviderRow
 from luxx.runs.admission import RUNS_AT_ONCE, forget_runs, forget_runs_of
 from luxx.runs.models import RunRow
-from luxx.store.engine import Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
-from luxx.transfer.service import STALE_SECONDS, TransferService
-from luxx.transfer.writing import write_hidden
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
 

@@ -17,15 +17,15 @@ import uvicorn
 from api.person import Person
 from rows import add_user
 
-from luxx.accounts.caller import Caller
-from luxx.api.heads import TAKES_NOTHING_SECONDS, BoundedProtocol
-from luxx.api.sending import PIECE, SendingFile
-from luxx.config import FilesConfig
+from luxx.api.http.files import SENT_PIECE, SendingFile
+from luxx.api.http.protocol import TAKES_NOTHING_SECONDS, BoundedProtocol
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.transfer.service import MOST_EXPORTS, TransferService
 from luxx.errors import NotFound, TooMany
+from luxx.infra.config.schema import FilesConfig
+from luxx.infra.store.engine import READERS, Store, open_engine, resolve_url
+from luxx.infra.store.migrate import migrate
 from luxx.runs.admission import forget_runs
-from luxx.store.engine import READERS, Store, open_engine, resolve_url
-from luxx.store.migrate import migrate
-from luxx.transfer.service import MOST_EXPORTS, TransferService
 from luxx.wire.tool import CommandPermission
 from transfer.files import bring
 
@@ -186,7 +186,7 @@ def test_a_client_that_reads_slowly_gets_all_of_it() -> None:
             loop = asyncio.get_running_loop()
             received = 0
             while received < 32 * MIB:
-                received += len(await loop.sock_recv(client, PIECE))
+                received += len(await loop.sock_recv(client, SENT_PIECE))
             await stall.closed.wait()
 
         await stall.serve(talk)

@@ -12,8 +12,8 @@ from api.person import Person
 from api.schema import Document
 from api.server import Server
 
-from luxx.transfer import chatgpt
-from luxx.transfer.draft import Losses
+from luxx.domain.transfer import chatgpt
+from luxx.domain.transfer.draft import Losses
 from transfer.files import IMPORT, bring, everything, lost, path_of, refused, sample, tree, zipped
 
 CLAUDE = json.loads(sample("claude.json"))

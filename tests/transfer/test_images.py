@@ -9,7 +9,7 @@ from api.person import Person
 from api.server import Server
 from files.putting import GIF, JPEG, png
 
-from luxx.files.pictures import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
+from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
 from transfer.files import bring, everything, lost, path_of, refused
 
 Json = dict[str, Any]

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from api.person import Person
 
-from luxx.transfer.bounds import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
-from luxx.transfer.child import Reader
-from luxx.transfer.draft import Draft, DraftMessage, Losses, StepWriter
-from luxx.transfer.ready import Read
+from luxx.domain.transfer.arranging import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
+from luxx.domain.transfer.child import Reader
+from luxx.domain.transfer.document import Read
+from luxx.domain.transfer.draft import Draft, DraftMessage, Losses, StepWriter
 from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
 from luxx.wire.step import Step, StepType
 from transfer.files import bring, lost, tree

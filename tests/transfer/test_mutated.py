@@ -9,12 +9,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luxx.context.prompt import PastMessage, prompt_messages
-from luxx.conversations.images import image_ids
-from luxx.conversations.stored import assistant_steps, user_content
-from luxx.files.pictures import image_type
-from luxx.transfer.child import Reader
-from luxx.transfer.ready import Read, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
+from luxx.domain.context.prompt import PastMessage, prompt_messages
+from luxx.domain.conversations.images import image_ids
+from luxx.domain.conversations.stored import assistant_steps, user_content
+from luxx.domain.files.attachments import image_type
+from luxx.domain.transfer.child import Reader
+from luxx.domain.transfer.document import Read, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
 from luxx.wire.message import AssistantPrompt, ToolPrompt
 from transfer.files import sample
 

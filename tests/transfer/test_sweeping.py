@@ -13,14 +13,13 @@ from sqlalchemy import select
 from store.conftest import postgresql
 from store.databases import new_database
 
-from luxx.accounts.models import User
-from luxx.clock import id_at, new_id, utc_now
-from luxx.config import AppConfig, Config, DatabaseConfig, LocalConfig, WorkspaceConfig
-from luxx.conversations.models import ConversationRow
-from luxx.house import House
-from luxx.transfer.ready import ReadyConversation, ReadyRow
-from luxx.transfer.service import STALE_SECONDS
-from luxx.transfer.writing import write_hidden
+from luxx.app.container import House
+from luxx.domain.accounts.models import User
+from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.transfer.document import ReadyConversation, ReadyRow
+from luxx.domain.transfer.service import STALE_SECONDS, write_hidden
+from luxx.infra.clock import id_at, new_id, utc_now
+from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, LocalConfig, WorkspaceConfig
 
 __all__ = ["postgresql"]
 
@@ -39,7 +38,7 @@ def rows() -> io.BytesIO:
 def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.upkeep.SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("luxx.app.server.maintenance.SWEEP_SECONDS", 0.05)
     config = Config(
         app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
         database=DatabaseConfig(url=prepare_at(new_database(postgresql, "swept"))),

@@ -9,11 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from luxx.config import ToolsConfig
-from luxx.documents.page import PageProcess
-from luxx.documents.pdf import PdfProcess
-from luxx.network.fetch import FetchBounds, Fetcher
-from luxx.network.guard import Resolve, WebGuard
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageProcess, PdfProcess
+from luxx.infra.network.fetch import FetchBounds, Fetcher
+from luxx.infra.network.hosts import Resolve, WebGuard
 from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor

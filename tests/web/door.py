@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from luxx.network.allowlist import AllowList
-from luxx.network.guard import WebGuard
-from luxx.network.outing import Outing, Traveller
-from luxx.network.proxy import PolicyProxy, ProxyBounds
+from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.network.hosts import WebGuard
+from luxx.infra.network.proxy import PolicyProxy, ProxyBounds
+from luxx.infra.network.urls import AllowList
 from web.conftest import Names
 
 SECONDS = 30.0

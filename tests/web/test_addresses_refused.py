@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from spellings import LOOPBACK_OR_PRIVATE, METADATA
 
-from luxx.config import ToolsConfig
 from luxx.errors import ConfigError
-from luxx.network.hosts import Reach, reach_of_address
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.network.hosts import Reach, reach_of_address
 from luxx.tools.builtin import builtin_tools
 from web.conftest import Names, Web
 from web.site import Site, page, redirect

@@ -3,7 +3,7 @@
 import pytest
 
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import MAX_URL, Source, source_of
+from luxx.wire.step import MAX_URL, Source, source_of
 from web.conftest import Web
 from web.site import Site, page
 

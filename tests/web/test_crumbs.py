@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from luxx.network.inflate import Inflater, NotUnpacked
+from luxx.infra.network.fetch import Inflater, NotUnpacked
 from web.conftest import Web
 from web.site import Site, page
 

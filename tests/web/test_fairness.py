@@ -6,10 +6,8 @@ import sys
 import msgspec
 import pytest
 
-from luxx.documents.page import PageProcess
-from luxx.documents.places import Places
-from luxx.documents.process import Bounds, read_in_process
 from luxx.errors import Unavailable
+from luxx.infra.documents.reader import Bounds, PageProcess, Places, read_in_process
 
 WAIT_SECONDS = 20.0
 

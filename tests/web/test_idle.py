@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.tools.web.lookups import Lookups
+from luxx.tools.web.visitors import Lookups
 
 HEAVY = ("lxml", "bs4", "pypdf", "charset_normalizer", "ddgs", "primp")
 
 
 def test_a_server_imports_nothing_that_only_reading_needs() -> None:
-    program = f"import sys, luxx.app; print([name for name in {HEAVY!r} if name in sys.modules])"
+    program = f"import sys, luxx.app.application; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

@@ -8,14 +8,13 @@ import sys
 
 import pytest
 
-from luxx.network.hosts import Reach, reach_of_address
-from luxx.network.own import is_own_address
+from luxx.infra.network.hosts import Reach, is_own_address, reach_of_address
 
 LOOKS_PUBLIC = ["93.184.215.14", "93.184.216.2", "2606:2800:220:1::1"]
 PROGRAM = """
 import asyncio
 from luxx.errors import NotAllowed
-from luxx.network.guard import WebGuard
+from luxx.infra.network.hosts import WebGuard
 
 async def work():
     for address in %r:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from luxx.errors import InvalidInput
-from luxx.network.allowlist import AllowList, allowed_host
-from luxx.network.guard import WebGuard
-from luxx.network.outing import Outing, Traveller
-from luxx.network.proxy import PolicyProxy
+from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.network.hosts import WebGuard
+from luxx.infra.network.proxy import PolicyProxy
+from luxx.infra.network.urls import AllowList, allowed_host
 from web.conftest import Names
 from web.door import SECONDS, Door, at_the_door, heard, status
 from web.site import Site, page, site

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from luxx.network.allowlist import AllowList
-from luxx.network.guard import WebGuard
-from luxx.network.outing import Outing, Traveller
-from luxx.network.places import Places
-from luxx.network.proxy import PolicyProxy
+from luxx.infra.network.egress import Outing, Places, Traveller
+from luxx.infra.network.hosts import WebGuard
+from luxx.infra.network.proxy import PolicyProxy
+from luxx.infra.network.urls import AllowList
 from web.conftest import Names
 from web.door import SECONDS, Door, at_the_door, heard, status
 from web.site import Site, page, site

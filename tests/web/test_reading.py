@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from files.putting import pdf
 
-from luxx.documents.page import MEMORY_BYTES
+from luxx.infra.documents.reader import PAGE_MEMORY_BYTES
 from web.conftest import Web
 from web.site import Site, page
 
@@ -241,7 +241,7 @@ def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
 
 @pytest.mark.heavy
 def test_a_page_too_heavy_for_its_process_is_told_in_a_sentence(public: Site, home: str) -> None:
-    assert MEMORY_BYTES >= 512 * 1024 * 1024
+    assert PAGE_MEMORY_BYTES >= 512 * 1024 * 1024
     web = Web(f"public.example:{public.port}")
     public.routes["/"] = page(MANY_ATTRIBUTES)
     assert "cannot be read: it takes too long" in web.refusal(f"{home}/")

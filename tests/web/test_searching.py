@@ -7,17 +7,16 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from luxx.config import ToolsConfig
-from luxx.documents.page import PageProcess
 from luxx.errors import Unavailable
-from luxx.network.fetch import Fetcher
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageProcess
+from luxx.infra.network.fetch import Fetcher
 from luxx.tools.web.access import web_access
-from luxx.tools.web.duckduckgo import DuckDuckGo
-from luxx.tools.web.library import ENGINES, LibraryEngine
 from luxx.tools.web.library_engine import answered
+from luxx.tools.web.search import ENGINES, DuckDuckGo, LibraryEngine
 from luxx.tools.web.search_pages import EngineQuestion
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import Source, source_of
+from luxx.wire.step import Source, source_of
 from web.conftest import Web
 from web.site import Site, page
 

@@ -1,17 +1,13 @@
-"""The built-in tools that need no other room: code, files, data, the web, questions."""
+"""The built-in tools that need no other package: code, files, data, the web, questions."""
 
-from luxx.config import ToolsConfig
-from luxx.documents.process import RunReader, read_in_process
-from luxx.tools.builtin.ask import asking_tools
-from luxx.tools.builtin.code import python_eval, python_tool
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import RunReader, read_in_process
 from luxx.tools.builtin.data import process_data
-from luxx.tools.builtin.delegate import delegating_tools
 from luxx.tools.builtin.file import file_exists, file_list, file_read, file_write
 from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
-from luxx.tools.builtin.file_glob import file_glob
-from luxx.tools.builtin.file_search import file_grep
-from luxx.tools.builtin.result import reading_tools
-from luxx.tools.builtin.shell import shell_tool
+from luxx.tools.builtin.file_search import file_glob, file_grep
+from luxx.tools.builtin.programs import python_eval, python_tool, shell_tool
+from luxx.tools.builtin.run import asking_tools, delegating_tools, reading_tools
 from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
 from luxx.tools.marks import KeepFigures, keep_no_figures

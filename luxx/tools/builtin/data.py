@@ -1,9 +1,359 @@
 """process_data: one tool for what is done with JSON and CSV; the operations are in data_operations."""
 
-from typing import Any
+import csv
+import io
+import operator
+import statistics
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
-from luxx.tools.builtin.data_operations import OPERATIONS, describe_operations
+import msgspec
+
+from luxx.errors import ToolFailed
+from luxx.tools.builtin.data_options import (
+    AggregateOptions,
+    CsvOptions,
+    FilterOptions,
+    FlattenOptions,
+    FormatOptions,
+    GroupOptions,
+    KeysOptions,
+    Options,
+    PathOptions,
+    RenameOptions,
+    SliceOptions,
+    SortOptions,
+    UniqueOptions,
+)
 from luxx.tools.factory import tool
+from luxx.tools.output import indented_size
+from luxx.tools.pattern import Pattern, compile_regex, reach_of
+
+O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
+_MISSING: Any = object()
+_MAX_FLATTEN_DEPTH = 50
+_MAX_CHOICES = 1000
+# Keys are written again for every item: short data with a long key would become gigabytes.
+_MAX_RESULT_BYTES = 20_000_000
+
+
+class Operation(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
+    """`reads_json`: data given as text is read as JSON first."""
+
+    about: str
+    options: type[O]
+    work: Callable[[Any, O], Any]
+    reads_json: bool = True
+
+    def run(self, data: Any, options: dict[str, Any]) -> Any:
+        """Raises ToolFailed for data or options that do not fit."""
+        try:
+            chosen = msgspec.convert(options, self.options)
+        except msgspec.ValidationError as error:
+            raise ToolFailed(f"wrong options: {error}") from error
+        value = _parse(data, Options()) if self.reads_json and isinstance(data, str) else data
+        return self.work(value, chosen)
+
+
+def _parse(data: Any, options: Options) -> Any:
+    if not isinstance(data, str):
+        return data
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ToolFailed(f"the data is not valid JSON: {error}") from error
+
+
+def _format(data: Any, options: FormatOptions) -> str:
+    if not 0 <= options.indent <= 8:
+        raise ToolFailed("indent goes from 0 to 8")
+    text = msgspec.json.encode(data, order="sorted" if options.sort_keys else None)
+    _check_result(indented_size(data, text, options.indent))
+    return msgspec.json.format(text, indent=options.indent).decode()
+
+
+def _minify(data: Any, options: Options) -> str:
+    return msgspec.json.encode(data).decode()
+
+
+def _get(data: Any, options: PathOptions) -> Any:
+    value = _at(data, options.path)
+    if value is _MISSING:
+        raise ToolFailed(f"there is nothing at {options.path!r}")
+    return value
+
+
+def _filter(data: Any, options: FilterOptions) -> list[Any]:
+    test = _tester(options)
+    return [item for item in _items(data) if test(_at(item, options.path))]
+
+
+def _sort(data: Any, options: SortOptions) -> list[Any]:
+    found = [(_at(item, options.path), item) for item in _items(data)]
+    found.sort(key=lambda pair: _order(pair[0]), reverse=options.descending)
+    return [item for _, item in found]
+
+
+def _pick(data: Any, options: KeysOptions) -> Any:
+    return _each(data, lambda row: {key: row[key] for key in options.keys if key in row})
+
+
+def _omit(data: Any, options: KeysOptions) -> Any:
+    left_out = set(options.keys)
+    return _each(data, lambda row: {key: value for key, value in row.items() if key not in left_out})
+
+
+def _rename(data: Any, options: RenameOptions) -> Any:
+    _check_result(len(_rows(data)) * sum(map(len, options.names.values())))
+    return _each(data, lambda row: {options.names.get(key, key): value for key, value in row.items()})
+
+
+def _group(data: Any, options: GroupOptions) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for item in _items(data):
+        groups.setdefault(_label(_at(item, options.by)), []).append(item)
+    return groups
+
+
+def _aggregate(data: Any, options: AggregateOptions) -> Any:
+    if options.by is None:
+        return _measure(_items(data), options)
+    groups = _group(data, GroupOptions(by=options.by))
+    return {name: _measure(items, options) for name, items in groups.items()}
+
+
+def _unique(data: Any, options: UniqueOptions) -> list[Any]:
+    seen: dict[bytes, Any] = {}
+    for item in _items(data):
+        value = _at(item, options.path)
+        seen.setdefault(b"" if value is _MISSING else msgspec.json.encode(value, order="sorted"), item)
+    return list(seen.values())
+
+
+def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
+    if len(options.separator) > 8:
+        raise ToolFailed("the separator has at most 8 characters")
+    flat: dict[str, Any] = {}
+    size = 0
+    waiting: list[tuple[str, Any, int]] = [("", data, 0)]
+    while waiting:
+        prefix, value, depth = waiting.pop()
+        inner = _children(value)
+        if not inner:
+            flat[prefix] = value
+            continue
+        size += len(inner) * len(prefix)
+        _check_result(size)
+        if depth >= _MAX_FLATTEN_DEPTH:
+            raise ToolFailed(f"the data is nested more than {_MAX_FLATTEN_DEPTH} levels deep")
+        start = f"{prefix}{options.separator}" if prefix else ""
+        waiting.extend((f"{start}{key}", item, depth + 1) for key, item in reversed(inner))
+    return flat
+
+
+def _slice(data: Any, options: SliceOptions) -> list[Any]:
+    return _items(data)[options.start : options.end]
+
+
+def _keys(data: Any, options: Options) -> list[str]:
+    return list(dict.fromkeys(key for row in _rows(data) for key in row))
+
+
+def _read_csv(data: Any, options: CsvOptions) -> list[dict[str, Any]]:
+    if not isinstance(data, str):
+        raise ToolFailed("the data must be CSV text")
+    try:
+        reader = csv.reader(io.StringIO(data, newline=""), delimiter=options.delimiter, strict=True)
+        header, *rows = list(reader) or [[]]
+    except (csv.Error, TypeError) as error:
+        raise ToolFailed(f"the data is not CSV: {error}") from error
+    _check_result(len(rows) * sum(map(len, header)))
+    for number, row in enumerate(rows, 2):
+        if len(row) > len(header):
+            raise ToolFailed(f"row {number} has {len(row)} fields, the header {len(header)}")
+    return [dict(zip(header, row, strict=False)) for row in rows if row]
+
+
+def _write_csv(data: Any, options: CsvOptions) -> str:
+    rows = _rows(data)
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    _check_result(len(names) * len(rows))
+    text = io.StringIO(newline="")
+    try:
+        writer = csv.writer(text, delimiter=options.delimiter, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_field(row.get(name)) for name in names] for row in rows)
+    except (csv.Error, TypeError) as error:
+        raise ToolFailed(f"the data cannot be written as CSV: {error}") from error
+    return text.getvalue()
+
+
+def _check_result(size: int) -> None:
+    if size > _MAX_RESULT_BYTES:
+        raise ToolFailed("the result would be too big; work on less data at once")
+
+
+def _at(data: Any, path: str) -> Any:
+    """What is at a path like a.b.0, or _MISSING."""
+    value = data
+    for part in path.split(".") if path else []:
+        if isinstance(value, dict) and part in value:
+            value = cast(dict[str, Any], value)[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part[:9]) < len(cast(list[Any], value)):
+            value = cast(list[Any], value)[int(part[:9])]
+        else:
+            return _MISSING
+    return value
+
+
+def _items(data: Any) -> list[Any]:
+    if isinstance(data, list):
+        return cast(list[Any], data)
+    raise ToolFailed("this operation needs a list")
+
+
+def _rows(data: Any) -> list[dict[str, Any]]:
+    rows = cast(list[Any], data) if isinstance(data, list) else [data]
+    if all(isinstance(row, dict) for row in rows):
+        return rows
+    raise ToolFailed("this operation needs an object or a list of objects")
+
+
+def _each(data: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    changed = [change(row) for row in _rows(data)]
+    return changed if isinstance(data, list) else changed[0]
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return list(cast(dict[str, Any], value).items())
+    if isinstance(value, list):
+        return [(str(index), item) for index, item in enumerate(cast(list[Any], value))]
+    return []
+
+
+def _tester(options: FilterOptions) -> Callable[[Any], bool]:
+    wanted = options.value
+    match options.test:
+        case "exists":
+            return lambda value: value is not _MISSING
+        case "matches":
+            pattern = compile_regex(str(wanted))
+            return lambda value: isinstance(value, str) and _matches(pattern, value)
+        case "in":
+            if len(choices := _items(wanted)) > _MAX_CHOICES:
+                raise ToolFailed(f"`in` takes a list of at most {_MAX_CHOICES} values")
+            return lambda value: value in choices
+        case "contains":
+            return lambda value: _contains(value, wanted)
+        case "eq":
+            return lambda value: value is not _MISSING and value == wanted
+        case "ne":
+            return lambda value: value is _MISSING or value != wanted
+        case test:
+            compare: Callable[[Any, Any], bool] = getattr(operator, test)
+            return lambda value: _kind(value) == _kind(wanted) != "other" and compare(value, wanted)
+
+
+def _matches(pattern: Pattern, value: str) -> bool:
+    if len(value) > (reach := reach_of(pattern)):
+        raise ToolFailed(
+            f"a text of {len(value):,} characters is too long for this pattern, which is looked for in "
+            f"{reach:,} at most"
+        )
+    return pattern.search(value) is not None
+
+
+def _contains(value: Any, wanted: Any) -> bool:
+    if isinstance(value, str):
+        return isinstance(wanted, str) and wanted in value
+    return isinstance(value, list | dict) and wanted in cast("list[Any]", value)
+
+
+def _kind(value: Any) -> str:
+    """Values of one kind have an order among them; missing ones and containers have none."""
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else "other"
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Numbers, then text, then everything else as its JSON text, then what is missing."""
+    if value is _MISSING or value is None:
+        return (3, 0)
+    if isinstance(value, int | float):
+        return (0, value)
+    return (1, value) if isinstance(value, str) else (2, msgspec.json.encode(value))
+
+
+def _label(value: Any) -> str:
+    if value is _MISSING:
+        return "(missing)"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _measure(items: list[Any], options: AggregateOptions) -> Any:
+    values = [_at(item, options.path) for item in items]
+    if options.measure == "count":
+        return sum(value is not _MISSING and value is not None for value in values)
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if options.measure == "sum":
+        return sum(numbers)
+    if not numbers:
+        return None
+    match options.measure:
+        case "mean":
+            return statistics.fmean(numbers)
+        case "median":
+            return statistics.median(numbers)
+        case "min":
+            return min(numbers)
+        case "max":
+            return max(numbers)
+
+
+def _field(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+OPERATIONS: dict[str, Operation[Any]] = {
+    "parse": Operation(about="JSON text to data", options=Options, work=_parse),
+    "format": Operation(about="data to readable JSON text", options=FormatOptions, work=_format),
+    "minify": Operation(about="data to the shortest JSON text", options=Options, work=_minify),
+    "get": Operation(about="what is at a path", options=PathOptions, work=_get),
+    "filter": Operation(about="items whose value at path passes", options=FilterOptions, work=_filter),
+    "sort": Operation(about="items by their value at path", options=SortOptions, work=_sort),
+    "unique": Operation(about="the first item of each value at path", options=UniqueOptions, work=_unique),
+    "slice": Operation(about="items from start to before end", options=SliceOptions, work=_slice),
+    "pick": Operation(about="only these keys of objects", options=KeysOptions, work=_pick),
+    "omit": Operation(about="objects without these keys", options=KeysOptions, work=_omit),
+    "rename": Operation(about="keys of objects, old to new", options=RenameOptions, work=_rename),
+    "keys": Operation(about="all keys of objects", options=Options, work=_keys),
+    "group": Operation(about="items by their value at path `by`", options=GroupOptions, work=_group),
+    "aggregate": Operation(about="one figure, or one per group", options=AggregateOptions, work=_aggregate),
+    "flatten": Operation(about="nested data to one object", options=FlattenOptions, work=_flatten),
+    "csv_to_json": Operation(
+        about="CSV text to objects", options=CsvOptions, work=_read_csv, reads_json=False
+    ),
+    "json_to_csv": Operation(about="objects to CSV text", options=CsvOptions, work=_write_csv),
+}
+
+
+def describe_operations() -> str:
+    """One line per operation, with its options and their defaults."""
+    return "\n".join(f"{name}: {item.about}{_describe(item.options)}" for name, item in OPERATIONS.items())
+
+
+def _describe(options: type[msgspec.Struct]) -> str:
+    parts: list[str] = []
+    for field in msgspec.structs.fields(options):
+        values: tuple[Any, ...] = getattr(field.type, "__args__", ())
+        choice = "|".join(values) if values and all(isinstance(value, str) for value in values) else ""
+        default = "" if field.required else f"={msgspec.json.encode(field.default).decode()}"
+        parts.append(f"{field.name}{default}{f' ({choice})' if choice else ''}")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 @tool(

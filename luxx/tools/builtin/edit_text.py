@@ -6,16 +6,95 @@ the difference is found in one pass, however large the file. Line ends are `\\n`
 
 import difflib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_SPOTS, Found, Spot, Strategy, find
-from luxx.tools.builtin.edit_nearest import nearest
-from luxx.tools.confine import MAX_FILE_BYTES
+from luxx.tools.builtin.edit_matching import (
+    MAX_NEAR_CHARACTERS,
+    MAX_SPOTS,
+    Found,
+    Spot,
+    Strategy,
+    find,
+    words,
+)
+from luxx.tools.files.workspace import MAX_FILE_BYTES
+
+_MAX_CHARACTERS = 1_000_000
+_MAX_FINE_CHARACTERS = 100_000
+_MAX_SOUGHT_LINES = 200
+_MAX_SOUGHT_CHARACTERS = 20_000
+_MIN_LIKENESS = 0.3
+_MAX_LINES = 8
+_MAX_NEAREST_LINE = 100
+
+
+class Nearest(msgspec.Struct, frozen=True):
+    """Lines counted from 1, both included; `shown` is some of them, numbered."""
+
+    first: int
+    last: int
+    shown: str
+
+
+def nearest(text: str, sought: str) -> Nearest | None:
+    """The lines most like `sought`, as many as it has; None where nothing is like it or there is too much
+    to look through."""
+    if len(text) > _MAX_CHARACTERS:
+        return None
+    lines = text.removesuffix("\n").split("\n")
+    wanted_lines = sought.strip("\n")[:_MAX_SOUGHT_CHARACTERS].split("\n")[:_MAX_SOUGHT_LINES]
+    parts = _triples if len(text) <= _MAX_FINE_CHARACTERS else words
+    first = _likest(lines, wanted_lines, parts)
+    if first is None:
+        return None
+    last = min(first + len(wanted_lines), len(lines))
+    shown = [f"{number}: {_cut(lines[number - 1])}" for number in range(first + 1, last + 1)[:_MAX_LINES]]
+    return Nearest(first + 1, last, "\n".join(shown))
+
+
+def _likest(lines: list[str], wanted_lines: list[str], parts: Callable[[str], list[str]]) -> int | None:
+    """The first of as many lines as are wanted that have most parts in common with them."""
+    wanted = Counter(part for line in wanted_lines for part in parts(line.strip()))
+    span = len(wanted_lines)
+    of_lines: list[list[str]] = []
+    sizes: list[int] = []
+    for line in lines:
+        found = parts(line.strip())
+        sizes.append(len(found))
+        of_lines.append([part for part in found if part in wanted])
+    window: Counter[str] = Counter()
+    shared = size = 0
+    best, best_at = _MIN_LIKENESS, None
+    for at, entering in enumerate(of_lines):
+        for part in entering:
+            shared += window[part] < wanted[part]
+            window[part] += 1
+        size += sizes[at]
+        if at >= span:
+            for part in of_lines[at - span]:
+                window[part] -= 1
+                shared -= window[part] < wanted[part]
+            size -= sizes[at - span]
+        degree = 2 * shared / (size + wanted.total() or 1)
+        if degree > best:
+            best, best_at = degree, max(at - span + 1, 0)
+    return best_at
+
+
+def _triples(text: str) -> list[str]:
+    """Three letters each, one letter further; so that a wrong letter leaves most as they were."""
+    return [text[at : at + 3] for at in range(max(len(text) - 2, 1))] if text else []
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_NEAREST_LINE else f"{line[:_MAX_NEAREST_LINE]}…"
+
 
 MAX_LINES = 300_000
 """Of a file that is edited, before and after: each line takes ten times the memory of a short one's text."""
@@ -225,3 +304,83 @@ class _Comparing:
         for kind, old_a, old_b, new_a, new_b in difflib.SequenceMatcher(None, *sides, False).get_opcodes():
             if kind != "equal":
                 yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)
+
+
+MAX_DIFF_BYTES = 40 * 1024
+_MAX_LINE = 500
+_CONTEXT = 3
+_NO_END = "\\ No newline at end of file\n"
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """`text` ends early where `is_cut`; `added` and `removed` count all lines."""
+
+    text: str
+    added: int
+    removed: int
+    is_cut: bool
+
+
+def diff_of(edited: EditedText, path: str) -> Diff:
+    """How the text differs from the file at `path`; line ends are left out, which stay as they are."""
+    before, now = edited.lines_before(), edited.lines_now()
+    added = removed = size = 0
+    pieces = [f"--- a/{path}\n+++ b/{path}\n"]
+    is_cut = False
+    for hunk in _hunks(list(edited.changes())):
+        removed += sum(change.old_to - change.old_from for change in hunk)
+        added += sum(change.new_to - change.new_from for change in hunk)
+        if is_cut:
+            continue
+        for line in _written(before, now, hunk):
+            size += len(msgspec.json.encode(line)) - 2
+            is_cut = size > MAX_DIFF_BYTES
+            if is_cut:
+                break
+            pieces.append(line)
+    return Diff(text="".join(pieces), added=added, removed=removed, is_cut=is_cut)
+
+
+def _hunks(changes: list[Change]) -> Iterator[list[Change]]:
+    """Changes whose context would touch, together."""
+    hunk: list[Change] = []
+    for change in changes:
+        if hunk and change.old_from - hunk[-1].old_to > 2 * _CONTEXT:
+            yield hunk
+            hunk = []
+        hunk.append(change)
+    if hunk:
+        yield hunk
+
+
+def _written(before: list[str], now: list[str], hunk: list[Change]) -> Iterator[str]:
+    lead = min(_CONTEXT, hunk[0].old_from)
+    trail = min(_CONTEXT, len(before) - hunk[-1].old_to)
+    old_from, new_from = hunk[0].old_from - lead, hunk[0].new_from - lead
+    old_to, new_to = hunk[-1].old_to + trail, hunk[-1].new_to + trail
+    yield f"@@ -{_range(old_from, old_to)} +{_range(new_from, new_to)} @@\n"
+    place = old_from
+    for change in hunk:
+        for line in before[place : change.old_from]:
+            yield _line(" ", line)
+        for line in before[change.old_from : change.old_to]:
+            yield _line("-", line)
+        for line in now[change.new_from : change.new_to]:
+            yield _line("+", line)
+        place = change.old_to
+    for line in before[place:old_to]:
+        yield _line(" ", line)
+
+
+def _range(first: int, end: int) -> str:
+    """As unified diffs write it: an empty range names the line before it."""
+    count = end - first
+    if count == 1:
+        return str(first + 1)
+    return f"{first + 1 if count else first},{count}"
+
+
+def _line(mark: str, line: str) -> str:
+    body = line.removesuffix("\n")
+    shown = body if len(body) <= _MAX_LINE else f"{body[:_MAX_LINE]}… [{len(body) - _MAX_LINE:,} more]"
+    return f"{mark}{shown}\n" if line.endswith("\n") else f"{mark}{shown}\n{_NO_END}"

@@ -7,23 +7,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.expression_limits import (
-    CALL_WORK,
-    MAX_DEPTH,
-    MAX_EXPRESSION_LENGTH,
-    Budget,
-    check_count,
-    check_hashed,
-)
 from luxx.tools.builtin.expression_names import (
     BINARY,
+    CALL_WORK,
     COMPARE,
     CONSTANTS,
     FUNCTIONS,
+    MAX_DEPTH,
+    MAX_EXPRESSION_LENGTH,
     METHODS,
     MODULES,
     UNARY,
+    Budget,
     apply_format,
+    check_count,
+    check_hashed,
 )
 
 Names = dict[str, Any]

@@ -5,17 +5,181 @@ Not here: editing (file_edit), finding (file_glob), searching in files (file_sea
 (confine).
 """
 
+import codecs
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.file_page import MAX_LINE_BYTES, LinePage, read_page, split_lines
-from luxx.tools.confine import Workspace
 from luxx.tools.core import CommandPermission, Risk, ToolContext
 from luxx.tools.factory import tool
-from luxx.tools.walk import MAX_NAMES, walk
+from luxx.tools.files.walk import MAX_NAMES, walk
+from luxx.tools.files.workspace import Workspace, explained
+
+MAX_FILE_BYTES = 1 << 30
+"""Going through more takes longer than anybody waits for a page."""
+
+MAX_LINE_BYTES = 1 << 20
+"""Of a longer line only the beginning is given."""
+
+_MAX_CONTENT_BYTES = 40 * 1024
+"""Whole lines are given up to here, so that an answer of many lines is not cut in the middle of one."""
+
+_PIECE_BYTES = 1 << 20
+_STRETCH_BYTES = 1 << 14
+_HEAD_BYTES = 8192
+_WIDE_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+class LinePage(msgspec.Struct, frozen=True, kw_only=True):
+    """`lines` with their ends. `is_cut`: the only one is longer than is given. `is_utf8`: all of it was."""
+
+    lines: list[str]
+    total: int
+    is_cut: bool
+    is_utf8: bool
+
+
+def require_text(head: bytes, name: str, size: int) -> None:
+    """Raises ToolFailed where the first bytes of a file say that it is no text in UTF-8."""
+    for mark, encoding in _WIDE_MARKS.items():
+        if head.startswith(mark):
+            raise ToolFailed(f"{name} is {encoding} text; the file tools take UTF-8 only")
+    if b"\0" in head[:_HEAD_BYTES]:
+        raise ToolFailed(f"{name} is a binary file of {size:,} bytes, not text")
+
+
+def read_page(fd: int, name: str, *, offset: int, limit: int, is_cancelled: Callable[[], bool]) -> LinePage:
+    """At most `limit` whole lines from line `offset` on, counted from 0, fewer of long ones but always one.
+
+    Raises ToolFailed for what is no text, is too large, or has no such line.
+    """
+    size = os.fstat(fd).st_size
+    if size > MAX_FILE_BYTES:
+        raise ToolFailed(f"{name} has {size:,} bytes; files of up to {MAX_FILE_BYTES:,} bytes are read")
+    reader = _Reader(offset, limit)
+    with explained(name):
+        for piece in _pieces(fd, is_cancelled):
+            if not reader.size:
+                require_text(piece, name, size)
+            reader.take(piece)
+    if offset and offset >= reader.total:
+        raise ToolFailed(f"{name} has {reader.total} lines; there is none at offset {offset}")
+    page = reader.page()
+    if any("\0" in line for line in page.lines):
+        raise ToolFailed(f"{name} is a binary file of {size:,} bytes, not text")
+    return page
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines with their ends; only a newline ends a line, as in an editor."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
+
+
+class _Reader:
+    """Takes a file piece by piece: skips, holds what belongs to the page, counts the rest."""
+
+    def __init__(self, offset: int, limit: int) -> None:
+        self.held = bytearray()
+        self.size = 0
+        self._offset = offset
+        self._limit = limit
+        self._to_skip = offset
+        self._ends = 0
+        self._held_ends = 0
+        self._is_full = False
+        self._has_more = False
+        self._last = b"\n"
+
+    @property
+    def total(self) -> int:
+        return self._ends + (self._last != b"\n")
+
+    def take(self, piece: bytes) -> None:
+        ends = piece.count(b"\n")
+        self.size += len(piece)
+        self._ends += ends
+        self._last = piece[-1:]
+        if self._is_full:
+            self._has_more = True
+            return
+        if self._to_skip > ends:
+            self._to_skip -= ends
+            return
+        start = _after_ends(piece, self._to_skip)
+        ends -= self._to_skip
+        self._to_skip = 0
+        left = self._limit - self._held_ends
+        stop = len(piece) if ends < left else start + _after_ends(piece[start:], left)
+        self.held += piece[start:stop]
+        self._held_ends += min(ends, left)
+        self._is_full = ends >= left or len(self.held) > MAX_LINE_BYTES
+        self._has_more = stop < len(piece)
+
+    def page(self) -> LinePage:
+        """What was held, as whole lines within the bounds."""
+        data = bytes(self.held)
+        end = data.rfind(b"\n") + 1 if self._has_more else len(data)
+        first_end = data.find(b"\n") + 1 or len(data)
+        is_cut = first_end > MAX_LINE_BYTES
+        data = data[:MAX_LINE_BYTES] if is_cut else data[:end]
+        if self._offset == 0:
+            data = data.removeprefix(codecs.BOM_UTF8)
+        text, is_utf8 = _decoded(data, is_cut=is_cut)
+        lines = _within_budget(split_lines(text)[: self._limit])
+        return LinePage(lines=lines, total=self.total, is_cut=is_cut, is_utf8=is_utf8)
+
+
+def _pieces(fd: int, is_cancelled: Callable[[], bool]) -> Iterator[bytes]:
+    left = MAX_FILE_BYTES
+    while left > 0 and (piece := os.read(fd, _PIECE_BYTES)):
+        if is_cancelled():
+            raise ToolFailed("the reading was stopped")
+        left -= len(piece)
+        yield piece
+
+
+def _after_ends(piece: bytes, count: int) -> int:
+    """The place after so many ends of lines, which the piece must have."""
+    place = 0
+    for start in range(0, len(piece), _STRETCH_BYTES):
+        ends = piece.count(b"\n", start, start + _STRETCH_BYTES)
+        if ends >= count:
+            place = start
+            break
+        count -= ends
+    for _ in range(count):
+        place = piece.index(b"\n", place) + 1
+    return place
+
+
+def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:
+    """The text, and whether all of it was UTF-8. What is not becomes U+FFFD, half a letter at a cut goes."""
+    decoder = codecs.getincrementaldecoder("utf-8")
+    try:
+        return decoder("strict").decode(data, final=not is_cut), True
+    except UnicodeDecodeError:
+        return decoder("replace").decode(data, final=not is_cut), False
+
+
+def _within_budget(lines: list[str]) -> list[str]:
+    """As many lines from the first on as fit the budget; always one."""
+    size = 0
+    for count, line in enumerate(lines):
+        size += len(msgspec.json.encode(line)) - 2
+        if size > _MAX_CONTENT_BYTES and count:
+            return lines[:count]
+    return lines
+
 
 DEFAULT_LINES = 2000
 _MAX_LINES = 100_000

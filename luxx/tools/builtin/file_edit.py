@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.edit_diff import Diff, diff_of
-from luxx.tools.builtin.edit_text import Applied, EditedText
-from luxx.tools.builtin.file import PATH, encoded, workspace_of
-from luxx.tools.builtin.file_page import require_text
+from luxx.tools.builtin.edit_text import Applied, Diff, EditedText, diff_of
+from luxx.tools.builtin.file import PATH, encoded, require_text, workspace_of
 from luxx.tools.core import CommandPermission, Risk, ToolContext
 from luxx.tools.factory import tool
 

@@ -1,23 +1,28 @@
 """What python_execute and shell_execute share: a call's limits, and the answer about a program."""
 
 import asyncio
+import math
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.network.outing import Outing, Reached, Refused, Traveller
-from luxx.tools.core import ToolContext, ToolResult
-from luxx.tools.marks import KeepFigures
+from luxx.infra.network.egress import Outing, Reached, Refused, Traveller
+from luxx.tools.builtin.expression import evaluate
+from luxx.tools.builtin.expression_names import MAX_EXPRESSION_LENGTH
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
+from luxx.tools.factory import tool
+from luxx.tools.marks import KeepFigures, keep_no_figures
 from luxx.tools.sandbox.changes import Changes, changes_between, look
 from luxx.tools.sandbox.inside import FIGURES
-from luxx.tools.sandbox.jail import Hit, Ran
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.process import Hit, Ran
 from luxx.tools.sandbox.service import Sandbox
-from luxx.wire.tool import CommandPermission, Risk
 
 MOST_SECONDS = 3600
 TIMEOUT: dict[str, Any] = {
@@ -177,3 +182,133 @@ def _exit(ran: Ran) -> str:
     else:
         words = f"the program ended with exit code {ran.exit_code}"
     return f"{words}: {said[-1][:_MOST_ERROR]}" if said else words
+
+
+MAX_CODE_LENGTH = 200_000
+EXECUTE = "python_execute"
+
+
+@tool(
+    name="python_eval",
+    description=(
+        "Evaluate one Python expression: arithmetic, comparisons, text, lists, dicts, sets, comprehensions, "
+        "f-strings, and the usual functions with those of math and statistics. No statements, imports, "
+        "lambdas or attributes; the work it may do is bounded."
+    ),
+    parameters={
+        "expression": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_EXPRESSION_LENGTH,
+            "description": "For example: sum(x**2 for x in range(10))",
+        }
+    },
+    required_params=["expression"],
+    category="code",
+    required_permission=CommandPermission.EXECUTE,
+    risk=Risk.LOW,
+    repeatable=True,
+)
+def python_eval(arguments: dict[str, Any]) -> dict[str, Any]:
+    value = evaluate(arguments["expression"])
+    return {"result": _plain(value), "type": type(value).__name__}
+
+
+def python_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
+    """python_execute on one server's sandbox."""
+
+    @tool(
+        name=EXECUTE,
+        description=(
+            f"Run a Python program in the workspace, in a sandbox{network_words(sandbox)}: the workspace can "
+            "be written, the system only read, nothing else is there. Print what you want to know. Gives "
+            "exit code, stdout, stderr and the files that changed; open matplotlib figures are saved, named "
+            "and shown. Each program starts anew; files stay."
+        ),
+        parameters={
+            "code": {"type": "string", "minLength": 1, "maxLength": MAX_CODE_LENGTH},
+            "timeout": TIMEOUT,
+        },
+        required_params=["code"],
+        category="code",
+        required_permission=CommandPermission.EXECUTE,
+        starts_programs=True,
+        is_egress=sandbox.way_out.is_wanted or sandbox.is_unprotected,
+        risk=risk_of(sandbox, Risk.MEDIUM),
+        timeout=longest(sandbox, EXECUTE),
+    )
+    async def python_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        workspace, code = workspace_for(context), arguments["code"]
+        given = sandbox.limits_for(EXECUTE, context.user_permission_level)
+        limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
+        going = going_of(sandbox, EXECUTE, context, limits, keep_figures)
+        return await run_and_tell(
+            going, lambda: sandbox.run_python(code, workspace, given, limits.seconds, going.outing)
+        )
+
+    return python_execute.definition
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can say it: tuples and sets as lists, keys as text, inf and nan as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, set):
+        return [_plain(item) for item in sorted(cast("set[Any]", value), key=repr)]
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else repr(key): _plain(item)
+            for key, item in cast("dict[Any, Any]", value).items()
+        }
+    return value
+
+
+MAX_COMMAND_LENGTH = 30_000
+"""In characters: as an argument a command may have 128 KiB."""
+
+NAME = "shell_execute"
+
+
+def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
+    """The tool on one server's sandbox."""
+    bash = shutil.which("bash", path="/usr/bin:/bin")
+    # Nothing in the workspace or in HOME may add to a command that was allowed.
+    shell = ("/bin/sh",) if bash is None else (bash, "--noprofile", "--norc")
+
+    @tool(
+        name=NAME,
+        description=(
+            f"Run a shell command in the workspace, in a sandbox{network_words(sandbox)}: the workspace can "
+            "be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and "
+            "the files that changed. Nothing goes on running afterwards; files stay."
+        ),
+        parameters={
+            "command": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_COMMAND_LENGTH,
+                "description": "For example: grep -rn milk notes | head",
+            },
+            "timeout": TIMEOUT,
+        },
+        required_params=["command"],
+        category="code",
+        required_permission=CommandPermission.EXECUTE,
+        starts_programs=True,
+        is_egress=sandbox.way_out.is_wanted or sandbox.is_unprotected,
+        risk=risk_of(sandbox, Risk.HIGH),
+        timeout=longest(sandbox, NAME),
+    )
+    async def shell_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        workspace = workspace_for(context)
+        given = sandbox.limits_for(NAME, context.user_permission_level)
+        limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
+        argv = (*shell, "-c", arguments["command"])
+        going = going_of(sandbox, NAME, context, limits, keep_figures)
+        return await run_and_tell(
+            going, lambda: sandbox.run_sandboxed(argv, workspace, limits, outing=going.outing)
+        )
+
+    return shell_execute.definition

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
-from luxx.documents.page import PageForm
 from luxx.errors import ToolFailed
+from luxx.infra.documents.reader import PageForm
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
-from luxx.tools.outcome import describe
+from luxx.tools.hooks import describe
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebPage
 from luxx.tools.web.search import SearchResults
-from luxx.wire.source import Source
+from luxx.wire.step import Source
 
 MAX_RESULTS = 20
 USUAL_RESULTS = 8

@@ -12,9 +12,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.tools.compositions.branching import END, chosen
 from luxx.tools.compositions.checking import why_no_member
-from luxx.tools.compositions.templates import INPUT, PREVIOUS, filled
+from luxx.tools.compositions.templates import END, INPUT, PREVIOUS, chosen, filled
 from luxx.tools.core import Chaining, NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed

@@ -8,8 +8,8 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import InvalidInput
-from luxx.tools.compositions.branching import END
 from luxx.tools.compositions.templates import (
+    END,
     INPUT,
     PREVIOUS,
     TOO_DEEP,
@@ -21,7 +21,7 @@ from luxx.tools.compositions.templates import (
     read_path,
 )
 from luxx.tools.core import CommandPermission, ToolDefinition, ToolRegistry
-from luxx.tools.subjects import MCP_PREFIX
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.wire.composition import Branch, Comparison, Composition, CompositionKind, Fallback, Member
 
 MOST_BYTES = 64 * 1024

@@ -6,8 +6,8 @@ import msgspec
 from sqlalchemy import Connection, ForeignKey, String, Text, UniqueConstraint, bindparam, select, text, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.clock import new_id
-from luxx.store.tables import Base, UtcDateTime, table_of
+from luxx.infra.clock import new_id
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
 
 LOCKS = 7_402_134

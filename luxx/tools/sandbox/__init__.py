@@ -1,1 +1,1 @@
-"""Programs that are not trusted: the one way they are started, what holds them in, and how they end."""
+"""The sandbox: how programs that are not trusted are started, confined and ended."""

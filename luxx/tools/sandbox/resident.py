@@ -13,9 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.jail import Jail, Ran
-from luxx.tools.sandbox.limits import Limits
-from luxx.tools.sandbox.plan import Backend, Interpreter, Order, Spec, environment
+from luxx.tools.sandbox.plan import Backend, Interpreter, Limits, Order, Spec, environment
+from luxx.tools.sandbox.process import Jail, Ran
 
 NO_END = math.inf
 TICK_MS = 100

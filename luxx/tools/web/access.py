@@ -1,17 +1,12 @@
 """All that the web tools share, made once for a server from its configuration."""
 
-from luxx.config import ToolsConfig
-from luxx.documents.page import PageProcess
-from luxx.documents.pdf import PdfProcess
-from luxx.documents.process import RunReader, read_in_process
-from luxx.network.fetch import FetchBounds, Fetcher
-from luxx.network.guard import WebGuard
-from luxx.tools.web.duckduckgo import DuckDuckGo
-from luxx.tools.web.library import library_engines
-from luxx.tools.web.lookups import Lookups
+from luxx.infra.config.schema import ToolsConfig
+from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read_in_process
+from luxx.infra.network.fetch import FetchBounds, Fetcher
+from luxx.infra.network.hosts import WebGuard
 from luxx.tools.web.reading import WebReader
-from luxx.tools.web.search import WebSearch
-from luxx.tools.web.visitors import Visitors
+from luxx.tools.web.search import DuckDuckGo, WebSearch, library_engines
+from luxx.tools.web.visitors import Lookups, Visitors
 
 SEARCH_SECONDS = 12.0
 """For one engine's answer: there may be others to ask."""

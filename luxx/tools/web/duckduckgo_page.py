@@ -5,11 +5,11 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 
 import msgspec
 
-from luxx.documents.bounds import limit, storable
-from luxx.documents.charset import decode
-from luxx.documents.tree import Element, parse_html
+from luxx.infra.documents.bounds import limit, storable
+from luxx.infra.documents.charset import decode
+from luxx.infra.documents.tree import Element, parse_html
 from luxx.tools.web.search_pages import SEARCH_URL, ResultPage
-from luxx.wire.source import Source, source_of
+from luxx.wire.step import Source, source_of
 
 MOST = 50
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from luxx.documents.bounds import limit, storable
-from luxx.documents.charset import decode
+from luxx.infra.documents.bounds import limit, storable
+from luxx.infra.documents.charset import decode
 from luxx.tools.web.search_pages import EngineAnswer, EngineQuestion
-from luxx.wire.source import source_of
+from luxx.wire.step import source_of
 
 MOST = 50
 

@@ -2,12 +2,11 @@
 
 import msgspec
 
-from luxx.documents.page import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest
-from luxx.documents.pdf import PdfProcess
 from luxx.errors import LuxxError, ToolFailed
-from luxx.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
+from luxx.infra.documents.reader import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest, PdfProcess
+from luxx.infra.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import Source, citable, source_of
+from luxx.wire.step import Source, citable, source_of
 
 MAX_CHARACTERS = 500_000
 MAX_TEXT_BYTES = 5 * 1024 * 1024

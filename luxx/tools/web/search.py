@@ -2,15 +2,26 @@
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from luxx.errors import LuxxError, ToolFailed
-from luxx.tools.outcome import describe
+from luxx.errors import LuxxError, ToolFailed, Unavailable
+from luxx.infra.documents.reader import Ended, PageProcess
+from luxx.infra.network.fetch import Fetcher, FetchRequest
+from luxx.tools.hooks import describe
+from luxx.tools.web.search_pages import (
+    MAX_ANSWER,
+    SEARCH_URL,
+    EngineAnswer,
+    EngineQuestion,
+    NoQuestion,
+    ResultPage,
+)
 from luxx.tools.web.visitors import Visitor
-from luxx.wire.source import Source, citable
+from luxx.wire.step import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 
@@ -82,3 +93,77 @@ def _same(url: str) -> str:
              if not _TRACKING.fullmatch(name)]  # fmt: skip
     host = parts.netloc.lower().removeprefix("www.")
     return f"{host}{parts.path.rstrip('/')}?{urlencode(query)}"
+
+
+DUCKDUCKGO_READER = "luxx.tools.web.duckduckgo_page"
+
+
+class DuckDuckGo:
+    """One per server."""
+
+    name = "DuckDuckGo"
+
+    def __init__(self, fetcher: Fetcher, pages: PageProcess, url: str = SEARCH_URL) -> None:
+        self._fetcher = fetcher
+        self._pages = pages
+        self._url = url
+
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+        """Raises LuxxError where it does not answer, or asks whether a person is there."""
+        asked = FetchRequest(url=self._url, form={"q": query, "kl": "wt-wt"}, accept="text/html")
+        answer = await self._fetcher.fetch(asked, visitor.resolve)
+        # 202 is how it answers whom it takes for a robot.
+        if answer.status != 200:
+            raise Unavailable(f"it answered {answer.status_words}")
+        told = await self._pages.run(
+            DUCKDUCKGO_READER, answer.body, NoQuestion(), limit=MAX_ANSWER, user_id=visitor.user_id
+        )
+        page = ResultPage() if isinstance(told, Ended) else msgspec.json.decode(told, type=ResultPage)
+        if not page.sources and not page.is_empty:
+            raise Unavailable("it answered with a page that holds no results")
+        return page.sources
+
+
+LIBRARY_READER = "luxx.tools.web.library_engine"
+ENGINES = ("mojeek", "brave", "yahoo")
+
+
+class LibraryEngine:
+    """One engine of the library."""
+
+    def __init__(self, name: str, fetcher: Fetcher, pages: PageProcess) -> None:
+        self.name = name
+        self._fetcher = fetcher
+        self._pages = pages
+
+    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+        """Raises LuxxError where it does not answer."""
+        wanted = await self._ask(EngineQuestion(engine=self.name, query=query), b"", visitor)
+        url = wanted.url
+        if wanted.parameters:
+            url += f"{'&' if '?' in url else '?'}{urlencode(wanted.parameters)}"
+        answer = await self._fetcher.fetch(
+            FetchRequest(url=url, form=wanted.form, accept="text/html"), visitor.resolve
+        )
+        if answer.status != 200:
+            raise Unavailable(f"it answered {answer.status_words}")
+        question = EngineQuestion(engine=self.name, query=query, is_answered=True)
+        return (await self._ask(question, answer.body, visitor)).sources
+
+    async def _ask(self, question: EngineQuestion, page: bytes, visitor: Visitor) -> EngineAnswer:
+        told = await self._pages.run(
+            LIBRARY_READER, page, question, limit=MAX_ANSWER, user_id=visitor.user_id
+        )
+        if isinstance(told, Ended):
+            raise Unavailable("its answer cannot be read")
+        answer = msgspec.json.decode(told, type=EngineAnswer)
+        if answer.problem:
+            raise Unavailable(answer.problem)
+        return answer
+
+
+def library_engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
+    """The engines that the library knows, in the order they are asked; none where it is not installed."""
+    if find_spec("ddgs") is None:
+        return []
+    return [LibraryEngine(name, fetcher, pages) for name in ENGINES]

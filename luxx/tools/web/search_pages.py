@@ -2,7 +2,7 @@
 
 import msgspec
 
-from luxx.wire.source import Source
+from luxx.wire.step import Source
 
 SEARCH_URL = "https://html.duckduckgo.com/html/"
 MAX_ANSWER = 1_000_000

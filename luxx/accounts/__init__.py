@@ -1,1 +1,0 @@
-"""People: tenants, users, sign-ins, settings, and where their files live."""

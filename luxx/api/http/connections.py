@@ -1,0 +1,137 @@
+"""Bounds on connections: how many there may be, in all and from one address, and how long a request may take
+to arrive. `heads.py` asks here; nothing of uvicorn is known here.
+
+uvicorn's own `limit_concurrency` answers requests with 503 and leaves idle connections open, so that it saves
+no descriptors.
+"""
+
+import resource
+from collections import Counter
+
+import msgspec
+import structlog
+
+from luxx.api.http.envelope import Failure
+from luxx.api.http.guards import PeerReader
+from luxx.domain.accounts.limits import network_of
+from luxx.infra.config.schema import ServerConfig
+
+MOST_DESCRIPTORS = 65_536
+"""More than these the server does not claim, whatever the hard limit is."""
+
+KEPT_DESCRIPTORS = 256
+"""At least as many, or a quarter, are kept back from clients: for databases, providers, tools and files."""
+
+LOCAL = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+"""Where a proxy on this machine connects from."""
+
+LOG_SECONDS = 60.0
+"""How often refused connections are logged, with their number."""
+
+logger = structlog.get_logger()
+
+
+def raise_descriptor_limit() -> int:
+    """Raises the soft limit of open files to the hard one; returns what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def closing_answer(status: str, kind: str, error: str, *headers: bytes) -> bytes:
+    """A whole answer that ends its connection, for where the application is not reached."""
+    code = int(status.split(" ")[0])
+    body = msgspec.json.encode(Failure(error=error, code=code, detail={"kind": kind}))
+    head = [
+        f"HTTP/1.1 {status}".encode(),
+        b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        b"connection: close",
+        b"x-content-type-options: nosniff",
+        *headers,
+    ]
+    return b"\r\n".join([*head, b"", body])
+
+
+class ConnectionBounds:
+    """The bounds of one server. `descriptors`: how many the process may have open."""
+
+    def __init__(self, config: ServerConfig, descriptors: int = MOST_DESCRIPTORS) -> None:
+        kept = min(max(KEPT_DESCRIPTORS, descriptors // 4), descriptors // 2)
+        self.most = min(config.connections, descriptors - kept)
+        # What is accepted before the first of them is counted may not use up what is kept back.
+        self.backlog = min(2048, kept // 2)
+        self.head_seconds = config.head_seconds
+        self._body_seconds = config.body_idle_seconds
+        self._bytes_per_second = config.body_bytes_per_second
+        self._per_address = config.connections_per_address
+        self._proxies = PeerReader(config.trusted_proxies)
+        self._by_network: Counter[str] = Counter()
+        self._refused = 0
+        self._logged_at = -LOG_SECONDS
+        self.late_head = closing_answer(
+            "408 Request Timeout",
+            "request_timeout",
+            f"the address and the headers of the request took longer than {config.head_seconds:g} s to "
+            "arrive; send them at once",
+        )
+        self.late_body = closing_answer(
+            "408 Request Timeout",
+            "request_timeout",
+            f"the body of the request paused for more than {config.body_idle_seconds:g} s, or came more "
+            f"slowly than {config.body_bytes_per_second} bytes a second; nothing of it is kept",
+        )
+
+    def admit(self, address: str, open_now: int) -> str | bytes:
+        """Counts a connection and returns what to give to `release`, or the answer that refuses it."""
+        if open_now > self.most:
+            return FULL
+        if not self._per_address or address in LOCAL or self._proxies.trusts(address):
+            return ""
+        network = network_of(address)
+        if self._by_network[network] >= self._per_address:
+            return TOO_MANY_FROM_ONE
+        self._by_network[network] += 1
+        return network
+
+    def release(self, network: str) -> None:
+        """The connection is closed."""
+        if network and self._by_network[network] > 1:
+            self._by_network[network] -= 1
+        else:
+            self._by_network.pop(network, None)
+
+    def log_refused(self, address: str, now: float) -> None:
+        """Says that connections are refused, now and then."""
+        self._refused += 1
+        if now - self._logged_at >= LOG_SECONDS:
+            logger.warning("connections_refused", count=self._refused, last_address=address)
+            self._refused, self._logged_at = 0, now
+
+    def transfer_seconds(self, size: int) -> float:
+        """How long so many bytes may take."""
+        return self._body_seconds + (size / self._bytes_per_second if self._bytes_per_second else 0.0)
+
+    def is_late(self, *, idle: float, whole: float, received: int) -> bool:
+        """Whether a body comes too slowly: seconds since its last piece, and since its head."""
+        if idle > self._body_seconds:
+            return True
+        return self._bytes_per_second > 0 and whole > self.transfer_seconds(received)
+
+
+FULL = closing_answer(
+    "503 Service Unavailable",
+    "too_many_connections",
+    "the server has as many connections open as it takes; try again in a moment",
+    b"retry-after: 5",
+)
+TOO_MANY_FROM_ONE = closing_answer(
+    "429 Too Many Requests",
+    "too_many_connections",
+    "your address has too many connections open; close some and try again. Behind a proxy, an operator names "
+    "the proxy in server.trusted_proxies",
+    b"retry-after: 5",
+)

@@ -1,0 +1,237 @@
+"""A file of the disk as an answer: raw ASGI, read piece by piece in threads, whole or one range of it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import IO, Any, cast
+
+from litestar import Request
+from litestar.response.base import ASGIResponse, Response
+from litestar.types import Receive, Scope, Send
+from multipart import MultipartError, MultipartSegment, PushMultipartParser
+
+from luxx.domain.files.names import disposition
+from luxx.domain.files.storage import OpenFile
+from luxx.errors import InvalidInput
+
+PIECE = 256 * 1024
+RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+class Download(Response[bytes]):
+    """Answer a route with this to send an open file, which is closed at the end."""
+
+    def __init__(self, file: OpenFile, part: range, headers: Mapping[str, str]) -> None:
+        super().__init__(b"", media_type="application/octet-stream")
+        self._sending = _Sending(file, part, headers)
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
+        """What Litestar calls to send it; nothing of a plain response applies."""
+        del app, request, kwargs
+        return self._sending
+
+
+class _Sending(ASGIResponse):
+    def __init__(self, file: OpenFile, part: range, more: Mapping[str, str]) -> None:
+        super().__init__(media_type="application/octet-stream")
+        self._file = file
+        self._part = part
+        self._is_whole = len(part) == file.size
+        headers = {
+            "content-type": "application/octet-stream",
+            "content-length": str(len(part)),
+            "content-disposition": disposition(file.name),
+            "accept-ranges": "bytes",
+            "cache-control": "private, no-store",
+            **more,
+        }
+        if not self._is_whole:
+            headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{file.size}"
+        self._fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            status = 200 if self._is_whole else 206
+            await send({"type": "http.response.start", "status": status, "headers": self._fields})
+            at = self._part.start
+            while at < self._part.stop:
+                count = min(PIECE, self._part.stop - at)
+                data = await asyncio.to_thread(self._file.read_at, at, count)
+                if not data:
+                    return  # It was cut short meanwhile; so is the answer, and the client sees that.
+                at += len(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except OSError:
+            pass  # The client went away.
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._file.close))
+
+
+def range_of(asked: str | None, size: int) -> range | None:
+    """The bytes that a Range header asks for; None where there are none such in the file.
+
+    Several ranges and what is no range are answered with the whole, as RFC 9110 allows.
+    """
+    found = RANGE.fullmatch(asked.strip()) if asked else None
+    if found is None or found.groups() == ("", ""):
+        return range(size)
+    first, last = found.groups()
+    if not first:
+        return range(max(0, size - int(last)), size) if int(last) and size else None
+    end = min(size, int(last) + 1) if last else size
+    if last and int(last) < int(first):
+        return range(size)
+    return range(int(first), end) if int(first) < size else None
+
+
+SENT_PIECE = 64 * 1024
+"""As much as a server keeps of an answer that is not read; a piece is taken when those before have left."""
+
+STALLED_SECONDS = 60.0
+"""How long a client may take for one piece; one that takes longer is cut off."""
+
+CUT = "luxx.cut"
+"""Where a request's scope has what ends its connection at once; see `heads.py`."""
+
+
+class Sending(Response[bytes]):
+    """Answer a route with this to send `file` from where it stands; `close` is called at the end."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        headers: Mapping[str, str],
+        *,
+        close: Callable[[], None],
+        stalled_seconds: float = STALLED_SECONDS,
+    ) -> None:
+        super().__init__(b"", media_type=headers["content-type"])
+        self._sending = SendingFile(file, headers, close=close, stalled_seconds=stalled_seconds)
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
+        """What Litestar calls to send it; nothing of a plain response applies."""
+        del app, request, kwargs
+        return self._sending
+
+
+class SendingFile(ASGIResponse):
+    """The answer itself, as an ASGI application."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        headers: Mapping[str, str],
+        *,
+        close: Callable[[], None],
+        stalled_seconds: float,
+    ) -> None:
+        super().__init__(media_type=headers["content-type"])
+        self._file = file
+        self._fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self._close = close
+        self._stalled_seconds = stalled_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self._fields})
+            while not leaving.done() and (data := await asyncio.to_thread(self._file.read, SENT_PIECE)):
+                await self._send(send, data, more=True)
+            await self._send(send, b"", more=False)
+        except TimeoutError:
+            # Closing would wait for what is still to be sent, and that is just what is not taken.
+            cut = cast("dict[str, Any]", scope).get(CUT)
+            if cut is not None:
+                cut()
+                await leaving  # Else the server would call it a mistake that the answer is not whole.
+        except OSError:
+            pass  # The client went away.
+        finally:
+            leaving.cancel()
+            self._close()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+    async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
+        async with asyncio.timeout(self._stalled_seconds):
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+FIELD = "file"
+WRITE_BYTES = 1024 * 1024
+"""As much is gathered before a thread writes it."""
+
+MOST_PARTS = 20
+BOUNDARY = re.compile(r';\s*boundary="?([^";,]{1,200})', re.IGNORECASE)
+NO_FILE = "send the file as the body, or as the part 'file' of a form"
+
+
+async def body_of(receive: Receive) -> AsyncIterator[bytes]:
+    """An upload's body as it comes. Raises InvalidInput where it breaks off."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InvalidInput("the upload broke off; nothing of it is kept", kind="upload_broken")
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
+
+
+async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None:
+    """Puts the request's file into `file`. Raises InvalidInput where there is none or as `body_of` does."""
+    kind = request.headers.get("content-type", "")
+    into = _Writer(file)
+    body = body_of(request.receive)
+    if kind.lower().startswith("multipart/form-data"):
+        boundary = BOUNDARY.search(kind)
+        await _receive_part(body, boundary[1] if boundary else "", into)
+    else:
+        async for chunk in body:
+            await into.write(chunk)
+    await into.end()
+    if not into.size:
+        raise InvalidInput(f"there is no file in the request: {NO_FILE}", kind="file_missing")
+
+
+class _Writer:
+    """Writes in large pieces and in a thread."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._waiting = bytearray()
+        self.size = 0
+
+    async def write(self, chunk: bytes | bytearray) -> None:
+        self._waiting += chunk
+        self.size += len(chunk)
+        if len(self._waiting) >= WRITE_BYTES:
+            await self._flush()
+
+    async def end(self) -> None:
+        await self._flush()
+        await asyncio.to_thread(self._file.flush)
+
+    async def _flush(self) -> None:
+        data, self._waiting = self._waiting, bytearray()
+        await asyncio.to_thread(self._file.write, data)
+
+
+async def _receive_part(body: AsyncIterator[bytes], boundary: str, into: _Writer) -> None:
+    """The first part that is a file; the others are passed over."""
+    is_ours = is_found = False
+    try:
+        with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
+            async for chunk in body:
+                for event in parser.parse(chunk) if chunk else ():
+                    if isinstance(event, MultipartSegment):
+                        is_ours = not is_found and (event.name == FIELD or event.filename is not None)
+                        is_found = is_found or is_ours
+                    elif event and is_ours:
+                        await into.write(event)
+    except (MultipartError, ValueError) as error:
+        raise InvalidInput(f"the form cannot be read: {error}", kind="form_unreadable") from error

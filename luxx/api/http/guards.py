@@ -1,0 +1,206 @@
+"""Who may come in: the guard that signs a request in before its body is read, and who the peer is.
+
+What the signed-in may do is decided by the services.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+from litestar import Request
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from litestar.types import Scope
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.service import AccountService, check_peer
+from luxx.errors import ConfigError, NotAllowed, NotSignedIn
+
+AnyConnection = ASGIConnection[Any, Any, Any, Any]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Guard = Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]
+FORWARDING = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+)
+"""Headers that proxies add; a request with any of them did not come straight from this machine."""
+PROXY_HEADERS = frozenset(
+    (
+        *(b"forwarded", b"via", b"max-forwards", b"cdn-loop", b"client-ip", b"true-client-ip", b"proxy-host"),
+        *(b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip", b"x-remote-ip", b"x-remote-addr", b"x-host"),
+        *(
+            b"x-scheme",
+            b"x-url-scheme",
+            b"x-proxy-user-ip",
+            b"x-arr-log-id",
+            b"x-amzn-trace-id",
+            b"x-real-port",
+        ),
+        *(b"x-original-host", b"x-original-url", b"fastly-client-ip", b"fly-client-ip", b"x-varnish"),
+    )
+)
+PROXY_PREFIXES = (b"x-forwarded", b"x-original-forwarded", b"x-envoy-", b"x-azure-", b"cf-", b"tailscale-")
+"""What else proxies and tunnels are known to add. Only the default password is refused for these."""
+PUBLIC = "public"
+"""The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
+WITH_ANY_PASSWORD = "with_any_password"
+"""The `opt` of a handler that is open also to who must change the password first."""
+REQUEST_ID = "luxx_request_id"
+"""Where in the scope `protection.py` leaves the request's id."""
+CALLER = "luxx_caller"
+PEER = "luxx_peer"
+
+
+class PeerReader:
+    """Tells a request's peer. A `trusted_proxies` entry (address or network) is believed about its client."""
+
+    def __init__(self, trusted_proxies: Sequence[str] = ()) -> None:
+        try:
+            self._trusted = [ipaddress.ip_network(each, strict=False) for each in trusted_proxies]
+        except ValueError as error:
+            raise ConfigError(f"server.trusted_proxies: {error}") from error
+
+    def read(self, connection: AnyConnection) -> Peer:
+        """The peer's address, or behind trusted proxies the last address that is none of theirs."""
+        host = connection.client.host if connection.client else ""
+        peer = _address(host)
+        is_forwarded = any(name in connection.headers for name in FORWARDING)
+        is_local = peer is not None and peer.is_loopback and not is_forwarded
+        if peer is not None and self._is_trusted(peer):
+            hops = ",".join(connection.headers.getall("x-forwarded-for", [])).split(",")
+            for hop in reversed(hops):
+                address = _address(hop.strip())
+                if address is None:
+                    break
+                host = str(address)
+                if not self._is_trusted(address):
+                    break
+        scope = cast("Mapping[str, Any]", connection.scope)
+        request_id = str(scope.get(REQUEST_ID, ""))
+        is_direct = is_local and not _has_sign_of_proxy(scope)
+        return Peer(address=host, is_local=is_local, is_direct=is_direct, request_id=request_id)
+
+    def trusts(self, host: str) -> bool:
+        """Whether this is the address of a trusted proxy."""
+        if not self._trusted:
+            return False
+        address = _address(host)
+        return address is not None and self._is_trusted(address)
+
+    def _is_trusted(self, address: Address) -> bool:
+        return any(address in network for network in self._trusted)
+
+
+def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
+    """The app's guard. Raises NotSignedIn without a good access token, NotAllowed, or TooMany.
+
+    Put it on the app: guards run before the body is read, so an outsider learns nothing from a wrong body.
+    """
+
+    async def guard(connection: AnyConnection, handler: BaseRouteHandler) -> None:
+        peer = peers.read(connection)
+        connection.scope["state"][PEER] = peer
+        if handler.opt.get(PUBLIC):
+            return
+        caller = await accounts.authenticate(_bearer(connection), peer)
+        connection.scope["state"][CALLER] = caller
+        check_peer(peer, has_default_password=caller.has_default_password)
+        if not handler.opt.get(WITH_ANY_PASSWORD):
+            check_password_is_theirs(caller)
+        accounts.count_request(caller)
+
+    return guard
+
+
+async def provide_caller(request: Request[Any, Any, Any]) -> Caller:
+    """The dependency `caller`: who the guard let in. Raises NotSignedIn on a public route."""
+    caller = caller_of(request.scope)
+    if caller is None:
+        raise NotSignedIn("sign in first")
+    return caller
+
+
+def caller_of(scope: Scope) -> Caller | None:
+    """Who is signed in, as far as the guard came."""
+    caller = cast("Mapping[str, Any]", scope).get("state", {}).get(CALLER)
+    return caller if isinstance(caller, Caller) else None
+
+
+async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
+    """The dependency `peer`: where the request comes from."""
+    peer: Peer = request.scope["state"][PEER]
+    return peer
+
+
+def check_password_is_theirs(caller: Caller) -> None:
+    """Raises NotAllowed while a password that an administrator chose stands; the published default is
+    kept to this machine instead."""
+    if caller.must_change_password and not caller.has_default_password:
+        raise NotAllowed(
+            "an administrator set this password; choose your own first (POST /auth/password)",
+            kind="password_change_needed",
+        )
+
+
+def _bearer(connection: AnyConnection) -> str:
+    header = connection.headers.get("authorization")
+    if header is None:
+        raise NotSignedIn("sign in first: send the header 'Authorization: Bearer <access_token>'")
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise NotSignedIn("the Authorization header must read 'Bearer <access_token>'", kind="token_invalid")
+    return token.strip()
+
+
+def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
+    """Whether the request may have come through a proxy: one of the headers above, a `Host` that is not
+    loopback, a page of another host, or HTTP/1.0, which nginx sent for years unless it was configured
+    otherwise. `Connection: close` is no sign: honest programs on this machine send it, urllib among them."""
+    if scope.get("http_version") == "1.0":
+        return True
+    has_host = False
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    for name, value in headers:
+        if name in PROXY_HEADERS or name.startswith(PROXY_PREFIXES):
+            return True
+        if name == b"host":
+            has_host = True
+            if not _is_loopback(value):
+                return True
+        elif name in (b"origin", b"referer") and not _is_loopback(
+            value.partition(b"://")[2].partition(b"/")[0]
+        ):
+            return True
+    return not has_host
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(authority: bytes) -> bool:
+    """Whether a host, with or without a port, is this machine by its name or address."""
+    text = authority.decode("latin-1").lower()
+    if text.partition(":")[0].rstrip(".") == "localhost":
+        return True
+    address = _address(text)
+    return address is not None and address.is_loopback
+
+
+def _address(text: str) -> Address | None:
+    """An address as proxies write it (`[::1]:80`, `10.0.0.1:80`, `::ffff:10.0.0.1`), or None."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

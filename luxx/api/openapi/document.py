@@ -1,0 +1,341 @@
+"""The OpenAPI document, made from the routes: types by msgspec, which also reads the requests, so they agree.
+
+What no signature tells (streams, failures, who may come in) is added here; how it is shown is `docs.py`'s.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+import msgspec
+from litestar import Litestar, Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import HeaderParameter, ParameterKwarg
+from litestar.routes import HTTPRoute
+from litestar.typing import FieldDefinition
+
+from luxx.api.http.envelope import Failure, Success
+from luxx.api.http.guards import PUBLIC
+from luxx.api.http.parameters import with_described
+from luxx.api.openapi.types import DOWNLOADS, UPLOADS, Json, Types, is_list, is_shape, parameter_type
+from luxx.api.routes.websocket import message_table
+from luxx.wire.event import Event, RunState
+from luxx.wire.run import Run
+from luxx.wire.socket import ClientMessage, ServerMessage
+
+BODY = "data"
+RESERVED = frozenset({"request", "socket", "state", "scope", "headers", "cookies", "query", "body", BODY})
+
+TAGS = {
+    "service": "What runs here and whether it works.",
+    "auth": "Sign-in.",
+    "users": "Administering users.",
+    "tenants": "The group of users that one belongs to.",
+    "conversations": "Make, list, change and delete conversations.",
+    "projects": "Named places that conversations belong to.",
+    "messages": "Send a message and get its answer, whole or as a stream.",
+    "files": "Files of your workspace.",
+    "search": "Full text over your own conversations.",
+    "questions": "What runs ask you, and your answers.",
+    "runs": "Look at runs, follow one, cancel one.",
+    "permissions": "Which calls of tools are allowed, asked about or denied.",
+    "providers": "Connect models.",
+    "skills": "Instructions that models load when they need them.",
+    "tools": "Which tools there are, and running one by hand.",
+    "usage": "Tokens and money.",
+    "replay": "What happened in a conversation, and what its tools did.",
+    "settings": "The signed-in user's defaults.",
+    "admin": "For administrators of the whole server.",
+}
+REFUSALS = {
+    "400": ("BadRequest", "What was sent is not valid; `detail.fields` names each wrong place."),
+    "401": ("NotSignedIn", "No token, or one that has expired or was revoked."),
+    "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
+    "404": ("NotFound", "Missing, or someone else's: there is no telling which."),
+    "409": ("Conflict", "The state does not allow it now."),
+    "410": ("Gone", "It was deleted because it was old."),
+    "413": ("TooLarge", "The body is larger than the server takes."),
+    "429": ("TooMany", "A limit was reached; `Retry-After` says in how many seconds to try again."),
+    "502": (
+        "UpstreamFailed",
+        "The model's server failed for good; `detail.run_id` names the run, if one began.",
+    ),
+    "503": ("Unavailable", "A part of the server is not there; try later."),
+    "default": ("Failed", "Any other failure, in the same envelope."),
+}
+ASKS_UPSTREAM = frozenset({"messages", "providers"})
+
+
+class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Logged events, oldest first, each with its `seq`."""
+
+    events: list[Event]
+    has_more: bool
+
+
+STREAMS: dict[tuple[str, str], tuple[int, Any, str]] = {
+    ("POST", "/messages/stream"): (202, Success[Run], "the run"),
+    ("POST", "/messages/{message_id}/regenerate"): (202, Success[Run], "the run"),
+    ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
+}
+"""Routes that stream events, and what they answer instead with `Accept: application/json`."""
+
+PAGES = frozenset({("GET", "/setup"), ("POST", "/setup")})
+"""Routes that answer a browser (`Accept: text/html`) with a page."""
+
+OPENS_SOCKET = ("POST", "/auth/ticket")
+"""OpenAPI knows no sockets: what is said on one is told where its ticket comes from."""
+
+LAST_EVENT_ID: Json = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "the last `id` that was received; the stream goes on after it",
+    "schema": {"type": "string", "pattern": r"^[0-9]{0,9}$(?!\n)"},
+}
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """A route's handler for one method; `answer` is the type of what it answers."""
+
+    method: str
+    path: str
+    handler: HTTPRouteHandler
+    parameters: list[tuple[FieldDefinition, str]]
+    body: Any
+    is_body_optional: bool
+    answer: Any
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.method, self.path
+
+    @property
+    def is_public(self) -> bool:
+        return bool(self.handler.opt.get(PUBLIC))
+
+    @property
+    def tags(self) -> list[str]:
+        return sorted(self.handler.resolve_tags())
+
+
+def build_document(app: Litestar, *, title: str, version: str) -> Json:
+    """OpenAPI 3.1 of all routes of the application."""
+    operations = list(_operations(app))
+    types = Types(_wanted(operations))
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)
+    tags = sorted({tag for operation in operations for tag in operation.tags}, key=_place_of_tag)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": title,
+            "version": version,
+            "description": "People and AI agents, working together.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}],
+        "tags": [{"name": tag, "description": TAGS.get(tag, "")} for tag in tags],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": types.components,
+            "responses": {name: _refusal(types, status) for status, (name, _) in REFUSALS.items()},
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The `access_token` of POST /auth/login.",
+                }
+            },
+        },
+    }
+
+
+def _wanted(operations: list[Operation]) -> list[Any]:
+    wanted: list[Any] = [
+        Failure,
+        RunState,
+        Event,
+        ClientMessage,
+        ServerMessage,
+        *(answer for _, answer, _ in STREAMS.values()),
+    ]
+    wanted += [document for document, _ in DOWNLOADS.values()]
+    for operation in operations:
+        wanted += [parameter_type(field) for field, _ in operation.parameters]
+        wanted += [operation.answer] if is_shape(operation.answer) else []
+        wanted += [operation.body] if is_shape(operation.body) or is_list(operation.body) else []
+    return wanted
+
+
+def _place_of_tag(tag: str) -> tuple[int, str]:
+    names = list(TAGS)
+    return (names.index(tag) if tag in names else len(names), tag)
+
+
+# Reading routes
+
+
+def _operations(app: Litestar) -> Iterator[Operation]:
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute):
+            continue
+        for handler in route.route_handlers:
+            for method in sorted(handler.http_methods):
+                if method != "OPTIONS" and handler.resolve_include_in_schema():
+                    yield _operation(route, handler, str(method))
+
+
+def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> Operation:
+    given = handler.parsed_fn_signature.parameters
+    hidden = RESERVED | set(handler.resolve_dependencies())
+    in_path = set(route.path_parameters)
+    annotation = handler.parsed_fn_signature.return_type.annotation
+    return Operation(
+        method=method,
+        path=route.path_format or "/",
+        handler=handler,
+        parameters=[
+            (field, "path" if name in in_path else "query")
+            for name, field in given.items()
+            if name not in hidden or name in in_path
+        ],
+        body=given[BODY].annotation if BODY in given else None,
+        is_body_optional=BODY in given and given[BODY].has_default,
+        answer=get_args(annotation)[0] if get_origin(annotation) is Response else annotation,
+    )
+
+
+# Describing
+
+
+def _describe(operation: Operation, types: Types) -> Json:
+    handler = operation.handler
+    said = inspect.cleandoc(handler.fn.__doc__ or "")
+    summary = handler.summary or said.partition("\n")[0].rstrip(".")
+    described: Json = {
+        "tags": operation.tags,
+        "operationId": f"{'_'.join(operation.tags)}_{handler.fn.__name__}",
+        "summary": summary,
+        "description": said,
+        "parameters": [_parameter(field, place, types) for field, place in operation.parameters],
+    }
+    if operation.is_public:
+        described["security"] = []
+    if operation.body is not None:
+        content = {"application/json": {"schema": types.of(operation.body)}}
+        described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
+    elif operation.key in UPLOADS:
+        described["requestBody"] = {"required": True, "content": UPLOADS[operation.key]}
+    if operation.key == OPENS_SOCKET:
+        described["description"] = f"{said}\n\n{message_table()}"
+    stream = STREAMS.get(operation.key)
+    described["responses"] = _answers(operation, types)
+    if stream is not None:
+        described["responses"] = _stream_answers(*stream, types) | described["responses"]
+        described["description"] = f"{said}\n\n{_event_table()}"
+        if operation.method == "GET":
+            described["parameters"].append(LAST_EVENT_ID)
+    described["responses"] |= {
+        status: {"$ref": f"#/components/responses/{REFUSALS[status][0]}"} for status in _refusals(operation)
+    }
+    return with_described(described, handler.opt)
+
+
+def _parameter(field: FieldDefinition, place: str, types: Types) -> Json:
+    told = field.kwarg_definition
+    name = field.name
+    described: Json = {"in": place, "required": place == "path" or field.is_required}
+    if isinstance(told, ParameterKwarg):
+        name = told.name or told.query or told.header or name
+        place = "header" if isinstance(told, HeaderParameter) else place
+        described["in"] = place
+        if told.description:
+            described["description"] = told.description
+    schema = types.of(parameter_type(field))
+    if place == "query" and not field.is_required and field.default is not None:
+        schema = {**schema, "default": field.default}
+    return {"name": name, **described, "schema": schema}
+
+
+def _answers(operation: Operation, types: Types) -> Json:
+    if operation.key in STREAMS:
+        return {}
+    media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
+    if operation.key in DOWNLOADS:
+        document, other = DOWNLOADS[operation.key]
+        content = {"application/json": {"schema": types.of(document)}, other: {"schema": {"type": "string"}}}
+    elif is_shape(operation.answer):
+        content = {"application/json": {"schema": types.of(operation.answer)}}
+    else:
+        content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
+    if operation.key in PAGES:
+        content["text/html"] = {"schema": {"type": "string"}}
+    answers: Json = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
+    if operation.path == "/":
+        answers["303"] = {"description": "A browser (`Accept: text/html`) is sent to the pages."}
+    return answers
+
+
+def _stream_answers(status: int, answer: Any, what: str, types: Types) -> Json:
+    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    whole = {"application/json": {"schema": types.of(answer)}}
+    instead = f"with `Accept: application/json` {what}"
+    if status == 200:
+        return {"200": {"description": f"The stream; {instead}.", "content": events | whole}}
+    return {
+        "200": {"description": "The stream.", "content": events},
+        str(status): {"description": f"Started; {instead}.", "content": whole},
+    }
+
+
+def _event_table() -> str:
+    """What a stream says, from the events' own docstrings."""
+    rows = [
+        f"| `{_tag(kind)}` | {_first_line(kind)} | {', '.join(f'`{name}`' for name in _own_fields(kind))} |"
+        for kind in (RunState, *get_args(Event))
+    ]
+    return "\n".join(["| event | what | fields |", "| --- | --- | --- |", *rows])
+
+
+def _tag(kind: type[msgspec.Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def _first_line(kind: type[msgspec.Struct]) -> str:
+    return inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n")[0]
+
+
+def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [name for name in kind.__struct_fields__ if name not in ("seq", "run_id", "timestamp")]
+
+
+def _refusals(operation: Operation) -> list[str]:
+    """The statuses that may come instead; 400 and 403 may always, for a wrong Host."""
+    is_sign_in = operation.path.startswith(("/auth/", "/setup"))
+    may = {
+        "400": True,
+        "401": not operation.is_public or is_sign_in,
+        "403": True,
+        "404": not operation.is_public and bool(operation.parameters or operation.body),
+        "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
+        "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
+        "413": operation.body is not None or operation.key in UPLOADS,
+        "429": not operation.is_public or is_sign_in,
+        "502": bool(ASKS_UPSTREAM & set(operation.tags)),
+        "503": True,
+        "default": True,
+    }
+    return [status for status, can in may.items() if can]
+
+
+def _refusal(types: Types, status: str) -> Json:
+    answer: Json = {
+        "description": REFUSALS[status][1],
+        "content": {"application/json": {"schema": types.of(Failure)}},
+    }
+    if status == "429":
+        seconds = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
+        answer["headers"] = {"Retry-After": seconds}
+    return answer

@@ -1,0 +1,232 @@
+"""`/openapi.json` and `/docs`: the API described for programs and for people. What is said is `schema.py`'s.
+
+The page is made here, whole: no script, nothing from elsewhere.
+"""
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import msgspec
+from litestar import Controller, Litestar, MediaType, Request, Response, get
+
+from luxx import __version__
+from luxx.api.http.guards import PUBLIC
+from luxx.api.openapi.document import Json, build_document
+
+DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"
+STYLE = """
+:root{color-scheme:light dark;--line:#8884}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}
+nav a{margin-right:1rem}
+details{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.4rem .8rem}
+summary{cursor:pointer}
+code,pre{font:13px/1.5 ui-monospace,monospace}
+.method{display:inline-block;width:4.5rem;font-weight:700}
+.about{opacity:.75}
+.open{border:1px solid var(--line);border-radius:4px;padding:0 .3rem;font-size:12px}
+table{border-collapse:collapse;width:100%;margin:.4rem 0}
+th,td{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid var(--line)}
+"""
+STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+PAGE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+CODE = re.compile(r"`([^`]+)`")
+
+
+class DocsController(Controller):
+    path = "/"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("service",)
+
+    @get("/openapi.json", media_type=MediaType.JSON)
+    async def openapi(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """This API as an OpenAPI 3.1 document."""
+        return Response(_kept(request.app, DOCUMENT, _encoded), media_type=MediaType.JSON)
+
+    @get("/docs", media_type=MediaType.HTML)
+    async def page(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """This API as a page for people."""
+        page = _kept(request.app, PAGE, _rendered)
+        return Response(page, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
+
+
+def _kept(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
+    """Made at the first question: the routes are settled by then and do not change.
+
+    Anybody may ask: one copy, however many do not take their answer.
+    """
+    if name not in app.state:
+        app.state[name] = make(app)
+    return cast("bytes", app.state[name])
+
+
+def _encoded(app: Litestar) -> bytes:
+    return msgspec.json.encode(build_document(app, title="Luxx", version=__version__))
+
+
+def _rendered(app: Litestar) -> bytes:
+    return render(msgspec.json.decode(_kept(app, DOCUMENT, _encoded))).encode()
+
+
+def render(document: Json) -> str:
+    """The page for an OpenAPI document as `build_document` makes it."""
+    title = f"{document['info']['title']} {document['info']['version']}: API"
+    tags: list[Json] = document["tags"]
+    sections = "".join(_section(tag, document) for tag in tags)
+    shapes = "".join(_shape(name, schema) for name, schema in document["components"]["schemas"].items())
+    links = "".join(f'<a href="#{_text(tag["name"])}">{_text(tag["name"])}</a>' for tag in tags)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
+        f"<style>{STYLE}</style></head>\n<body><h1>{_text(title)}</h1>"
+        "<p>Every answer is JSON in one envelope: <code>success</code>, <code>data</code> and "
+        "<code>message</code>, or <code>success: false</code>, <code>error</code>, <code>code</code> and "
+        "<code>detail</code>. Routes need the header <code>Authorization: Bearer &lt;access_token&gt;</code> "
+        'unless they are marked <span class="open">open</span>. '
+        'The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f'<nav>{links}<a href="#shapes">shapes</a></nav>\n{sections}'
+        f'<h2 id="shapes">Shapes</h2>{shapes}</body></html>\n'
+    )
+
+
+def _section(tag: Json, document: Json) -> str:
+    operations = "".join(
+        _operation(method, path, operation, document)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if operation["tags"][0] == tag["name"]
+    )
+    name = _text(tag["name"])
+    return f'<h2 id="{name}">{name}</h2><p class="about">{_text(tag["description"])}</p>{operations}\n'
+
+
+def _operation(method: str, path: str, operation: Json, document: Json) -> str:
+    is_open = ' <span class="open">open</span>' if operation.get("security") == [] else ""
+    head = (
+        f'<summary><span class="method">{method.upper()}</span> <code>{_text(path)}</code>{is_open} '
+        f'<span class="about">{_prose(operation["summary"])}</span></summary>'
+    )
+    parts = [_description(operation["description"])]
+    if operation["parameters"]:
+        rows = [_parameter(parameter) for parameter in operation["parameters"]]
+        parts.append(_table(["parameter", "in", "type", "about"], rows))
+    if "requestBody" in operation:
+        for media, body in operation["requestBody"]["content"].items():
+            kind = "" if media == "application/json" else f" <code>{_text(media)}</code>,"
+            schema = body["schema"]
+            parts.append(f"<p>Body:{kind} {_type(schema)}</p>{_fields(_resolved(schema, document))}")
+    answers = [_answer(status, answer, document) for status, answer in operation["responses"].items()]
+    parts.append(_table(["answer", "type", "about"], answers))
+    return f'<details id="{_text(operation["operationId"])}">{head}{"".join(parts)}</details>'
+
+
+def _parameter(parameter: Json) -> list[str]:
+    need = " (required)" if parameter["required"] else ""
+    about = _prose(parameter.get("description", "")) + need
+    return [f"<code>{_text(parameter['name'])}</code>", parameter["in"], _type(parameter["schema"]), about]
+
+
+def _answer(status: str, answer: Json, document: Json) -> list[str]:
+    whole = _resolved(answer, document)
+    types = [
+        (_type(body["schema"]) if media == "application/json" else f"<code>{_text(media)}</code>")
+        for media, body in whole.get("content", {}).items()
+    ]
+    return [f"<code>{_text(status)}</code>", " or ".join(types), _prose(whole["description"])]
+
+
+def _shape(name: str, schema: Json) -> str:
+    about = _description(schema.get("description", ""))
+    body = _fields(schema) or f"<p>{_type({key: schema[key] for key in schema if key != 'title'})}</p>"
+    head = f"<summary><code>{_text(name)}</code></summary>"
+    return f'<details id="shape-{_text(name)}">{head}{about}{body}</details>'
+
+
+def _fields(schema: Json) -> str:
+    required: list[str] = schema.get("required", [])
+    rows = [
+        [
+            f"<code>{_text(name)}</code>{'' if name in required else ' (optional)'}",
+            _type(field),
+            _prose(field.get("description", "")),
+        ]
+        for name, field in schema.get("properties", {}).items()
+    ]
+    return _table(["field", "type", "about"], rows) if rows else ""
+
+
+def _type(schema: Json) -> str:
+    """A schema in a few words, with links to shapes."""
+    if "$ref" in schema:
+        name = _text(str(schema["$ref"]).rpartition("/")[2])
+        return f'<a href="#shape-{name}">{name}</a>'
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(
+            f"<code>{_text(msgspec.json.encode(one).decode())}</code>" for one in schema["enum"]
+        )
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}{_bounds(schema)}"
+    words = str(schema.get("format") or schema.get("type") or "anything")
+    return _text(words) + _bounds(schema)
+
+
+def _bounds(schema: Json) -> str:
+    names = {
+        "minimum": "≥ {}",
+        "maximum": "≤ {}",
+        "minLength": "at least {} long",
+        "maxLength": "at most {} long",
+        "maxItems": "at most {}",
+        "pattern": "like {}",
+        "default": "default {}",
+    }
+    said = [words.format(_shown(schema[key])) for key, words in names.items() if key in schema]
+    return f' <span class="about">({", ".join(said)})</span>' if said else ""
+
+
+def _shown(value: Any) -> str:
+    return f"<code>{_text(value if isinstance(value, str) else msgspec.json.encode(value).decode())}</code>"
+
+
+def _resolved(schema: Json, document: Json) -> Json:
+    """What a reference stands for."""
+    if "$ref" not in schema:
+        return schema
+    found: Any = document
+    for key in str(schema["$ref"]).removeprefix("#/").split("/"):
+        found = found[key]
+    return cast("Json", found)
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Cells are HTML already."""
+    head = "".join(f"<th>{name}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _description(text: str) -> str:
+    """Paragraphs, and tables whose lines begin with `|`."""
+    blocks: list[str] = []
+    for block in text.split("\n\n"):
+        lines = block.strip().splitlines()
+        if lines and lines[0].startswith("|"):
+            cells = [[_prose(cell.strip()) for cell in line.strip("|").split(" | ")] for line in lines]
+            blocks.append(_table(cells[0], cells[2:]))
+        elif lines:
+            blocks.append(f"<p>{_prose(block)}</p>")
+    return "".join(blocks)
+
+
+def _prose(text: str) -> str:
+    return CODE.sub(r"<code>\1</code>", _text(text))
+
+
+def _text(text: str) -> str:
+    return html.escape(text)

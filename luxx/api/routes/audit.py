@@ -1,0 +1,94 @@
+"""`/admin/audit`: reading the audit log; and the hook that puts refused requests into it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, QueryParameter
+from litestar.types import Scope
+from msgspec import Meta
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.guards import caller_of
+from luxx.api.http.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
+from luxx.domain.accounts.administration import Administration
+from luxx.domain.audit.entries import Action, AuditFilter, AuditView, Detail, Outcome
+from luxx.domain.audit.refusals import Refusals
+from luxx.errors import InvalidInput, NotAllowed
+
+Hook = Callable[[Exception, Scope], Awaitable[None]]
+RowNumber = Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)]
+Moment = Annotated[datetime, Meta(tz=True)]
+Since = Annotated[Moment | None, QueryParameter(name="from", description="not before this time")]
+Until = Annotated[Moment | None, QueryParameter(name="to", description="before this time")]
+
+
+class AuditController(Controller):
+    path = "/admin/audit"
+    tags = ("admin",)
+
+    @get()
+    async def audit(
+        self,
+        caller: GivenCaller,
+        administration: NamedDependency[Administration],
+        action: FromQuery[Action | None] = None,
+        user_id: RowNumber = None,
+        outcome: FromQuery[Outcome | None] = None,
+        since: Since = None,
+        until: Until = None,
+        tenant_id: RowNumber = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+        before: Before = None,
+        limit: Limit = None,
+    ) -> Success[Page[AuditView]]:
+        """Who did what, newest first; `user_id` is who did it. ADMINs see their tenant, operators all."""
+        wanted = AuditFilter(
+            tenant_id=tenant_id,
+            action=action,
+            user_id=user_id,
+            outcome=outcome,
+            since=_in_utc(since, "from"),
+            until=_in_utc(until, "to"),
+            before=before,
+        )
+        size = limit or page_size
+        items, total = await administration.audit(caller, wanted, page=page, page_size=size)
+        return success(Page(items=items, total=total, page=page, page_size=size))
+
+
+def record_refusals(refusals: Refusals) -> Hook:
+    """The application's hook: a request of a signed-in user that was not allowed is an entry."""
+
+    async def hook(error: Exception, scope: Scope) -> None:
+        caller = caller_of(scope) if isinstance(error, NotAllowed) else None
+        if caller is None or not isinstance(error, NotAllowed):
+            return
+        asked = cast("Mapping[str, Any]", scope)
+        route, method = str(asked.get("path_template", "")), str(asked.get("method", ""))
+        named = [(name, str(value)) for name, value in asked.get("path_params", {}).items()]
+        await refusals.note(
+            Action.REQUEST,
+            caller.actor,
+            error.kind,
+            detail=Detail(method=method, route=route[:200]),
+            target=(named[0][0].removesuffix("_id"), named[0][1]) if named else None,
+        )
+
+    return hook
+
+
+def _in_utc(time: datetime | None, name: str) -> datetime | None:
+    """In UTC, where the first and the last hours of all time have no neighbours. Raises InvalidInput."""
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        problem = "a time needs its zone, such as 2026-01-31T12:00:00Z"
+        raise InvalidInput(f"{name}: {problem}", detail={"fields": {name: problem}})
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)

@@ -1,0 +1,108 @@
+"""`/auth/…`: sign-in. Administering users is in `users.py`."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from luxx.api.http.envelope import Success, success
+from luxx.api.http.guards import PUBLIC, WITH_ANY_PASSWORD
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.credentials import LONGEST_PASSWORD, SHORTEST
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.service import AccountService, SignedIn
+from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
+
+Username = Annotated[
+    str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="letters, digits, '.', '_' and '-'")
+]
+NewPassword = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST_PASSWORD)]
+TriedPassword = Annotated[str, Meta(max_length=LONGEST_PASSWORD)]
+Email = Annotated[str, Meta(pattern=rf"^{EMAIL}$(?!\n)", max_length=254)]
+
+
+class RegisterBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    username: Username
+    password: NewPassword
+    email: Email | None = None
+
+
+class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Any text may be tried: what is no possible username fails like a wrong one."""
+
+    username: Annotated[str, Meta(max_length=200)]
+    password: TriedPassword
+
+
+class RefreshBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    refresh_token: Annotated[str, Meta(max_length=10_000)]
+
+
+class PasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    current_password: TriedPassword
+    new_password: NewPassword
+
+
+class AuthController(Controller):
+    path = "/auth"
+    tags = ("auth",)
+
+    @post("/register", status_code=200, opt={PUBLIC: True})
+    async def register(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[RegisterBody],
+    ) -> Success[SignedIn]:
+        """Make an account and sign in with it."""
+        return success(await accounts.register(peer, data.username, data.password, data.email), "welcome")
+
+    @post("/login", status_code=200, opt={PUBLIC: True})
+    async def login(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[LoginBody],
+    ) -> Success[SignedIn]:
+        """Sign in with a username and a password."""
+        return success(await accounts.sign_in(peer, data.username, data.password), "signed in")
+
+    @post("/refresh", status_code=200, opt={PUBLIC: True})
+    async def refresh(
+        self,
+        accounts: NamedDependency[AccountService],
+        peer: NamedDependency[Peer],
+        data: JSONBody[RefreshBody],
+    ) -> Success[SignedIn]:
+        """Change a refresh token, which is good once, for new tokens."""
+        return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
+
+    @post("/logout", status_code=200, opt={WITH_ANY_PASSWORD: True})
+    async def logout(
+        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
+    ) -> Success[None]:
+        """End this sign-in: its access and refresh tokens are dead at once."""
+        await accounts.sign_out(caller)
+        return success(None, "signed out")
+
+    @post("/password", status_code=200, opt={WITH_ANY_PASSWORD: True})
+    async def password(
+        self,
+        accounts: NamedDependency[AccountService],
+        caller: NamedDependency[Caller],
+        peer: NamedDependency[Peer],
+        data: JSONBody[PasswordBody],
+    ) -> Success[UserView]:
+        """Change the own password; all other sign-ins end."""
+        user = await accounts.change_password(caller, peer, data.current_password, data.new_password)
+        return success(user, "password changed; all other sign-ins have ended")
+
+    @get("/me", opt={WITH_ANY_PASSWORD: True})
+    async def me(
+        self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
+    ) -> Success[UserView]:
+        """Who is signed in."""
+        return success(await accounts.me(caller))

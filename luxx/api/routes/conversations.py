@@ -1,0 +1,300 @@
+"""`/conversations`: make, list, show, change, delete."""
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from litestar import Controller, Request, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.files import Sending, receive_file
+from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
+from luxx.domain.conversations.projects import ProjectChange, ProjectService, ProjectView
+from luxx.domain.conversations.search import Search, SearchHit, SearchService
+from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.views import ConversationChange, ConversationView
+from luxx.domain.transfer.document import ImportReport
+from luxx.domain.transfer.service import Download, TransferService
+from luxx.infra.store.search_words import SearchKind
+
+Tag = Annotated[str, Meta(min_length=1, max_length=50)]
+
+
+class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field left out stays as it is; null clears it, so that the user's settings decide."""
+
+    title: Annotated[str, Meta(min_length=1, max_length=300)] | UnsetType = UNSET
+    provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
+    project_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType | None = UNSET
+    model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
+    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+    pinned: bool | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET
+
+
+class ConversationChangeBody(ConversationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`selected_leaf_id`: a message whose branch shall be shown and sent; its newest leaf is selected."""
+
+    selected_leaf_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
+
+
+class ConversationController(Controller):
+    path = "/conversations"
+    tags = ("conversations",)
+
+    @get()
+    async def list_conversations(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        pinned: FromQuery[bool | None] = None,
+        archived: FromQuery[bool | None] = None,
+        tag: Annotated[str | None, QueryParameter(max_length=50, description="a whole tag")] = None,
+        project_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
+        q: Annotated[str | None, QueryParameter(max_length=300, description="a part of the title")] = None,
+        sort: FromQuery[ConversationSort] = ConversationSort.NEWEST,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[ConversationView]]:
+        """Your conversations that match all that is given, newest first or, `sort=updated`, by activity."""
+        wanted = ConversationFilter(
+            pinned=pinned, archived=archived, tag=tag, project_id=project_id, q=q, sort=sort
+        )
+        items, total = await conversations.list_page(caller, wanted, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post(status_code=201)
+    async def create(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        data: JSONBody[ConversationBody],
+    ) -> Success[ConversationView]:
+        """A new conversation; `{}` will do."""
+        return success(await conversations.create(caller, _change(data)), "created")
+
+    @get("/{conversation_id:str}")
+    async def show(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        conversation_id: TextId,
+    ) -> Success[ConversationView]:
+        """One conversation."""
+        return success(await conversations.get(caller, conversation_id))
+
+    @put("/{conversation_id:str}")
+    async def change(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        conversation_id: TextId,
+        data: JSONBody[ConversationChangeBody],
+    ) -> Success[ConversationView]:
+        """Set what is given."""
+        return success(await conversations.update(caller, conversation_id, _change(data)), "saved")
+
+    @delete("/{conversation_id:str}", status_code=200)
+    async def delete(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        conversation_id: TextId,
+    ) -> Success[None]:
+        """Delete a conversation with its messages; what runs in it is stopped."""
+        await conversations.delete(caller, conversation_id)
+        return success(None, "deleted")
+
+
+def _change(body: ConversationBody) -> ConversationChange:
+    return ConversationChange(**{name: getattr(body, name) for name in body.__struct_fields__})
+
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Description = Annotated[str, Meta(max_length=10_000)]
+
+
+class ProjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Two projects may have the same name."""
+
+    name: Name
+    description: Description = ""
+
+
+class ProjectChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field left out stays as it is."""
+
+    name: Name | UnsetType = UNSET
+    description: Description | UnsetType = UNSET
+
+
+class ProjectController(Controller):
+    path = "/projects"
+    tags = ("projects",)
+
+    @get()
+    async def list_projects(
+        self,
+        caller: GivenCaller,
+        projects: NamedDependency[ProjectService],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[ProjectView]]:
+        """Your projects, newest first."""
+        items, total = await projects.list_page(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post(status_code=201)
+    async def create(
+        self, caller: GivenCaller, projects: NamedDependency[ProjectService], data: JSONBody[ProjectBody]
+    ) -> Success[ProjectView]:
+        """A new project."""
+        made = await projects.create(caller, name=data.name, description=data.description)
+        return success(made, "created")
+
+    @get("/{project_id:str}")
+    async def show(
+        self, caller: GivenCaller, projects: NamedDependency[ProjectService], project_id: TextId
+    ) -> Success[ProjectView]:
+        """One project."""
+        return success(await projects.get(caller, project_id))
+
+    @put("/{project_id:str}")
+    async def change(
+        self,
+        caller: GivenCaller,
+        projects: NamedDependency[ProjectService],
+        project_id: TextId,
+        data: JSONBody[ProjectChangeBody],
+    ) -> Success[ProjectView]:
+        """Set what is given."""
+        changes = ProjectChange(name=data.name, description=data.description)
+        return success(await projects.update(caller, project_id, changes), "saved")
+
+    @delete("/{project_id:str}", status_code=200)
+    async def delete(
+        self, caller: GivenCaller, projects: NamedDependency[ProjectService], project_id: TextId
+    ) -> Success[None]:
+        """Delete a project; its conversations stay and belong to none."""
+        await projects.delete(caller, project_id)
+        return success(None, "deleted")
+
+    @get("/{project_id:str}/conversations")
+    async def list_conversations(
+        self,
+        caller: GivenCaller,
+        projects: NamedDependency[ProjectService],
+        conversations: NamedDependency[ConversationService],
+        project_id: TextId,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[ConversationView]]:
+        """The conversations of a project, newest first."""
+        await projects.get(caller, project_id)
+        wanted = ConversationFilter(project_id=project_id)
+        items, total = await conversations.list_page(caller, wanted, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+
+Query = Annotated[
+    str,
+    QueryParameter(
+        min_length=1,
+        max_length=200,
+        description='words, all of which must be there; "a phrase" in quotes; the beginning of a word*',
+    ),
+]
+InConversation = Annotated[
+    str | None, QueryParameter(min_length=1, max_length=64, description="only in this conversation")
+]
+Kind = Annotated[SearchKind | None, QueryParameter(description="only titles, or only messages")]
+
+
+class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of hits. `total` counts 1,000 titles and 1,000 messages at most; `has_more`: of more."""
+
+    items: list[SearchHit]
+    total: int
+    page: int
+    page_size: int
+    has_more: bool
+
+
+class SearchController(Controller):
+    path = "/search"
+    tags = ("search",)
+
+    @get()
+    async def search(
+        self,
+        caller: GivenCaller,
+        searches: NamedDependency[SearchService],
+        q: Query,
+        kind: Kind = None,
+        conversation_id: InConversation = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[SearchPage]:
+        """Titles and messages in which all words stand: titles first, then messages, newest first."""
+        search = Search(query=q, kind=kind, conversation_id=conversation_id)
+        found = await searches.find(caller, search, page=page, page_size=page_size)
+        return success(
+            SearchPage(
+                items=found.hits, total=found.total, page=page, page_size=page_size, has_more=found.has_more
+            )
+        )
+
+
+NAME_LENGTH = 80
+NOT_IN_A_NAME = re.compile(r"[^\w\- ]+")
+
+
+class TransferController(Controller):
+    path = "/conversations"
+    tags = ("conversations",)
+
+    @get("/{conversation_id:str}/export")
+    async def export(
+        self,
+        caller: GivenCaller,
+        transfer: NamedDependency[TransferService],
+        conversation_id: TextId,
+        format: FromQuery[Literal["json", "md"]] = "json",
+    ) -> Sending:
+        """A conversation as a file: `json` with all its branches, to import again, or `md` to read."""
+        if format == "md":
+            return _sent(await transfer.export_markdown(caller, conversation_id), "text/markdown", "md")
+        return _sent(await transfer.export_json(caller, conversation_id), "application/json", "json")
+
+    @post("/import", status_code=200)
+    async def import_(
+        self, request: Request[Any, Any, Any], caller: GivenCaller, transfer: NamedDependency[TransferService]
+    ) -> Success[ImportReport]:
+        """Import conversations that Luxx, ChatGPT or Claude exported, as JSON or ZIP: all of it or nothing.
+
+        The file is the body, or the part `file` of a form. The report says what could not be kept.
+        """
+        async with transfer.upload(caller) as file:
+            await receive_file(request, file)
+            return success(await transfer.import_file(caller, file), "imported")
+
+
+def _sent(download: Download, media_type: str, suffix: str) -> Sending:
+    name = NOT_IN_A_NAME.sub("", download.title).strip()[:NAME_LENGTH].strip() or "conversation"
+    plain = name.encode("ascii", "ignore").decode().strip() or "conversation"
+    named = f"attachment; filename=\"{plain}.{suffix}\"; filename*=UTF-8''{quote(f'{name}.{suffix}')}"
+    headers = {
+        "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
+        "content-length": str(download.size),
+        "content-disposition": named,
+    }
+    return Sending(download.file, headers, close=download.close)

@@ -1,0 +1,54 @@
+"""`/mcp`: tools of MCP servers that say something else of themselves than what was approved."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.domain.mcp.approval import Definitions, McpChange
+from luxx.domain.mcp.service import McpServers
+
+GivenDefinitions = NamedDependency[Definitions]
+GivenServers = NamedDependency[McpServers]
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hash`: of the new definition, as the list of changes shows it."""
+
+    hash: Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]+$(?!\n)")]
+
+
+class McpController(Controller):
+    path = "/mcp"
+    tags = ("tools",)
+
+    @get("/changes")
+    async def list_changes(
+        self,
+        caller: GivenCaller,
+        mcp_definitions: GivenDefinitions,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[McpChange]]:
+        """Tools of your tenant's servers that have changed and wait for an approval. ADMIN only."""
+        items, total = await mcp_definitions.changes(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post("/changes/{change_id:str}/approve", status_code=200)
+    async def approve(
+        self,
+        caller: GivenCaller,
+        mcp_definitions: GivenDefinitions,
+        mcp_servers: GivenServers,
+        change_id: TextId,
+        data: JSONBody[Approval],
+    ) -> Success[None]:
+        """Approve the new definition with this hash: the tool is offered again. ADMIN only."""
+        await mcp_definitions.approve(caller, change_id, data.hash)
+        await mcp_servers.look_again()
+        return success(None, "approved")

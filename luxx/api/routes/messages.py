@@ -1,0 +1,274 @@
+"""`/messages`: list them; send one and get its answer, whole or as a stream. The rest is in `branches.py`."""
+
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Controller, Request, Response, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.api.http.envelope import Success, success
+from luxx.api.http.parameters import DESCRIBED, Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.http.response_format import ResponseFormat, response_schema
+from luxx.api.http.streaming import Streams
+from luxx.domain.conversations.branches import BranchService, ConversationTree
+from luxx.domain.conversations.service import ConversationService
+from luxx.domain.conversations.views import ConversationView, MessageView
+from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
+from luxx.errors import InvalidInput
+from luxx.runs.service import AskingAgain, RunService, Sending
+from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.wire.question import WhenAsked
+
+Text = Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
+TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
+ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of three: a text (`name`, `content`, perhaps `extension`), an image (`name`, `data` in base64,
+    perhaps `media_type`), or a file of the workspace (`file_id`): text, a PDF, or an image.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_FILE_NAME)] | UnsetType = UNSET
+    content: Annotated[str, Meta(max_length=MAX_ATTACHED_TEXT)] | UnsetType = UNSET
+    extension: Annotated[str, Meta(max_length=MAX_EXTENSION)] | UnsetType = UNSET
+    file_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
+    media_type: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+
+
+class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
+    handle. `response_format`: the JSON schema that the text of the answer must fit. `when_asked`: `wait` for
+    a person where the run has to ask, or `deny` what it asks for because nobody will be there.
+    """
+
+    tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
+    thinking_enabled: bool | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    response_format: ResponseFormat | None = None
+    when_asked: WhenAsked | None = None
+
+
+class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`parent_id`: the message that this one follows; left out, the selected leaf."""
+
+    conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    content: Text
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
+    parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """As every page of a list; `has_more`: older messages follow the last item."""
+
+    items: list[MessageView]
+    total: int
+    page: int
+    page_size: int
+    has_more: bool
+
+
+class MessageController(Controller):
+    path = "/messages"
+    tags = ("messages",)
+
+    @get(opt={DESCRIBED: TOO_LARGE_PAGE})
+    async def list_messages(
+        self,
+        caller: GivenCaller,
+        conversations: NamedDependency[ConversationService],
+        conversation_id: Annotated[str, QueryParameter(max_length=64)],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+        before: Before = None,
+        limit: Limit = None,
+    ) -> Success[MessagePage]:
+        """A conversation's messages, newest first.
+
+        With `limit` or `before`: as many as one answer has room for, and `has_more` says whether older ones
+        follow. A page is given whole; one that is too large is refused with 413.
+        """
+        size = limit or page_size
+        if before is not None or (limit is not None and page == 1):
+            found = await conversations.list_messages_before(
+                caller, conversation_id, limit=size, before=before
+            )
+        else:
+            found = await conversations.list_messages(caller, conversation_id, page=page, page_size=size)
+        return success(
+            MessagePage(
+                items=found.items, total=found.total, page=page, page_size=size, has_more=found.has_more
+            )
+        )
+
+    @post(status_code=200)
+    async def send(
+        self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
+    ) -> Success[MessageView]:
+        """Send a message and wait for the finished answer."""
+        run = await runs.send(caller, await _sending(data))
+        return success(await runs.answer(caller, run))
+
+    @post("/stream", status_code=200)
+    async def stream(
+        self,
+        request: Request[Any, Any, Any],
+        caller: GivenCaller,
+        runs: NamedDependency[RunService],
+        streams: NamedDependency[Streams],
+        data: JSONBody[MessageBody],
+        accumulated: FromQuery[bool] = False,
+    ) -> Response[Any]:
+        """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
+        if wants_json(request):
+            run = await runs.send(caller, await _sending(data))
+            return Response(success(run, "started"), status_code=202, media_type="application/json")
+        sending = await _sending(data)
+        return await streams.follow(
+            caller, lambda: runs.send_and_watch(caller, sending, accumulated=accumulated)
+        )
+
+
+def wants_json(request: Request[Any, Any, Any]) -> bool:
+    """Whether the client asked for JSON and not for an event stream."""
+    accept = request.headers.get("accept", "")
+    return "application/json" in accept and "text/event-stream" not in accept
+
+
+def check_text(text: str) -> None:
+    """Raises InvalidInput for a message in which nothing can be seen."""
+    if not text.strip():
+        raise InvalidInput(
+            "the message is empty", detail={"fields": {"$.content": "at least one visible character"}}
+        )
+
+
+async def _sending(body: MessageBody) -> Sending:
+    check_text(body.content)
+    return Sending(
+        conversation_id=body.conversation_id,
+        text=body.content,
+        attachments=[attachment(file) for file in body.attachments],
+        parent_id=body.parent_id,
+        response_schema=await response_schema(body.response_format),
+        when_asked=body.when_asked,
+        tools=body.tools,
+        thinking_enabled=body.thinking_enabled,
+        model=body.model,
+        provider_id=body.provider_id,
+    )
+
+
+def attachment(file: AttachmentBody) -> GivenAttachment:
+    """As the reader of attachments takes it."""
+    return GivenAttachment(**{name: getattr(file, name) for name in file.__struct_fields__})
+
+
+class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`attachments` left out are the old message's; an empty list is none."""
+
+    content: Text
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] | UnsetType = UNSET
+
+
+class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`message_id`: the last message to copy; left out, the selected leaf."""
+
+    message_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+
+
+AS_USUAL = AskingBody()
+WHOLE_PATH = ForkBody()
+
+
+class MessageBranchController(Controller):
+    path = "/messages"
+    tags = ("messages",)
+
+    @post("/{message_id:str}/regenerate", status_code=200)
+    async def regenerate(
+        self,
+        request: Request[Any, Any, Any],
+        caller: GivenCaller,
+        runs: NamedDependency[RunService],
+        streams: NamedDependency[Streams],
+        message_id: TextId,
+        accumulated: FromQuery[bool] = False,
+        data: JSONBody[AskingBody] = AS_USUAL,
+    ) -> Response[Any]:
+        """Answer once more: a user's message, or the one that an answer belongs to; follow the run.
+
+        What there is stays; the new answer is its sibling and the selected leaf. With
+        `Accept: application/json`: 202 and the run.
+        """
+        asking = await _asking_again(message_id, data)
+        if wants_json(request):
+            run = await runs.send(caller, asking)
+            return Response(success(run, "started"), status_code=202, media_type="application/json")
+        return await streams.follow(
+            caller, lambda: runs.send_and_watch(caller, asking, accumulated=accumulated)
+        )
+
+    @put("/{message_id:str}")
+    async def edit(
+        self,
+        caller: GivenCaller,
+        branches: NamedDependency[BranchService],
+        attachments: NamedDependency[AttachmentReader],
+        message_id: TextId,
+        data: JSONBody[EditBody],
+    ) -> Success[MessageView]:
+        """Say a message of yours anew: a sibling of it, and the selected leaf; nothing is generated."""
+        check_text(data.content)
+        if data.attachments is UNSET:
+            return success(await branches.edit(caller, message_id, data.content), "saved")
+        new = await attachments.gather(caller, [attachment(file) for file in data.attachments])
+        edited = await branches.edit(caller, message_id, data.content, new.attachments, new.images)
+        return success(edited, "saved")
+
+    @delete("/{message_id:str}", status_code=200)
+    async def delete(
+        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
+    ) -> Success[None]:
+        """Delete a message and what follows it."""
+        await conversations.delete_message(caller, message_id)
+        return success(None, "deleted")
+
+
+class ConversationBranchController(Controller):
+    path = "/conversations"
+    tags = ("conversations",)
+
+    @get("/{conversation_id:str}/tree")
+    async def tree(
+        self, caller: GivenCaller, branches: NamedDependency[BranchService], conversation_id: TextId
+    ) -> Success[ConversationTree]:
+        """All messages in short with what follows which, and the selected path."""
+        return success(await branches.tree(caller, conversation_id))
+
+    @post("/{conversation_id:str}/fork", status_code=201)
+    async def fork(
+        self,
+        caller: GivenCaller,
+        branches: NamedDependency[BranchService],
+        conversation_id: TextId,
+        data: JSONBody[ForkBody] = WHOLE_PATH,
+    ) -> Success[ConversationView]:
+        """A new conversation with a copy of the path to a message; the original stays as it is."""
+        return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
+
+
+async def _asking_again(message_id: str, body: AskingBody) -> AskingAgain:
+    return AskingAgain(
+        message_id=message_id,
+        response_schema=await response_schema(body.response_format),
+        when_asked=body.when_asked,
+        tools=body.tools,
+        thinking_enabled=body.thinking_enabled,
+        model=body.model,
+        provider_id=body.provider_id,
+    )

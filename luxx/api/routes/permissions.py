@@ -1,0 +1,118 @@
+"""`/permissions`: the rules that say which calls of tools are allowed, asked about or denied, and why."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, get, put
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from msgspec import Meta
+
+from luxx.api.http.envelope import Success, success
+from luxx.api.http.parameters import GivenCaller
+from luxx.errors import InvalidInput
+from luxx.tools.permissions.judge import DecidedBy, Judged, Verdict
+from luxx.tools.permissions.service import MOST_RULES, PATTERN_LENGTH, RuleService, Supposed
+from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
+
+GivenRules = NamedDependency[RuleService]
+Whose = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
+ScopeId = Annotated[
+    str | None,
+    QueryParameter(name="id", min_length=1, max_length=64, description="the project's, the agent's"),
+]
+ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)")]
+Pattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
+
+
+class RuleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool` and `pattern` take the wildcards `*` and `?`; left out, `pattern` is `*`."""
+
+    tool: ToolPattern
+    pattern: Pattern = "*"
+    action: RuleAction
+
+
+RulesBody = Annotated[list[RuleBody], Meta(max_length=MOST_RULES)]
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What would become of a call. `rule` is the one that decided; null where none did. `parts`: of a command
+    line, each command; of several addresses, each. `usual`: the pattern that the answer `always` would allow.
+    """
+
+    tool: str
+    action: RuleAction
+    decided_by: DecidedBy
+    because: str
+    rule: PlacedRule | None
+    parts: list[Judged]
+    usual: str
+
+
+class PermissionController(Controller):
+    path = "/permissions"
+    tags = ("permissions",)
+
+    @get("/rules")
+    async def read_rules(
+        self,
+        caller: GivenCaller,
+        rules: GivenRules,
+        whose: Whose = "user",
+        scope_id: ScopeId = None,
+    ) -> Success[list[PlacedRule]]:
+        """One scope's rules, in order: the last that matches decides."""
+        return success(await rules.read(caller, RuleScope(whose), scope_id))
+
+    @put("/rules")
+    async def replace_rules(
+        self,
+        caller: GivenCaller,
+        rules: GivenRules,
+        data: JSONBody[RulesBody],
+        whose: Whose = "user",
+        scope_id: ScopeId = None,
+    ) -> Success[list[PlacedRule]]:
+        """Replace one scope's rules: the list is then this one, in this order. A tenant's: ADMIN only."""
+        wanted = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
+        return success(await rules.replace(caller, RuleScope(whose), scope_id, wanted), "saved")
+
+    @get("/explain")
+    async def explain(
+        self,
+        caller: GivenCaller,
+        rules: GivenRules,
+        tool: Annotated[str, QueryParameter(min_length=1, max_length=64)],
+        arguments: Annotated[str, QueryParameter(max_length=8_000, description="a JSON object")] = "{}",
+        project_id: Annotated[str | None, QueryParameter(min_length=1, max_length=64)] = None,
+        tainted: FromQuery[bool] = False,
+    ) -> Success[Explanation]:
+        """What would become of a call in a run of yours, and which rule or default decides. Nothing is run.
+
+        `tainted`: as if the run had read what strangers wrote.
+        """
+        supposed = Supposed(
+            tool=tool, arguments=_object(arguments), project_id=project_id, is_tainted=tainted
+        )
+        return success(_explanation(tool, await rules.explain(caller, supposed)))
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        problem = f"a JSON object is needed: {error}"
+        raise InvalidInput(f"arguments: {problem}", detail={"fields": {"arguments": problem}}) from error
+
+
+def _explanation(tool: str, verdict: Verdict) -> Explanation:
+    return Explanation(
+        tool=tool,
+        action=verdict.action,
+        decided_by=verdict.decided_by,
+        because=verdict.because,
+        rule=verdict.rule,
+        parts=list(verdict.parts),
+        usual=verdict.usual,
+    )

@@ -1,0 +1,123 @@
+"""`/providers` and `/admin/allowed-hosts`: connecting models, and which private addresses they may have."""
+
+from typing import Annotated
+
+from litestar import Controller, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.domain.accounts.caller import Caller
+from luxx.providers.check import ProviderCheck
+from luxx.providers.models import (
+    AllowedHosts,
+    NewAllowedHosts,
+    NewProvider,
+    ProviderChanges,
+    ProviderView,
+    UpstreamModels,
+)
+from luxx.providers.service import ProviderService
+
+
+class ProvidersController(Controller):
+    path = "/providers"
+    tags = ("providers",)
+
+    @get()
+    async def list_providers(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        page: Annotated[int, QueryParameter(ge=1, le=1_000_000)] = 1,
+        page_size: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
+    ) -> Success[Page[ProviderView]]:
+        """Own providers and those shared in the tenant, newest first."""
+        items, total = await providers.list_page(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post()
+    async def create(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        data: JSONBody[NewProvider],
+    ) -> Success[ProviderView]:
+        """Connect a model; the first one becomes the default. Only an ADMIN may share it."""
+        return success(await providers.create(caller, data), "provider created")
+
+    @get("/{provider_id:int}")
+    async def read(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        provider_id: FromPath[int],
+    ) -> Success[ProviderView]:
+        """A provider, its key masked."""
+        return success(await providers.get(caller, provider_id))
+
+    @put("/{provider_id:int}")
+    async def update(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        provider_id: FromPath[int],
+        data: JSONBody[ProviderChanges],
+    ) -> Success[ProviderView]:
+        """Change a provider. A new base_url drops the stored key unless a new key comes with it.
+
+        Of what another ADMIN shares, an ADMIN may set `enabled` and `is_shared` alone."""
+        return success(await providers.update(caller, provider_id, data), "provider saved")
+
+    @delete("/{provider_id:int}", status_code=200)
+    async def remove(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        provider_id: FromPath[int],
+    ) -> Success[None]:
+        """Delete a provider, as an ADMIN also what another shares; conversations that used it stay."""
+        await providers.delete(caller, provider_id)
+        return success(None, "provider deleted")
+
+    @post("/{provider_id:int}/test", status_code=200)
+    async def test(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        provider_id: FromPath[int],
+    ) -> Success[ProviderCheck]:
+        """Ask the provider's server something small, and say what is wrong if it does not answer."""
+        return success(await providers.test(caller, provider_id))
+
+    @get("/{provider_id:int}/models")
+    async def models(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        provider_id: FromPath[int],
+    ) -> Success[UpstreamModels]:
+        """The models that the provider's server offers, and what is known of each."""
+        return success(await providers.models(caller, provider_id))
+
+
+class AllowedHostsController(Controller):
+    path = "/admin/allowed-hosts"
+    tags = ("admin",)
+
+    @get()
+    async def read(
+        self, providers: NamedDependency[ProviderService], caller: NamedDependency[Caller]
+    ) -> Success[AllowedHosts]:
+        """The private addresses that providers may have. ADMINs of the default tenant only."""
+        return success(AllowedHosts(hosts=await providers.allowed_hosts(caller)))
+
+    @put()
+    async def replace(
+        self,
+        providers: NamedDependency[ProviderService],
+        caller: NamedDependency[Caller],
+        data: JSONBody[NewAllowedHosts],
+    ) -> Success[AllowedHosts]:
+        """Replace what administrators allowed. ADMINs of the default tenant only."""
+        return success(AllowedHosts(hosts=await providers.set_allowed_hosts(caller, data.hosts)), "saved")

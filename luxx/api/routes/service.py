@@ -1,0 +1,246 @@
+"""`/`, `/health`, `/ready`, `/metrics` and the page at `/ui/`: what runs here and whether it works.
+
+All of it is public, so none of it may tell more than that.
+"""
+
+import asyncio
+import base64
+import hashlib
+import html
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+import structlog
+from litestar import Controller, MediaType, Request, Response, get
+from litestar.di import NamedDependency
+from litestar.response import Redirect
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.guards import PUBLIC
+from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.mcp.server import ServerState
+from luxx.errors import NotAllowed, Unavailable
+from luxx.infra.bus.core import Bus
+from luxx.infra.observe import Metrics
+from luxx.runs.engine.processes import ProcessService, ProcessView
+from luxx.tools.sandbox.choosing import BackendReport, Standing
+
+CHECK_SECONDS = 2.0
+PROMETHEUS = "text/plain; version=0.0.4"
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem}"
+    "pre{background:#8882;padding:.8rem;overflow-x:auto}:root{color-scheme:light dark}"
+)
+STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+PAGE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+
+
+class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
+    """What these routes tell, put together in `app.py`.
+
+    `checks` are awaited by `/ready`, each under its part's name; one that raises, or takes over
+    2 s, makes the server not ready. `sandbox` is the backend in force.
+    """
+
+    bus: Bus
+    version: str
+    database: Literal["sqlite", "postgresql"]
+    sandbox: str
+    metrics: Metrics
+    is_metrics_public: bool
+    checks: dict[str, Callable[[], Awaitable[object]]]
+    document_readers: str = "none"
+    sandbox_backends: list[BackendReport] = []
+    mcp_servers: Callable[[], list[ServerState]] = list
+
+
+class ServiceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are: paths on this server."""
+
+    name: str
+    version: str
+    docs: str = "/docs"
+    openapi: str = "/openapi.json"
+    ui: str = "/ui/"
+
+
+class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to hold programs in; `reason` says why it is not in force."""
+
+    name: str
+    standing: Standing
+    reason: str
+
+
+class McpCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the configured MCP servers stand how; which they are is for `luxx doctor`."""
+
+    not_started: int
+    starting: int
+    running: int
+    failed: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The process lives. `sandbox` and `database` are the backends in force.
+
+    `bus`: whether other servers of the database are heard; where it is away runs go on, and those of other
+    servers are shown more slowly. `none`: there can be no other server.
+    `sandbox_backends`: how each stands on this host. `document_readers`: the backend that pages and PDFs are
+    read in; with `none` they are read by processes of the server's user.
+    """
+
+    status: Literal["ok"] = "ok"
+    version: str
+    sandbox: str
+    sandbox_backends: list[SandboxBackend]
+    document_readers: str
+    mcp_servers: McpCounts
+    database: str
+    bus: Literal["none", "up", "away"]
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """`checks`: `ok` or `failed` by part."""
+
+    status: Literal["ready"] = "ready"
+    checks: dict[str, str]
+
+
+class ServiceInfoController(Controller):
+    path = "/"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("service",)
+
+    @get("/ui/", media_type=MediaType.HTML, include_in_schema=False)
+    async def page(
+        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
+    ) -> Response[str]:
+        """A page for people: what runs and how to begin."""
+        text = _page(str(request.base_url).rstrip("/"), service_state)
+        return Response(text, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
+
+    @get("/", media_type=MediaType.JSON)
+    async def info(
+        self, request: Request[Any, Any, Any], service_state: NamedDependency[ServiceState]
+    ) -> Response[Success[ServiceInfo]]:
+        """What this is. A browser is sent to the pages."""
+        if "text/html" in request.headers.get("accept", "").lower():
+            return Redirect("/ui/", status_code=303)
+        return Response(success(ServiceInfo(name="Luxx", version=service_state.version)))
+
+
+class ProbeController(Controller):
+    """What watches over processes asks; workers answer it too."""
+
+    path = "/"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("service",)
+
+    @get("/health")
+    async def health(self, service_state: NamedDependency[ServiceState]) -> Success[Health]:
+        """Whether the process lives, and on which backends."""
+        state, bus = service_state, service_state.bus
+        return success(
+            Health(
+                version=state.version,
+                sandbox=state.sandbox,
+                sandbox_backends=[
+                    SandboxBackend(name=one.name, standing=one.standing, reason=one.reason)
+                    for one in state.sandbox_backends
+                ],
+                document_readers=state.document_readers,
+                mcp_servers=_counted(state.mcp_servers()),
+                database=state.database,
+                bus="none" if bus.is_alone else "up" if bus.is_up else "away",
+            )
+        )
+
+    @get("/ready")
+    async def ready(self, service_state: NamedDependency[ServiceState]) -> Success[Readiness]:
+        """Whether it can do work: 503 while the database or the engine does not answer."""
+        names = list(service_state.checks)
+        passed = await asyncio.gather(*(_passes(name, service_state.checks[name]) for name in names))
+        checks = {name: "ok" if ok else "failed" for name, ok in zip(names, passed, strict=True)}
+        if not all(passed):
+            failed = ", ".join(name for name, ok in zip(names, passed, strict=True) if not ok)
+            raise Unavailable(
+                f"not ready: {failed} does not answer", kind="not_ready", detail={"checks": checks}
+            )
+        return success(Readiness(checks=checks))
+
+    @get("/metrics", media_type=MediaType.TEXT)
+    async def metrics(
+        self, peer: NamedDependency[Peer], service_state: NamedDependency[ServiceState]
+    ) -> Response[bytes]:
+        """Counters in the Prometheus text format."""
+        if not (service_state.is_metrics_public or peer.is_local):
+            raise NotAllowed(
+                "metrics are for this machine only; an operator can set observability.metrics_public"
+            )
+        return Response(service_state.metrics.render(), media_type=PROMETHEUS)
+
+
+def _counted(servers: list[ServerState]) -> McpCounts:
+    return McpCounts(**{state.value: servers.count(state) for state in ServerState})
+
+
+async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await check()
+    except Exception as error:
+        # Whatever is wrong with a part, the answer is that it is not ready; the reason is for the operator.
+        structlog.get_logger().warning("readiness_check_failed", part=name, error=repr(error))
+        return False
+    return True
+
+
+def _page(address: str, state: ServiceState) -> str:
+    json = "-H 'Content-Type: application/json'"
+    bearer = '-H "Authorization: Bearer $TOKEN"'
+    commands = "\n".join(
+        [
+            f'curl -s {address}/auth/login {json} -d \'{{"username": "admin", "password": "…"}}\'',
+            f'curl -s {address}/conversations {bearer} {json} -d \'{{"title": "First"}}\'',
+            f"curl -N {address}/messages/stream {bearer} {json} "
+            '-d \'{"conversation_id": "…", "content": "Hello"}\'',
+        ]
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Luxx</title>
+<style>{STYLE}</style></head>
+<body>
+<h1>Luxx is running</h1>
+<p>Version {html.escape(state.version)}, database {html.escape(state.database)},
+sandbox {html.escape(state.sandbox)}.</p>
+<p><a href="/docs">API documentation</a> · <a href="/openapi.json">OpenAPI</a> ·
+<a href="/health">Health</a></p>
+<h2>Begin in the terminal</h2>
+<pre>luxx chat</pre>
+<h2>Or with curl</h2>
+<pre>{html.escape(commands)}</pre>
+<p>The first answer holds the access token for <code>$TOKEN</code>, the second the conversation's id.</p>
+</body>
+</html>
+"""
+
+
+class ProcessController(Controller):
+    path = "/admin/processes"
+    tags = ("admin",)
+
+    @get()
+    async def list_processes(
+        self,
+        caller: GivenCaller,
+        processes: NamedDependency[ProcessService],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[ProcessView]]:
+        """The processes of this database, newest first, and how many runs each drives. Operators only."""
+        items, total = await processes.list_page(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))

@@ -1,0 +1,158 @@
+"""`/setup`: the page behind the one-time address that sets the first administrator's password.
+
+Browsers get HTML, every other client the JSON envelope. What a token is good for is `accounts/setup.py`'s.
+"""
+
+import html
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from litestar import Controller, MediaType, Request, Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+from msgspec import Meta
+
+from luxx.api.http.bodies import read_body, refusal
+from luxx.api.http.envelope import Success, success
+from luxx.api.http.errors import status_of
+from luxx.api.http.guards import PUBLIC
+from luxx.api.http.parameters import DESCRIBED
+from luxx.api.routes.auth import NewPassword
+from luxx.domain.accounts.credentials import LONGEST_PASSWORD, SHORTEST
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.setup import PasswordSetup, SetupState
+from luxx.domain.accounts.users import UserView
+from luxx.errors import InvalidInput, LuxxError, TooMany
+
+FORM = "application/x-www-form-urlencoded"
+MOST_FIELDS = 10
+TOKEN_BYTES = 4096
+Token = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="of the printed address")]
+
+
+class SetupBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`password_again`, where it is given, must be the same: the page asks for it twice."""
+
+    token: Annotated[str, Meta(max_length=TOKEN_BYTES)]
+    password: NewPassword
+    password_again: str | None = None
+
+
+_BODY_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "token": {"type": "string", "maxLength": TOKEN_BYTES},
+        "password": {"type": "string", "minLength": SHORTEST, "maxLength": LONGEST_PASSWORD},
+        "password_again": {"type": "string", "description": "if given, the same password"},
+    },
+    "required": ["token", "password"],
+    "additionalProperties": False,
+}
+_MEDIA = ("application/json", FORM)
+_BODY = {"required": True, "content": {media: {"schema": _BODY_SCHEMA} for media in _MEDIA}}
+
+
+class SetupController(Controller):
+    path = "/setup"
+    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    tags = ("auth",)
+
+    @get()
+    async def show(
+        self,
+        request: Request[Any, Any, Any],
+        peer: NamedDependency[Peer],
+        password_setup: NamedDependency[PasswordSetup],
+        token: Token = "",
+    ) -> Response[Success[SetupState]]:
+        """Whether the one-time address is good. A browser gets the page with the form."""
+        try:
+            state = await password_setup.state(peer, token)
+        except LuxxError as error:
+            return _refused(request, error, form="")
+        if _is_browser(request):
+            return _page(_form(token, state.username))
+        words = "POST the token and a new password to /setup"
+        return Response(success(state, words), headers={"cache-control": "no-store"})
+
+    @post(status_code=200, opt={DESCRIBED: {"requestBody": _BODY}})
+    async def save(
+        self,
+        request: Request[Any, Any, Any],
+        peer: NamedDependency[Peer],
+        password_setup: NamedDependency[PasswordSetup],
+    ) -> Response[Success[UserView]]:
+        """Set the password of the administrator, as the one-time address allows; all sign-ins end."""
+        token = ""
+        try:
+            sent = await _sent(request)
+            token = sent.get("token", "")
+            body = read_body(msgspec.json.encode(sent), SetupBody)
+            if body.password_again not in (None, body.password):
+                raise refusal({"$.password_again": "the two passwords differ"})
+            user = await password_setup.set_password(peer, body.token, body.password)
+        except LuxxError as error:
+            is_correctable = isinstance(error, InvalidInput | TooMany) and isinstance(token, str)
+            return _refused(request, error, form=_form(token, "") if is_correctable else "")
+        if _is_browser(request):
+            name = html.escape(user.username)
+            return _page(f"<p>The password of <b>{name}</b> is set. Sign in with it from now on.</p>")
+        return Response(success(user, "password set; sign in with it"))
+
+
+async def _sent(request: Request[Any, Any, Any]) -> dict[str, Any]:
+    """The fields of the body, as a form or as JSON. Raises InvalidInput for what is neither."""
+    body = await request.body()
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        return read_body(body, dict[str, Any])
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError as error:
+        raise refusal({"$": "not readable as a form"}) from error
+    if len(dict(pairs)) < len(pairs):
+        raise refusal({"$": "a field is given more than once"})
+    return dict(pairs)
+
+
+def _is_browser(request: Request[Any, Any, Any]) -> bool:
+    return "text/html" in request.headers.get("accept", "").lower()
+
+
+def _refused(request: Request[Any, Any, Any], error: LuxxError, *, form: str) -> Response[Any]:
+    if not _is_browser(request):
+        raise error
+    text = f'<p role="alert">{html.escape(error.message)}</p>{form}'
+    response = _page(text, status_of(error))
+    if isinstance(error, TooMany):
+        response.headers["Retry-After"] = str(max(1, error.retry_after))
+    return response
+
+
+def _form(token: str, username: str) -> str:
+    who = f" for <b>{html.escape(username)}</b>" if username else ""
+    field = f'type="password" autocomplete="new-password" required minlength="{SHORTEST}"'
+    return f"""<p>Choose a password{who} of at least {SHORTEST} characters.</p>
+<form method="post" action="/setup">
+<input type="hidden" name="token" value="{html.escape(token)}">
+<p><label>Password<br><input name="password" {field}></label></p>
+<p><label>The same again<br><input name="password_again" {field}></label></p>
+<p><button>Set the password</button></p>
+</form>"""
+
+
+def _page(text: str, status: int = 200) -> Response[Any]:
+    # With the server's `no-referrer`, browsers would send `Origin: null` with the form, which is refused.
+    # This policy gives the form its origin, and never the token.
+    document = f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="referrer" content="strict-origin"><title>Luxx: set the password</title></head>
+<body>
+<h1>Set the administrator's password</h1>
+{text}
+</body>
+</html>
+"""
+    headers = {"cache-control": "no-store"}
+    return Response(document, status_code=status, media_type=MediaType.HTML, headers=headers)

@@ -1,0 +1,277 @@
+"""/tools: which tools the caller has, running one by hand, forgetting cached answers.
+
+The caller is the approver of what it runs here: levels and denials hold, nothing is asked.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, assert_never
+
+import msgspec
+from litestar import Controller, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter, SkipValidation
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.skills.registry import Shelf, Skill
+from luxx.errors import InvalidInput, NotAllowed, NotFound
+from luxx.infra.clock import new_id
+from luxx.tools.compositions.service import CompositionService, CompositionView
+from luxx.tools.core import (
+    Chaining,
+    CommandPermission,
+    OwnTools,
+    Risk,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    own_available_to,
+)
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import CallStatus, Executed
+from luxx.wire.composition import Composition
+from luxx.wire.rule import PlacedRule
+
+WorkspaceOf = Callable[[Caller], Awaitable[Path]]
+RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
+OwnToolsOf = Callable[[Caller], Awaitable[OwnTools]]
+GivenExecutor = NamedDependency[ToolExecutor]
+GivenWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
+GivenRulesOf = NamedDependency[SkipValidation[RulesOf]]
+GivenOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
+
+
+class ToolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as people see it. `required_permission` is the level, 1 to 4."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    category: str
+    required_permission: CommandPermission
+    risk: Risk
+
+
+class ExecuteTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    arguments: dict[str, Any] = {}
+
+
+class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tool itself answered; `error` is its reason where it failed."""
+
+    success: bool
+    data: Any
+    error: str | None
+
+
+class ClearedCache(msgspec.Struct, frozen=True, kw_only=True):
+    cleared: int
+
+
+class ToolController(Controller):
+    path = "/tools"
+    tags = ("tools",)
+
+    @get(summary="The tools the caller may run")
+    async def list_tools(
+        self,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        own_tools_of: GivenOwnToolsOf,
+        category: Annotated[str | None, QueryParameter(max_length=64)] = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[ToolView]]:
+        """In the order they were registered; after them the caller's compositions."""
+        level = caller.permission_level
+        own = await own_tools_of(caller)
+        tools = [
+            tool
+            for tool in (
+                *tool_executor.registry.available_to(level, tenant_id=caller.tenant_id),
+                *own_available_to(own, level),
+            )
+            if category is None or tool.category == category
+        ]
+        first = (page - 1) * page_size
+        items = [_tool_view(tool) for tool in tools[first : first + page_size]]
+        return success(Page(items=items, total=len(tools), page=page, page_size=page_size))
+
+    @get("/{name:str}", summary="One tool")
+    async def get_tool(
+        self,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        own_tools_of: GivenOwnToolsOf,
+        name: TextId,
+    ) -> Success[ToolView]:
+        """404 for a tool above the caller's level too."""
+        known = tool_executor.registry.lookup_for(name, caller.tenant_id)
+        found = known or (await own_tools_of(caller)).lookup(name)
+        if found is None or found[0].required_permission > caller.permission_level:
+            raise _not_found(name)
+        return success(_tool_view(found[0]))
+
+    @post("/{name:str}/execute", status_code=200, summary="Run a tool")
+    async def execute_tool(
+        self,
+        caller: GivenCaller,
+        tool_executor: GivenExecutor,
+        workspace_of: GivenWorkspaceOf,
+        rules_of: GivenRulesOf,
+        own_tools_of: GivenOwnToolsOf,
+        name: TextId,
+        data: JSONBody[ExecuteTool],
+    ) -> Success[ToolAnswer]:
+        """`data` is the tool's own answer, a failure included. 400 for arguments that do not fit."""
+        call = ToolCall(call_id=new_id(), name=name, arguments=msgspec.json.encode(data.arguments).decode())
+        context = ToolContext(
+            user_id=caller.user_id,
+            username=caller.username,
+            user_permission_level=caller.permission_level,
+            workspace=await workspace_of(caller),
+            tenant_id=caller.tenant_id,
+            rules=await rules_of(caller),
+            own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller),
+            chaining=Chaining(call_id=call.call_id),
+        )
+        done = await tool_executor.execute(call, context)
+        _require_run(done)
+        result = done.result
+        return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
+
+    @delete("/cache", status_code=200, summary="Forget cached answers")
+    async def clear_cache(self, caller: GivenCaller, tool_executor: GivenExecutor) -> Success[ClearedCache]:
+        """The caller's own."""
+        return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
+
+
+def _require_run(done: Executed) -> None:
+    """Raises what the caller must know about a call that never reached its tool."""
+    words = done.result.error or "the tool was not run"
+    match done.status:
+        case CallStatus.UNKNOWN:
+            raise _not_found(done.name)
+        case CallStatus.DENIED | CallStatus.REJECTED:
+            raise NotAllowed(words)
+        case CallStatus.INVALID:
+            raise InvalidInput(words, kind="arguments_invalid", detail={"fields": done.problems})
+        case (
+            CallStatus.DONE
+            | CallStatus.CACHED
+            | CallStatus.FAILED
+            | CallStatus.TIMEOUT
+            | CallStatus.CANCELLED
+        ):
+            return
+        case _:
+            assert_never(done.status)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"there is no tool named {name[:64]!r}; GET /tools lists yours", kind="tool_not_found")
+
+
+def _tool_view(tool: ToolDefinition) -> ToolView:
+    return ToolView(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        category=tool.category,
+        required_permission=tool.required_permission,
+        risk=tool.risk,
+    )
+
+
+GivenCompositions = NamedDependency[CompositionService]
+
+
+class CompositionController(Controller):
+    path = "/tools/compositions"
+    tags = ("tools",)
+
+    @get()
+    async def list_compositions(
+        self,
+        caller: GivenCaller,
+        compositions: GivenCompositions,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[CompositionView]]:
+        """Yours, newest first, also those that do not work now."""
+        items, total = await compositions.list_page(caller, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post(status_code=201)
+    async def create(
+        self, caller: GivenCaller, compositions: GivenCompositions, data: JSONBody[Composition]
+    ) -> Success[CompositionView]:
+        """A new composition, which is a tool of yours from then on."""
+        return success(await compositions.create(caller, data), "created")
+
+    @get("/{composition_id:str}")
+    async def show(
+        self, caller: GivenCaller, compositions: GivenCompositions, composition_id: TextId
+    ) -> Success[CompositionView]:
+        """One composition."""
+        return success(await compositions.get(caller, composition_id))
+
+    @put("/{composition_id:str}")
+    async def replace(
+        self,
+        caller: GivenCaller,
+        compositions: GivenCompositions,
+        composition_id: TextId,
+        data: JSONBody[Composition],
+    ) -> Success[CompositionView]:
+        """Put another in its place, whole; its counters go on."""
+        return success(await compositions.replace(caller, composition_id, data), "saved")
+
+    @delete("/{composition_id:str}", status_code=200)
+    async def delete(
+        self, caller: GivenCaller, compositions: GivenCompositions, composition_id: TextId
+    ) -> Success[None]:
+        """Delete a composition; the tools that it is made of stay."""
+        await compositions.delete(caller, composition_id)
+        return success(None, "deleted")
+
+
+class SkillView(msgspec.Struct, frozen=True, kw_only=True):
+    """`allowed_tools` null: it leaves the tools of a run as they are. With a `problem` it cannot be used."""
+
+    name: str
+    description: str | None = None
+    allowed_tools: list[str] | None = None
+    license: str | None = None
+    problem: str | None = None
+
+
+class SkillController(Controller):
+    path = "/skills"
+    tags = ("skills",)
+
+    @get(summary="The skills of this server")
+    async def list_skills(
+        self,
+        caller: GivenCaller,
+        shelf: NamedDependency[Shelf],
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[SkillView]]:
+        """By name within each directory, in the order of the directories; what is broken comes last."""
+        views = [_skill_view(skill) for skill in shelf.skills.values()]
+        views += [SkillView(name=one.name, problem=one.problem) for one in shelf.broken]
+        first = (page - 1) * page_size
+        items = views[first : first + page_size]
+        return success(Page(items=items, total=len(views), page=page, page_size=page_size))
+
+
+def _skill_view(skill: Skill) -> SkillView:
+    return SkillView(
+        name=skill.name,
+        description=skill.description,
+        allowed_tools=None if skill.allowed_tools is None else list(skill.allowed_tools),
+        license=skill.license,
+    )

@@ -1,0 +1,170 @@
+"""`/auth/users`: what administrators do with users."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import Controller, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.api.http.envelope import Page, Success, success
+from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize
+from luxx.api.routes.auth import Email, NewPassword, Username
+from luxx.domain.accounts.administration import Administration, NewAccount
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.rights import UserChange
+from luxx.domain.accounts.settings import SettingsChange, SettingsService, SettingsView
+from luxx.domain.accounts.users import UserFilter, UserView
+from luxx.wire.tool import CommandPermission
+
+GivenAdministration = NamedDependency[Administration]
+TenantId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+WantedTenant = Annotated[
+    int | None, QueryParameter(ge=1, le=2**31 - 1, description="only those of this tenant")
+]
+Part = Annotated[str, QueryParameter(max_length=100, description="a part of the name or the address")]
+
+
+class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tenant_id` left out is your own tenant; only operators may name another."""
+
+    username: Username
+    password: NewPassword
+    email: Email | None = None
+    permission_level: CommandPermission = CommandPermission.READ_ONLY
+    tenant_id: TenantId | None = None
+
+
+class UserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field left out stays as it is; `role` follows the level. Null removes the address."""
+
+    permission_level: CommandPermission | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    email: Email | UnsetType | None = UNSET
+    tenant_id: TenantId | UnsetType = UNSET
+
+
+class NewPasswordBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    new_password: NewPassword
+
+
+class UserController(Controller):
+    path = "/auth/users"
+    tags = ("users",)
+
+    @get()
+    async def list_users(
+        self,
+        caller: GivenCaller,
+        administration: GivenAdministration,
+        q: Part = "",
+        tenant_id: WantedTenant = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[UserView]]:
+        """Users you administer, newest first: for operators everybody. ADMIN only, as all of these."""
+        wanted = UserFilter(tenant_id=tenant_id, q=q)
+        items, total = await administration.list_users(caller, wanted, page=page, page_size=page_size)
+        return success(Page(items=items, total=total, page=page, page_size=page_size))
+
+    @post(status_code=201)
+    async def create(
+        self, caller: GivenCaller, administration: GivenAdministration, data: JSONBody[NewUserBody]
+    ) -> Success[UserView]:
+        """Add a user."""
+        new = NewAccount(
+            username=data.username,
+            password=data.password,
+            email=data.email,
+            permission_level=data.permission_level,
+            tenant_id=data.tenant_id,
+        )
+        return success(await administration.create_user(caller, new), "created")
+
+    @get("/{user_id:int}")
+    async def show(
+        self, caller: GivenCaller, administration: GivenAdministration, user_id: FromPath[int]
+    ) -> Success[UserView]:
+        """One user."""
+        return success(await administration.get_user(caller, user_id))
+
+    @put("/{user_id:int}")
+    async def update(
+        self,
+        caller: GivenCaller,
+        administration: GivenAdministration,
+        user_id: FromPath[int],
+        data: JSONBody[UserBody],
+    ) -> Success[UserView]:
+        """Set level or address, switch a user off or on, move them (operators). What they run ends when they
+        are switched off or moved."""
+        change = UserChange(
+            permission_level=data.permission_level,
+            is_active=data.is_active,
+            email=data.email,
+            tenant_id=data.tenant_id,
+        )
+        return success(await administration.update_user(caller, user_id, change), "saved")
+
+    @post("/{user_id:int}/password", status_code=200)
+    async def reset_password(
+        self,
+        caller: GivenCaller,
+        administration: GivenAdministration,
+        user_id: FromPath[int],
+        data: JSONBody[NewPasswordBody],
+    ) -> Success[UserView]:
+        """Give a user a password that they must change first of all; their sign-ins end."""
+        user = await administration.reset_password(caller, user_id, data.new_password)
+        return success(user, "password reset; all sign-ins of this user have ended")
+
+    @delete("/{user_id:int}", status_code=200)
+    async def remove(
+        self, caller: GivenCaller, administration: GivenAdministration, user_id: FromPath[int]
+    ) -> Success[None]:
+        """Delete a user with all that is theirs, files included. Shared providers go to another ADMIN."""
+        await administration.delete_user(caller, user_id)
+        return success(None, "deleted")
+
+
+LARGEST = 2**31 - 1
+
+
+class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A field left out stays as it is; null clears it."""
+
+    default_provider_id: Annotated[int, Meta(ge=1, le=LARGEST)] | UnsetType | None = UNSET
+    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=LARGEST)] | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+    system_prompt: Annotated[str, Meta(max_length=100_000, pattern=r"^[^\x00]*$")] | UnsetType | None = UNSET
+
+
+class SettingsController(Controller):
+    path = "/settings"
+    tags = ("settings",)
+
+    @get()
+    async def read(
+        self, user_settings: NamedDependency[SettingsService], caller: NamedDependency[Caller]
+    ) -> Success[SettingsView]:
+        """The own defaults."""
+        return success(await user_settings.get(caller))
+
+    @put()
+    async def update(
+        self,
+        user_settings: NamedDependency[SettingsService],
+        caller: NamedDependency[Caller],
+        data: JSONBody[SettingsBody],
+    ) -> Success[SettingsView]:
+        """Change the own defaults."""
+        change = SettingsChange(
+            default_provider_id=data.default_provider_id,
+            temperature=data.temperature,
+            max_tokens=data.max_tokens,
+            thinking_enabled=data.thinking_enabled,
+            system_prompt=data.system_prompt,
+        )
+        return success(await user_settings.update(caller, change), "saved")

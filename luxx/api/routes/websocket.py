@@ -1,0 +1,92 @@
+"""`POST /auth/ticket` and `WS /ws?token=`: how a socket is opened. What is said on it is in `sockets.py`."""
+
+import inspect
+from typing import Any, get_args
+
+import msgspec
+from litestar import Controller, WebSocket, post, websocket
+from litestar.di import NamedDependency
+from sqlalchemy.exc import SQLAlchemyError
+
+from luxx.api.http.envelope import Success, success
+from luxx.api.http.guards import PEER, PUBLIC, check_password_is_theirs
+from luxx.api.http.parameters import GivenCaller
+from luxx.api.http.sockets import SIGN_IN_AGAIN, TRY_LATER, Close, Sockets
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.service import AccountService, check_peer
+from luxx.domain.accounts.tickets import Ticket, TicketService
+from luxx.errors import LuxxError, TooMany
+from luxx.wire.socket import ClientMessage, ServerMessage
+
+REASON_BYTES = 123
+"""What a close frame has room for."""
+
+DATABASE_AWAY = Close(TRY_LATER, "the database does not answer; try again in a moment")
+
+
+class SocketController(Controller):
+    path = "/"
+    tags = ("auth",)
+
+    @post("/auth/ticket", status_code=200)
+    async def ticket(self, caller: GivenCaller, tickets: NamedDependency[TicketService]) -> Success[Ticket]:
+        """Get a ticket that opens one socket, `WS /ws?token=<ticket>`, within 30 seconds."""
+        return success(await tickets.issue(caller))
+
+    # Public, because a browser sends no header with it: the ticket says who it is.
+    @websocket("/ws", opt={PUBLIC: True})
+    async def socket(
+        self,
+        socket: WebSocket[Any, Any, Any],
+        accounts: NamedDependency[AccountService],
+        tickets: NamedDependency[TicketService],
+        sockets: NamedDependency[Sockets],
+    ) -> None:
+        """Whoever may not come in is told so by a close code: browsers show no status of a handshake."""
+        found = await _who(socket, accounts, tickets)
+        await socket.accept()
+        if isinstance(found, Caller):
+            await sockets.serve(found, socket.receive, socket.send)
+        else:
+            await socket.close(found.code, found.reason)
+
+
+async def _who(
+    socket: WebSocket[Any, Any, Any], accounts: AccountService, tickets: TicketService
+) -> Caller | Close:
+    peer: Peer = socket.scope["state"][PEER]
+    try:
+        caller = await tickets.redeem(socket.query_params.get("token") or "", peer)
+        check_peer(peer, has_default_password=caller.has_default_password)
+        check_password_is_theirs(caller)
+        accounts.count_request(caller)
+    except TooMany as error:
+        return _closed(TRY_LATER, error)
+    except LuxxError as error:
+        return _closed(SIGN_IN_AGAIN, error)
+    except SQLAlchemyError:
+        return DATABASE_AWAY
+    return caller
+
+
+def _closed(code: int, error: LuxxError) -> Close:
+    return Close(code, error.message.encode()[:REASON_BYTES].decode(errors="ignore"))
+
+
+def message_table() -> str:
+    """What is said on a socket, from the messages' own docstrings."""
+    rows = [
+        f"| {who} | `{kind.__struct_config__.tag}` | {_first_line(kind)} | {_fields(kind)} |"
+        for who, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
+        for kind in kinds
+    ]
+    return "\n".join(["| who says it | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])
+
+
+def _first_line(kind: type[msgspec.Struct]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+
+
+def _fields(kind: type[msgspec.Struct]) -> str:
+    return ", ".join(f"`{name}`" for name in kind.__struct_fields__)

@@ -1,0 +1,86 @@
+"""The tools of one server, wired: registry, executor, sandbox, and what brings tools or decides of them.
+
+A part of the wiring in `house.py`, and like it makes no decision.
+"""
+
+from pathlib import Path
+
+from luxx.domain.accounts.tenants import ids_by_name, no_agents
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.audit.refusals import Refusals
+from luxx.domain.conversations.projects import own_project
+from luxx.domain.files.figures import FigureKeeper
+from luxx.domain.files.quota import quota_hooks
+from luxx.domain.mcp.approval import Definitions
+from luxx.domain.mcp.service import McpServers
+from luxx.domain.skills.registry import read_shelf
+from luxx.domain.skills.tools import skill_tools
+from luxx.infra.config.schema import Config
+from luxx.infra.observe import Metrics
+from luxx.infra.store.engine import Store, sqlite_file
+from luxx.tools.builtin import builtin_tools, program_tools
+from luxx.tools.compositions.service import CompositionService
+from luxx.tools.core import ToolRegistry
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.history import EgressRecord, Witness
+from luxx.tools.loading import installed_entry_points, load_modules
+from luxx.tools.permissions.service import RuleService
+from luxx.tools.sandbox.service import Sandbox
+
+SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
+"""What SQLite may put beside a database, by the ends of the names: no program in a jail sees it."""
+
+
+class Workshop:
+    """All parts of a server that have to do with tools. Made cheaply; their own `open` does the work."""
+
+    def __init__(
+        self,
+        config: Config,
+        data_dir: Path,
+        store: Store,
+        workspaces: Workspaces,
+        metrics: Metrics,
+        refusals: Refusals,
+    ) -> None:
+        self._store = store
+        database = sqlite_file(store.engine.url)
+        beside = [] if database is None else [Path(f"{database}{end}") for end in SQLITE_ENDS]
+        self.sandbox = Sandbox(config.tools, data_dir, Path(config.workspace.root), beside)
+        self.sandbox.way_out.on_ended = EgressRecord(store, refusals).ended
+        figures = FigureKeeper(store, workspaces, config.files)
+        self.registry = ToolRegistry(
+            [
+                *builtin_tools(config.tools, self.sandbox.readers.run),
+                *program_tools(self.sandbox, figures.keep),
+            ]
+        )
+        for hook in quota_hooks(workspaces.path_of, config.files):
+            self.registry.hooks.add(hook)
+        load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
+        self.shelf = read_shelf(config.skills.directories, data_dir)
+        for tool in skill_tools(self.shelf) if self.shelf.skills else []:
+            self.registry.register(tool)
+        witness = Witness(self.registry, metrics, refusals)
+        self.executor = ToolExecutor(
+            self.registry,
+            config.tools,
+            on_call=witness.ended,
+            on_refused=witness.refused,
+            is_sandboxed=lambda: self.sandbox.in_force != "none",
+        )
+        self.mcp_definitions = Definitions(store)
+        self.mcp = McpServers(
+            config, self.sandbox, self.registry, self._tenant_ids, self.mcp_definitions.withheld
+        )
+        self.compositions = CompositionService(store, self.executor)
+        self.rules = RuleService(
+            store,
+            self.executor,
+            check_project=own_project,
+            check_agent=no_agents,
+            own_tools_in=self.compositions.own_tools_in,
+        )
+
+    async def _tenant_ids(self) -> dict[str, int]:
+        return await self._store.read(ids_by_name)

@@ -1,0 +1,1 @@
+"""`luxx chat`, the terminal client; it knows only the HTTP API."""

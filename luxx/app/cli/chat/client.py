@@ -1,0 +1,293 @@
+"""`luxx chat`: a terminal client over HTTP and server-sent events. It knows the API and no more of the house.
+
+The answer goes to stdout, everything else to stderr. Exit codes: 0 answered; 1 refused, unreachable or the
+answer failed (one sentence says why); 2 wrong options; 130 stopped with Ctrl-C (one message only).
+"""
+
+import argparse
+import asyncio
+import getpass
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from typing import Any, NoReturn
+
+import httpx
+import msgspec
+
+from luxx.app.cli.chat.questions import HeardQuestion, LeftOpen, ListedQuestion, read_answer
+from luxx.app.cli.chat.server_api import Named, Server, with_pauses
+from luxx.app.cli.chat.transcript import Screen, Transcript
+from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD
+from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
+from luxx.wire.event import DoneStatus
+
+STOPPED = 130
+CONNECT_SECONDS = 10.0
+SILENCE_SECONDS = 45.0
+"""A stream says something every 15 s, if only a comment; after three of those missed it is broken."""
+ATTACH_TRIES = 12
+LONGEST_PAUSE_SECONDS = 5.0
+STOP_SECONDS = 5.0
+LOOKS = 5
+LOOK_SECONDS = 0.4
+
+
+class QuestionPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[ListedQuestion]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is at, as far as it matters here."""
+
+    run: Named | None
+
+
+class Talk:
+    """One conversation with the server; `say` sends a message and shows its answer as it comes."""
+
+    def __init__(self, server: Server, screen: Screen, conversation_id: str, extras: dict[str, Any]) -> None:
+        self._server = server
+        self._screen = screen
+        self._conversation_id = conversation_id
+        self._extras = extras
+        self._last_run = ""
+
+    async def open(self) -> None:
+        """Remembers the newest run, so that a new one can be told from it."""
+        self._last_run = await self._newest_run()
+
+    async def say(self, text: str) -> int:
+        """An exit code. Raises LuxxError where the message was not taken."""
+        transcript = Transcript()
+        following = asyncio.create_task(self._follow(text, transcript))
+        stopping: list[asyncio.Task[None]] = []
+
+        def interrupt() -> None:
+            if stopping:
+                following.cancel()
+            else:
+                stopping.append(asyncio.create_task(self._stop(transcript, following)))
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+        try:
+            await asyncio.wait([following])
+        finally:
+            following.cancel()
+            loop.remove_signal_handler(signal.SIGINT)
+            self._screen.end_line()
+            self._last_run = transcript.run_id or self._last_run
+        if not following.cancelled():
+            following.result()
+        return self._outcome(transcript, is_stopped=bool(stopping))
+
+    def _outcome(self, transcript: Transcript, *, is_stopped: bool) -> int:
+        if transcript.status == DoneStatus.FAILED:
+            self._screen.note(f"error: {transcript.error or 'the answer failed'}")
+            return 1
+        if is_stopped or transcript.status == DoneStatus.STOPPED:
+            self._screen.note("stopped")
+            return STOPPED
+        if transcript.status == DoneStatus.MAX_ITERATIONS_REACHED:
+            self._screen.note("the model used up its calls of tools and was asked to end")
+        return 0
+
+    async def _follow(self, text: str, transcript: Transcript) -> None:
+        """The message's stream to its end; a broken connection is taken up where it was."""
+        body = {"conversation_id": self._conversation_id, "content": text, **self._extras}
+        tries = 0
+        is_sent = False
+        while not transcript.is_over:
+            heard_before = transcript.last_seq
+            try:
+                if is_sent and not transcript.run_id:
+                    transcript.run_id = await self._sent_run()
+                await self._listen(transcript, None if is_sent else body)
+            except httpx.TransportError as error:
+                if not is_sent and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                    raise
+            except Unavailable:
+                if not is_sent:
+                    raise
+            is_sent = True
+            tries = 0 if transcript.last_seq > heard_before else tries + 1
+            if tries > ATTACH_TRIES:
+                raise Unavailable("the connection broke and the server does not come back; the run goes on")
+            if not transcript.is_over:
+                await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, 0.1 * 2**tries))
+
+    async def _listen(self, transcript: Transcript, body: object) -> None:
+        if body is not None:
+            frames = self._server.frames("POST", "/messages/stream", body)
+        else:
+            path = f"/runs/{transcript.run_id}/events"
+            frames = self._server.frames("GET", path, after=transcript.last_seq)
+        async with aclosing(frames), aclosing(with_pauses(frames, transcript.pause)) as coming:
+            async for heard in coming:
+                for piece in () if heard is None else transcript.hear(heard):
+                    self._screen.show(piece)
+                if transcript.subagents and (heard is None or heard.type == "subagent_assigned"):
+                    await self._look_below(transcript)
+                for question in list(transcript.questions.values()):
+                    await self._answer(transcript, question)
+
+    async def _look_below(self, transcript: Transcript) -> None:
+        """Takes in what the run's subagents ask: it is in the logs of their own runs."""
+        page = await self._server.call("GET", "/questions", QuestionPage, status="open", page_size="100")
+        for listed in reversed(page.items):
+            if listed.subject_id == self._conversation_id and listed.run_id != transcript.run_id:
+                for piece in transcript.ask(listed.heard()):
+                    self._screen.show(piece)
+
+    async def _answer(self, transcript: Transcript, question: HeardQuestion) -> None:
+        """Has the person at the terminal answer. Raises LuxxError where nobody does and the run waits on."""
+        path = f"/runs/{question.run_id or transcript.run_id}/questions/{question.question_id}/answer"
+        self._screen.end_line()
+        try:
+            await self._server.call("POST", path, Named, {"answer": read_answer(question)})
+        except LeftOpen:
+            if question.required or sys.stdin.isatty():
+                raise LuxxError(f"the run waits for an answer; give it with POST {path}") from None
+        except KeyboardInterrupt:
+            transcript.questions.clear()  # The loop heard of it too, and stops the run.
+        except LuxxError as error:
+            self._screen.note(f"error: {error.message}")
+            if error.kind == "invalid_input":
+                return
+        transcript.questions.pop(question.question_id, None)
+
+    async def _sent_run(self) -> str:
+        """The run of a message whose stream broke before its first frame; it may still be on its way."""
+        for _ in range(LOOKS):
+            newest = await self._newest_run()
+            if newest != self._last_run:
+                return newest
+            await asyncio.sleep(LOOK_SECONDS)
+        raise LuxxError("the connection broke before the message was taken; send it again")
+
+    async def _newest_run(self) -> str:
+        """The conversation's own; the newest of all may be a subagent's."""
+        path = f"/conversations/{self._conversation_id}/execution-status"
+        standing = await self._server.call("GET", path, Standing)
+        return standing.run.id if standing.run is not None else ""
+
+    async def _stop(self, transcript: Transcript, following: asyncio.Task[None]) -> None:
+        """Cancels the run; gives the stream a while to say so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                with suppress(LuxxError, httpx.TransportError):
+                    run_id = transcript.run_id or await self._newest_run()
+                    if run_id != self._last_run:
+                        await self._server.call("POST", f"/runs/{run_id}/cancel", Named)
+                await asyncio.wait([following])
+        following.cancel()
+
+
+def add_chat_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `luxx chat`."""
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="the server (default: %(default)s)")
+    parser.add_argument("--username")
+    parser.add_argument("--password", help="better in LUXX_PASSWORD, or typed when asked")
+    parser.add_argument("--conversation", metavar="ID", help="go on with this one instead of a new one")
+    parser.add_argument("--model")
+    parser.add_argument("--provider", type=int, metavar="ID")
+    parser.add_argument("--thinking", action=argparse.BooleanOptionalAction, help="let the model think first")
+    parser.add_argument(
+        "--tools", action=argparse.BooleanOptionalAction, help="all tools you may use, or none"
+    )
+    parser.add_argument("message", nargs="*", help="send this alone; without it, stdin or a prompt")
+
+
+async def chat(options: argparse.Namespace) -> int:
+    """Talks as the options say. Raises LuxxError with one sentence."""
+    url = str(options.url).rstrip("/")
+    try:
+        is_local = httpx.URL(url).host in ("127.0.0.1", "localhost", "::1")
+        async with httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_keepalive_connections=0),
+            trust_env=not is_local,
+        ) as http:
+            screen = Screen()
+            server = Server(http, url)
+            await _sign_in(server, screen, options, is_local=is_local)
+            return await _talk(server, screen, options)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise InvalidInput(f"'{url}' is not an address; write it like http://127.0.0.1:8000") from error
+    except httpx.TransportError as error:
+        raise Unavailable(
+            f"no server answers at {url}; start one with `luxx serve`, or give --url"
+        ) from error
+
+
+async def _sign_in(server: Server, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
+    username, password = options.username, options.password or os.environ.get("LUXX_PASSWORD")
+    if not username and not password and is_local:
+        with suppress(NotSignedIn):
+            await server.sign_in(DEFAULT_ADMIN, DEFAULT_PASSWORD)
+            screen.note(
+                f"signed in as {DEFAULT_ADMIN} with the default password; change it before others come"
+            )
+            return
+    if not (username and password) and not sys.stdin.isatty():
+        raise InvalidInput("who are you? Give --username, and the password in LUXX_PASSWORD")
+    username = username or _ask(input, "username: ")
+    await server.sign_in(username, password or _ask(getpass.getpass, "password: "))
+
+
+async def _talk(server: Server, screen: Screen, options: argparse.Namespace) -> int:
+    text = " ".join(options.message) or ("" if sys.stdin.isatty() else sys.stdin.read())
+    if options.message == [] and not sys.stdin.isatty() and not text.strip():
+        raise InvalidInput("there is no message: stdin is empty")
+    talk = await _begin(server, screen, options)
+    if text:
+        return await talk.say(text)
+    while True:
+        try:
+            text = _ask(input, "> ")
+        except KeyboardInterrupt:
+            return 0
+        if text.strip():
+            try:
+                await talk.say(text)
+            except LuxxError as error:
+                screen.note(f"error: {error.message}")
+
+
+async def _begin(server: Server, screen: Screen, options: argparse.Namespace) -> Talk:
+    given = {
+        "model": options.model,
+        "provider_id": options.provider,
+        "thinking_enabled": options.thinking,
+        "tools": options.tools,
+    }
+    extras = {name: value for name, value in given.items() if value is not None}
+    if options.conversation:
+        conversation = await server.call("GET", f"/conversations/{options.conversation}", Named)
+    else:
+        conversation = await server.call("POST", "/conversations", Named, {})
+    talk = Talk(server, screen, conversation.id, extras)
+    await talk.open()
+    if sys.stdin.isatty():
+        screen.note(f"conversation {conversation.id}; Ctrl-C stops an answer, Ctrl-D ends")
+    return talk
+
+
+def _ask(read: Callable[[str], str], prompt: str) -> str:
+    """Reads a line while nothing else goes on. Raises KeyboardInterrupt for Ctrl-C and Ctrl-D alike."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return read(prompt)
+    except EOFError:
+        _end()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end() -> NoReturn:
+    sys.stderr.write("\n")
+    raise KeyboardInterrupt

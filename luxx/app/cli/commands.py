@@ -1,0 +1,332 @@
+"""The command line: parses `luxx serve|worker|migrate|user|model|doctor|chat` and calls what does it."""
+
+import argparse
+import asyncio
+import getpass
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import uvicorn
+from litestar import Litestar
+from sqlalchemy import Engine
+
+from luxx import __version__
+from luxx.api.http.protocol import BoundedProtocol, socket_options
+from luxx.app.application import create_app
+from luxx.app.cli.backup_commands import add_keeping_commands
+from luxx.app.cli.chat.client import add_chat_options, chat
+from luxx.app.cli.doctor.checks import examine
+from luxx.app.container import House
+from luxx.app.server.serve import DRAIN_SECONDS, serve, work
+from luxx.domain.accounts.rights import UserChange
+from luxx.domain.accounts.users import UserView
+from luxx.errors import LuxxError, Unavailable
+from luxx.infra.config.file import load_config
+from luxx.infra.config.schema import Config
+from luxx.infra.observe import configure_logging
+from luxx.infra.secrets import Vault, find_secret
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.upgrade import bring_up
+from luxx.providers.local.files import list_models, pull
+from luxx.providers.secret_check import forget_sealed
+from luxx.tools.sandbox.packages import install
+from luxx.tools.sandbox.service import Sandbox
+from luxx.wire.tool import CommandPermission
+
+T = TypeVar("T")
+
+DEFAULT_FILE = Path("config.yaml")
+RELOAD_VARIABLE = "LUXX_RELOAD_ARGUMENTS"
+"""How the reloading parent hands its arguments to the process that serves."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; 0 where it did what was asked. Errors are one sentence on stderr."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except LuxxError as error:
+        print(f"luxx: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="luxx", description="People and AI agents, working together.")
+    parser.add_argument("--version", action="version", version=f"luxx {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    serve = _command(commands, "serve", _serve, "run the server")
+    serve.add_argument("--host")
+    serve.add_argument("--port", type=int)
+    serve.add_argument("--reload", action="store_true", help="start again when the code changes")
+    worker = _command(commands, "worker", _worker, "drive runs for the servers of a PostgreSQL database")
+    worker.add_argument("--health-port", type=_port, help="answer /health, /ready and /metrics on 127.0.0.1")
+    migrate = _command(commands, "migrate", _migrate, "bring the database to this version")
+    migrate.add_argument(
+        "--forget-sealed-keys",
+        action="store_true",
+        help="after app.secret_key was lost: delete the provider keys that it sealed",
+    )
+    _command(commands, "doctor", _doctor, "check everything and say how to mend it")
+    _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
+    _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
+    _model_commands(_command(commands, "model", None, "the embedded model's files"))
+    add_keeping_commands(lambda name, run, about: _command(commands, name, run, about), load)
+    chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
+    add_chat_options(chatting)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int] | None, about: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    parser.add_argument("--config", type=Path, help="the configuration file (default: config.yaml, if there)")
+    parser.add_argument("--data-dir", help="where the server keeps its state (default: ./data)")
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def _user_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="what")
+    add = _command(commands, "add", _user_add, "add a user; asks for the password")
+    add.add_argument("username")
+    add.add_argument("--level", type=int, choices=[1, 2, 3, 4], default=1)
+    add.add_argument("--email")
+    add.add_argument("--tenant", help="the name of a tenant that is there (default: the default one)")
+    passwd = _command(commands, "passwd", _user_passwd, "set a user's password; asks for it")
+    passwd.add_argument("username")
+    level = _command(commands, "level", _user_level, "set a user's permission level")
+    level.add_argument("username")
+    level.add_argument("level", type=int, choices=[1, 2, 3, 4])
+    for name, run, about in (
+        ("disable", _user_disable, "switch a user off: sign-ins and runs end"),
+        ("enable", _user_enable, "switch a user on again"),
+        ("delete", _user_delete, "delete a user with all that is theirs, files included"),
+    ):
+        command = _command(commands, name, run, about)
+        command.add_argument("username")
+        if name == "delete":
+            command.add_argument("--yes", action="store_true", help="do not ask")
+    listing = _command(commands, "list", _user_list, "list the users")
+    listing.add_argument("--tenant", help="only those of the tenant of this name")
+
+
+def _model_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="what")
+    fetch = _command(commands, "pull", _model_pull, "fetch a model's file")
+    fetch.add_argument("name")
+    _command(commands, "list", _model_list, "list models and which are here")
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError(text)
+    return port
+
+
+def load(options: argparse.Namespace) -> Config:
+    """The configuration of a command: its options over the environment over the file over defaults."""
+    file = options.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    given = {
+        "app.host": getattr(options, "host", None),
+        "app.port": getattr(options, "port", None),
+        "data_dir": options.data_dir,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    config = load_config(file, os.environ, overrides)
+    configure_logging("DEBUG" if config.app.debug else config.logging.level)
+    return config
+
+
+def _serve(options: argparse.Namespace) -> int:
+    config = load(options)
+    if options.reload:
+        return _serve_reloading(options, config)
+    return 0 if serve(config) else 1
+
+
+def _worker(options: argparse.Namespace) -> int:
+    work(load(options), options.health_port)
+    return 0
+
+
+def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
+    given = {
+        key: str(value) for key, value in vars(options).items() if key in ("config", "data_dir") and value
+    }
+    os.environ[RELOAD_VARIABLE] = msgspec.json.encode(given).decode()
+    print(f"Luxx is going to listen on http://{config.app.host}:{config.app.port}", flush=True)
+    uvicorn.run(
+        "luxx.app.cli.commands:reloaded_app",
+        factory=True,
+        reload=True,
+        host=config.app.host,
+        port=config.app.port,
+        http=BoundedProtocol,
+        proxy_headers=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        **socket_options(),
+    )
+    return 0
+
+
+def reloaded_app() -> Litestar:
+    """The application for a process that `serve --reload` starts anew at each change."""
+    known: dict[str, str] = msgspec.json.decode(os.environ.get(RELOAD_VARIABLE, "{}"))
+    config_file = known.get("config")
+    options = argparse.Namespace(
+        config=Path(config_file) if config_file else None,
+        data_dir=known.get("data_dir"),
+        host=None,
+        port=None,
+    )
+    return create_app(House(load(options)))
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    config = load(options)
+    engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
+    print(f"the database is at step {bring_up(engine)}")
+    if options.forget_sealed_keys:
+        _forget_sealed_keys(config, engine)
+    engine.dispose()
+    return 0
+
+
+def _forget_sealed_keys(config: Config, engine: Engine) -> None:
+    secret = find_secret(
+        config.app.secret_key, Path(config.data_dir), is_shared=engine.dialect.name != "sqlite"
+    )
+    vault = Vault(secret, previous=config.app.previous_secret_keys)
+    store = Store(engine)
+    try:
+        count = store.write_now(lambda session: forget_sealed(session, vault))
+    finally:
+        store.close()
+    print(f"deleted {count} provider keys; enter them anew")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    findings = asyncio.run(examine(load(options)))
+    for finding in findings:
+        print(finding)
+    return 1 if any(finding.is_bad for finding in findings) else 0
+
+
+def _packages(options: argparse.Namespace) -> int:
+    config = load(options)
+    sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
+    asyncio.run(sandbox.open())
+    if sandbox.interpreter is None:
+        raise Unavailable("no Python runs in the sandbox; `luxx doctor` says why")
+    install(config.tools.packages, sandbox.interpreter.program, sandbox.packages)
+    print(f"python_execute has {', '.join(sorted(config.tools.packages)) or 'no packages'}")
+    return 0
+
+
+def _user_add(options: argparse.Namespace) -> int:
+    password = _ask_password()
+    level = CommandPermission(options.level)
+    user = _with_house(
+        options,
+        lambda house: house.operator.add_user(
+            options.username, password, level=level, email=options.email, tenant=options.tenant
+        ),
+    )
+    print(f"added {user.username}, level {user.permission_level}")
+    return 0
+
+
+def _user_passwd(options: argparse.Namespace) -> int:
+    password = _ask_password()
+    user = _with_house(options, lambda house: house.operator.set_password(options.username, password))
+    print(f"{user.username} has a new password; all sign-ins of theirs have ended")
+    return 0
+
+
+def _user_level(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(permission_level=CommandPermission(options.level)))
+
+
+def _user_disable(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(is_active=False))
+
+
+def _user_enable(options: argparse.Namespace) -> int:
+    return _user_change(options, UserChange(is_active=True))
+
+
+def _user_change(options: argparse.Namespace, change: UserChange) -> int:
+    user = _with_house(options, lambda house: house.operator.change_user(options.username, change))
+    print(f"{user.username} has level {user.permission_level} and is {_state(user)}")
+    return 0
+
+
+def _user_delete(options: argparse.Namespace) -> int:
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise LuxxError("this cannot be undone; add --yes to do it without being asked")
+        print(f"This deletes {options.username} with all conversations and files. There is no way back.")
+        if input("Write the name again to go on: ") != options.username:
+            raise LuxxError("nothing was deleted")
+    user = _with_house(options, lambda house: house.operator.delete_user(options.username))
+    print(f"deleted {user.username}")
+    return 0
+
+
+def _user_list(options: argparse.Namespace) -> int:
+    async def read(house: House) -> tuple[list[UserView], dict[int, str]]:
+        return await house.operator.all_users(tenant=options.tenant), await house.operator.tenant_names()
+
+    found, tenants = _with_house(options, read)
+    for user in found:
+        tenant = tenants.get(user.tenant_id, "")
+        print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{_state(user)}\t{tenant}")
+    return 0
+
+
+def _state(user: UserView) -> str:
+    return "active" if user.is_active else "disabled"
+
+
+def _with_house(options: argparse.Namespace, work: Callable[[House], Awaitable[T]]) -> T:
+    """Work on the accounts of a house that is not opened: nothing else of it runs."""
+    house = House(load(options))
+
+    async def run() -> T:
+        await asyncio.to_thread(bring_up, house.engine)
+        await house.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
+        return await work(house)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        house.release()
+
+
+def _ask_password() -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    password = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != password:
+        raise LuxxError("the two passwords differ; nothing was changed")
+    return password
+
+
+def _model_pull(options: argparse.Namespace) -> int:
+    pull(options.name, Path(load(options).data_dir), lambda line: print(line, flush=True))
+    return 0
+
+
+def _model_list(options: argparse.Namespace) -> int:
+    for model in list_models(Path(load(options).data_dir)):
+        print(model)
+    return 0

@@ -1,0 +1,354 @@
+"""`luxx doctor`: looks at every part that a server needs and says how to mend what is bad.
+
+Only looks: it makes no file, changes no row and holds no lock for longer than a glance. No secret is told.
+What MCP servers do in their own directories while they are tried is theirs.
+"""
+
+import asyncio
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from luxx.app.cli.doctor.runtime import Finding, examine_work
+from luxx.app.cli.doctor.security import (
+    examine_permissions,
+    examine_registration,
+    examine_sealed,
+    examine_secret,
+)
+from luxx.app.cli.doctor.tools import examine_mcp, examine_sandbox, examine_skills
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import User
+from luxx.errors import LuxxError
+from luxx.infra.bus.choosing import choose_wire
+from luxx.infra.config.schema import Config
+from luxx.infra.observe import redact
+from luxx.infra.secrets import SECRET_FILE, SHORTEST_SECRET, Vault
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.upgrade import current_step, known_steps
+from luxx.providers.addresses import AddressGuard
+from luxx.providers.client import ModelClient
+from luxx.providers.discovery import discover, probe_loopback
+from luxx.providers.local.model import LOCAL, LocalModel
+from luxx.providers.models import ProviderRow
+from luxx.providers.service import ProviderService
+from luxx.providers.transport import Transport
+from luxx.wire.tool import CommandPermission
+
+PROVIDER_SECONDS = 15.0
+BUS_SECONDS = 15.0
+LEAST_FREE_BYTES = 500 * 1024 * 1024
+"""What a day of logs and files may take; below it a database may fail in the middle of a write."""
+
+
+async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Everything that was looked at, good and bad, in the order to mend it."""
+    data_dir = Path(config.data_dir)
+    findings = [
+        examine_secret(config, data_dir),
+        _directory("data", data_dir, is_made=True, mend="give a directory you may write with --data-dir"),
+        _server(data_dir),
+        _directory(
+            "workspaces",
+            Path(config.workspace.root),
+            is_made=config.workspace.auto_create,
+            mend="set workspace.root to a directory the server may write",
+        ),
+        *examine_permissions(config, data_dir),
+        _disk(data_dir),
+        *await examine_sandbox(config),
+        *examine_skills(config),
+    ]
+    findings += await _database_and_what_is_in_it(config, data_dir, environ)
+    return findings
+
+
+# Files
+
+
+def _directory(part: str, path: Path, *, is_made: bool, mend: str) -> Finding:
+    if path.exists():
+        if not path.is_dir():
+            return Finding(part=part, is_bad=True, text=f"{path} is not a directory", mend=mend)
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            return Finding(part=part, is_bad=True, text=f"{path} cannot be written", mend=mend)
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & stat.S_IWOTH:
+            text = f"{path} can be written by everybody (mode {mode:04o})"
+            return Finding(part=part, is_bad=True, text=text, mend=f"chmod o-w {path}")
+        return Finding(part=part, text=f"{path.absolute()} can be written")
+    if not is_made:
+        text = f"{path} is not there, and workspace.auto_create is off"
+        return Finding(part=part, is_bad=True, text=text, mend=f"mkdir -p {path}")
+    if not os.access(_existing(path), os.W_OK | os.X_OK):
+        return Finding(part=part, is_bad=True, text=f"{path} is not there and cannot be made", mend=mend)
+    return Finding(part=part, text=f"{path.absolute()} is made at the first start")
+
+
+def _existing(path: Path) -> Path:
+    """The directory itself, or the nearest above it that is there."""
+    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+
+
+def _server(data_dir: Path) -> Finding:
+    """A server's lock is only looked at: a shared lock is refused while it is held, and freed at once."""
+    is_held = _is_held(data_dir)
+    told = "a server is running on" if is_held else "no server is using"
+    return Finding(part="server", text=f"{told} this data directory")
+
+
+def _is_held(data_dir: Path) -> bool:
+    try:
+        descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _disk(data_dir: Path) -> Finding:
+    place = _existing(data_dir)
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1024**3:.1f} GiB free at {place}"
+    if free < LEAST_FREE_BYTES:
+        return Finding(part="disk", is_bad=True, text=text, mend="make room: a full disk stops every write")
+    return Finding(part="disk", text=text)
+
+
+# The database
+
+
+async def _database_and_what_is_in_it(
+    config: Config, data_dir: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    try:
+        url = resolve_url(config.database.url, data_dir)
+    except LuxxError as error:
+        return [Finding(part="database", is_bad=True, text=redact(error.message), mend="mend database.url")]
+    if _is_new(url):
+        text = f"{url.database} is not there yet; the first start makes it"
+        return [Finding(part="database", text=text), *await _first_start(config, data_dir, environ)]
+    engine = open_engine(url)
+    try:
+        database = await asyncio.to_thread(_database, engine)
+        if database.is_bad or database.mend:
+            return [database]
+        store, secret = Store(engine), _known_secret(config, data_dir)
+        try:
+            return [
+                database,
+                *await store.read(lambda session: examine_sealed(session, config, secret)),
+                *await store.read(lambda session: examine_registration(session, config)),
+                *await _bus(config, engine),
+                await store.read(lambda session: _exposure(session, config.app.host)),
+                *await examine_work(
+                    store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
+                ),
+                *await _providers(store, config, data_dir, environ),
+                *await examine_mcp(config, store),
+            ]
+        finally:
+            store.close()
+    finally:
+        engine.dispose()
+
+
+def _is_new(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite" and not Path(str(url.database)).exists()
+
+
+def _database(engine: Engine) -> Finding:
+    part, known = "database", known_steps()
+    try:
+        current = current_step(engine)
+    except SQLAlchemyError as error:
+        said = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
+        mend = "start the database, or mend database.url"
+        return Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)
+    if current == known[-1]:
+        return Finding(part=part, text=f"{engine.dialect.name} answers, at step {current}")
+    if current is not None and current not in known:
+        text = f"is at step '{current}', which this version does not know"
+        mend = "start the newer version it was used with, or restore a backup"
+        return Finding(part=part, is_bad=True, text=text, mend=mend)
+    text = f"is at step {current or 'none'}, this version's is {known[-1]}"
+    return Finding(part=part, text=text, mend="the next start brings it there, or `luxx migrate` now")
+
+
+async def _bus(config: Config, engine: Engine) -> list[Finding]:
+    """Nothing where a server is alone: then nobody needs to be heard."""
+    part, mend = "bus", "start it, or mend hub.url; until then runs of other servers are shown more slowly"
+    try:
+        wire = choose_wire(engine, config.hub.url, config.app.secret_key)
+        if wire is None:
+            return []
+        async with asyncio.timeout(BUS_SECONDS):
+            await wire.open("doctor")
+        await wire.close()
+    except LuxxError as error:
+        return [Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)]
+    except Exception as error:
+        # Each carrier fails in its own way; whatever it is, servers would not hear each other.
+        said = " ".join(redact(str(error)).split()) or type(error).__name__
+        return [Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)]
+    return [
+        Finding(part=part, text=f"servers hear each other by {'Redis' if config.hub.url else 'PostgreSQL'}")
+    ]
+
+
+def _exposure(session: Session, host: str) -> Finding:
+    standing = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
+    if not standing:
+        return Finding(part="password", text="nobody has the published default password")
+    who = ", ".join(standing)
+    mend = f"luxx user passwd {standing[0]}"
+    if _is_loopback(host):
+        text = f"{who} still has the published default password, and only this machine can use it"
+        return Finding(part="password", text=text, mend=mend)
+    text = f"{who} still has the published default password while the server listens on {host}"
+    return Finding(part="password", is_bad=True, text=text, mend=mend)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# Models
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    user_id: int
+    tenant_id: int
+    name: str
+    provider_type: str
+    has_key: bool
+
+
+async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str]) -> list[Finding]:
+    """What the first start would connect."""
+    local = LocalModel(config.local, data_dir)
+    missing = local.missing()
+    probes = await probe_loopback(except_ports=(config.app.port,))
+    found = discover(environ, config, probes, local_model="" if missing else local.model_name)
+    usable = [one for one in found if not one.problem]
+    findings = [
+        Finding(part=f"provider {one.name}", is_bad=True, text=one.problem, mend=f"see {one.source}")
+        for one in found
+        if one.problem
+    ]
+    if usable:
+        names = ", ".join(f"{one.name} ({one.source})" for one in usable)
+        return [Finding(part="providers", text=f"the first start connects {names}"), *findings]
+    return [*findings, _no_model(missing)]
+
+
+def _no_model(missing: str | None) -> Finding:
+    text = "there is no model to talk to" + (f"; {missing}" if missing else "")
+    mend = "set an API key such as DEEPSEEK_API_KEY, or `luxx model pull smollm2`, or add a provider"
+    return Finding(part="providers", is_bad=True, text=text, mend=mend)
+
+
+async def _providers(
+    store: Store, config: Config, data_dir: Path, environ: Mapping[str, str]
+) -> list[Finding]:
+    rows = await store.read(_enabled_rows)
+    if not rows:
+        has_users = await store.read(lambda session: session.scalar(select(User.id).limit(1)) is not None)
+        local = LocalModel(config.local, data_dir)
+        return [_no_model(local.missing())] if has_users else await _first_start(config, data_dir, environ)
+    secret = _known_secret(config, data_dir)
+    guard = AddressGuard(store, config.providers.allow_private)
+    transport = Transport(config.providers, guard)
+    client = ModelClient(transport, config.providers)
+    service = ProviderService(
+        store, Vault(secret or "x" * SHORTEST_SECRET, previous=config.app.previous_secret_keys), client, guard
+    )
+    try:
+        return await asyncio.gather(
+            *(
+                _local(config, data_dir)
+                if row.provider_type == LOCAL
+                else _provider(service, row, has_secret=bool(secret))
+                for row in rows
+            )
+        )
+    finally:
+        await transport.aclose()
+
+
+def _enabled_rows(session: Session) -> list[_Row]:
+    return [
+        _Row(
+            id=row.id,
+            user_id=row.user_id,
+            tenant_id=row.tenant_id,
+            name=row.name,
+            provider_type=row.provider_type,
+            has_key=bool(row.api_key),
+        )
+        for row in session.scalars(select(ProviderRow).where(ProviderRow.enabled).order_by(ProviderRow.id))
+    ]
+
+
+def _known_secret(config: Config, data_dir: Path) -> str:
+    """The secret that is there; empty where there is none, because none is made by looking."""
+    if config.app.secret_key:
+        return config.app.secret_key
+    try:
+        return (data_dir / SECRET_FILE).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+async def _local(config: Config, data_dir: Path) -> Finding:
+    part = f"provider {LOCAL}"
+    local = LocalModel(config.local, data_dir)
+    missing = local.missing()
+    if missing:
+        mend = "pull it with `luxx model pull smollm2`, or disable this provider"
+        return Finding(part=part, is_bad=True, text=missing, mend=mend)
+    return Finding(part=part, text=f"the embedded model {local.model_name} is ready to start")
+
+
+async def _provider(service: ProviderService, row: _Row, *, has_secret: bool) -> Finding:
+    """Asks the upstream for its models as the provider's owner would."""
+    part, mend = f"provider {row.name}", f"GET /providers/{row.id}, mend it there, and test it again"
+    if row.has_key and not has_secret:
+        text = "its key is sealed and the secret key is gone"
+        return Finding(
+            part=part, is_bad=True, text=text, mend="set the old app.secret_key, or enter the key anew"
+        )
+    owner = Caller(
+        user_id=row.user_id,
+        tenant_id=row.tenant_id,
+        username="",
+        permission_level=CommandPermission.READ_ONLY,
+        sign_in_id="",
+    )
+    try:
+        async with asyncio.timeout(PROVIDER_SECONDS):
+            offered = await service.models(owner, row.id)
+    except LuxxError as error:
+        return Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)
+    except TimeoutError:
+        text = f"did not list its models within {PROVIDER_SECONDS:.0f} s"
+        return Finding(part=part, is_bad=True, text=text, mend=mend)
+    return Finding(part=part, text=f"answers and offers {len(offered.models)} models")

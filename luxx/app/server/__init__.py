@@ -1,0 +1,1 @@
+"""The server and worker processes: start-up, serving, maintenance jobs."""

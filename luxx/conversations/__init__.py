@@ -1,1 +1,0 @@
-"""Conversations between a user and an agent, and their messages."""

@@ -1,1 +1,0 @@
-"""What others wrote, made into text: PDFs and web pages, read in processes that may be killed."""

@@ -1,0 +1,1 @@
+"""What Luxx stores and serves besides runs, one package per subject."""

@@ -1,0 +1,1 @@
+"""Users, tenants, sign-ins and rights."""

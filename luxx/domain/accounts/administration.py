@@ -1,0 +1,362 @@
+"""What administrators do with users: list, add, change, reset a password, delete.
+
+An operator administers everybody, the ADMIN of another tenant that tenant: others' users are not there.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts import users
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD, Passwords, check_password
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.rights import (
+    Departure,
+    StopRuns,
+    UserChange,
+    change_user,
+    check_still_admin,
+    check_tenant,
+    delete_user,
+    record_new,
+    record_password,
+)
+from luxx.domain.accounts.tenants import tenant_id_of
+from luxx.domain.accounts.users import NewUser, UserFilter, UserView, view_of
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.audit.entries import Action, Actor, AuditFilter, AuditView, page_of_entries
+from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.wire.tool import CommandPermission
+
+
+class NewAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """A user to be added; `tenant_id` None is the caller's own."""
+
+    username: str
+    password: str
+    permission_level: CommandPermission
+    email: str | None = None
+    tenant_id: int | None = None
+
+
+class Administration:
+    """One per process. ADMINs only."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        passwords: Passwords,
+        workspaces: Workspaces,
+        changes: AccountChanges,
+        departure: Departure,
+        stop_runs: StopRuns,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store = store
+        self._passwords = passwords
+        self._workspaces = workspaces
+        self._changes = changes
+        self._departure = departure
+        self._stop_runs = stop_runs
+        self._clock = clock
+
+    async def list_users(
+        self, caller: Caller, wanted: UserFilter, *, page: int, page_size: int
+    ) -> tuple[list[UserView], int]:
+        """Those the caller administers, newest first, and how many match."""
+        caller.require(CommandPermission.ADMIN)
+        wanted = msgspec.structs.replace(wanted, tenant_id=_scope(caller, wanted.tenant_id))
+        return await self._store.read(
+            lambda session: users.page_of_users(
+                session, wanted, offset=(page - 1) * page_size, limit=page_size
+            )
+        )
+
+    async def get_user(self, caller: Caller, user_id: int) -> UserView:
+        caller.require(CommandPermission.ADMIN)
+        return await self._store.read(lambda session: view_of(_theirs(session, caller, user_id)))
+
+    async def create_user(self, caller: Caller, new: NewAccount) -> UserView:
+        """Raises InvalidInput, NotFound for a tenant that the caller does not administer, or Conflict."""
+        caller.require(CommandPermission.ADMIN)
+        tenant_id = _tenant(caller, caller.tenant_id if new.tenant_id is None else new.tenant_id)
+        users.check_new(new.username, new.email)
+        check_password(new.password, username=new.username)
+        row = NewUser(
+            username=new.username,
+            email=new.email,
+            password_hash=await self._passwords.hash(new.password),
+            permission_level=new.permission_level,
+            tenant_id=tenant_id,
+        )
+        now = self._clock()
+
+        def work(session: Session) -> UserView:
+            check_still_admin(session, caller)
+            check_tenant(session, tenant_id)
+            user = view_of(users.add_user(session, row, workspaces=self._workspaces, now=now))
+            record_new(session, user, caller.actor)
+            return user
+
+        return await self._store.write(work)
+
+    async def update_user(self, caller: Caller, user_id: int, change: UserChange) -> UserView:
+        """Sets what is given. Whoever is disabled or moved loses sign-ins and runs at once.
+
+        Raises NotFound, or Conflict for the last administrator or a taken address.
+        """
+        caller.require(CommandPermission.ADMIN)
+        if change.tenant_id is not UNSET:
+            _tenant(caller, change.tenant_id)
+        now, departure = self._clock(), self._departure
+
+        def work(session: Session):
+            user = _theirs(session, caller, user_id)
+            return change_user(session, user, change, actor=caller.actor, departure=departure, now=now)
+
+        changed = await self._store.write(work)
+        if (told := changed.told) is not None:
+            self._changes.tell(told)
+            if told.because is not Because.DEMOTED:
+                await self._stop_runs(user_id)
+        return changed.user
+
+    async def reset_password(self, caller: Caller, user_id: int, password: str) -> UserView:
+        """A password that the user must change at the next sign-in; all sign-ins of theirs end."""
+        caller.require(CommandPermission.ADMIN)
+        if user_id == caller.user_id:
+            raise Conflict("change your own password with POST /auth/password", kind="own_account")
+        user = await self.get_user(caller, user_id)
+        check_password(password, username=user.username)
+        new_hash, now = await self._passwords.hash(password), self._clock()
+
+        def work(session: Session) -> UserView:
+            check_still_admin(session, caller)
+            _theirs(session, caller, user_id)
+            reset = users.set_password(
+                session, user_id, new_hash, now=now, because=Because.PASSWORD_RESET, must_change=True
+            )
+            record_password(session, reset, Action.PASSWORD_RESET, caller.actor)
+            return reset
+
+        reset = await self._store.write(work)
+        self._changes.tell(AccountChange(user_id=user_id, because=Because.PASSWORD_RESET))
+        return reset
+
+    async def delete_user(self, caller: Caller, user_id: int) -> None:
+        """Disables, stops what runs, then deletes the user with all that is theirs, files included.
+
+        Raises NotFound, or Conflict for the last administrator.
+        """
+        # First they can begin nothing new; who is gone by then is also out of every open stream.
+        await self.update_user(caller, user_id, UserChange(is_active=False))
+        await self._stop_runs(user_id)
+
+        def work(session: Session) -> None:
+            user = _theirs(session, caller, user_id)
+            delete_user(session, user, actor=caller.actor, departure=self._departure)
+
+        await self._store.write(work)
+        self._changes.tell(AccountChange(user_id=user_id, because=Because.DELETED))
+        await asyncio.to_thread(self._workspaces.remove, user_id)
+
+    async def audit(
+        self, caller: Caller, wanted: AuditFilter, *, page: int, page_size: int
+    ) -> tuple[list[AuditView], int]:
+        """Entries of the audit log, newest first: all for operators, else those of the own tenant."""
+        caller.require(CommandPermission.ADMIN)
+        wanted = msgspec.structs.replace(wanted, tenant_id=_scope(caller, wanted.tenant_id))
+        offset = 0 if wanted.before else (page - 1) * page_size
+        return await self._store.read(
+            lambda session: page_of_entries(session, wanted, offset=offset, limit=page_size)
+        )
+
+
+def _scope(caller: Caller, tenant_id: int | None) -> int | None:
+    """The tenant to look into: any for operators, and all of them if none is named. Raises NotFound."""
+    if caller.is_operator:
+        return tenant_id
+    return _tenant(caller, caller.tenant_id if tenant_id is None else tenant_id)
+
+
+def _tenant(caller: Caller, tenant_id: int) -> int:
+    """Raises NotFound for a tenant that the caller does not administer."""
+    if not caller.is_operator and tenant_id != caller.tenant_id:
+        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
+    return tenant_id
+
+
+def _theirs(session: Session, caller: Caller, user_id: int) -> User:
+    """A user whom the caller administers. Raises NotFound."""
+    return users.find(session, user_id, tenant_id=None if caller.is_operator else caller.tenant_id)
+
+
+COMMAND_LINE = Actor(username="command line")
+
+
+class Operator:
+    """For the start of the server and the command line."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        passwords: Passwords,
+        workspaces: Workspaces,
+        departure: Departure,
+        stop_runs: StopRuns,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store = store
+        self._passwords = passwords
+        self._workspaces = workspaces
+        self._departure = departure
+        self._stop_runs = stop_runs
+        self._clock = clock
+
+    async def ensure_first_user(self, admin_password: str | None = None) -> bool:
+        """Makes the default tenant and, if there is no user at all, `admin`; says whether it did.
+
+        Without `admin_password` (LUXX_ADMIN_PASSWORD) it is the published default, flagged to be changed.
+        """
+        if await self._store.read(lambda session: session.scalar(select(User.id).limit(1))) is not None:
+            return False
+        password = admin_password or DEFAULT_PASSWORD
+        is_default = password == DEFAULT_PASSWORD
+        try:
+            if not is_default:
+                check_password(password, username=DEFAULT_ADMIN)
+            new = NewUser(
+                username=DEFAULT_ADMIN,
+                email=None,
+                password_hash=await self._passwords.hash(password),
+                permission_level=CommandPermission.ADMIN,
+                has_default_password=is_default,
+            )
+            await self._add(new, Actor(username="first start"))
+        except InvalidInput as error:
+            raise ConfigError(f"LUXX_ADMIN_PASSWORD: {error.message}") from error
+        except (Conflict, IntegrityError):
+            return False  # Another process started at the same moment and was first.
+        return True
+
+    async def add_user(
+        self,
+        username: str,
+        password: str,
+        *,
+        level: CommandPermission,
+        email: str | None = None,
+        tenant: str | None = None,
+    ) -> UserView:
+        """A user of the tenant of this name, else of the default one.
+
+        Raises InvalidInput, Conflict, or NotFound for an unknown tenant.
+        """
+        users.check_new(username, email)
+        check_password(password, username=username)
+        new = NewUser(
+            username=username,
+            email=email,
+            password_hash=await self._passwords.hash(password),
+            permission_level=level,
+            tenant_id=await self._tenant_id(tenant),
+        )
+        return await self._add(new, COMMAND_LINE)
+
+    async def set_password(self, username: str, password: str) -> UserView:
+        """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
+        check_password(password, username=username)
+        password_hash, now = await self._passwords.hash(password), self._clock()
+        because = Because.PASSWORD_CHANGED
+
+        def work(session: Session) -> UserView:
+            user_id = _named(session, username).id
+            user = users.set_password(session, user_id, password_hash, now=now, because=because)
+            record_password(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
+            return user
+
+        return await self._store.write(work)
+
+    async def change_user(self, username: str, change: UserChange) -> UserView:
+        """Sets what is given; a running server follows within seconds.
+
+        Raises NotFound for an unknown name, or Conflict for the last administrator.
+        """
+        now, departure = self._clock(), self._departure
+
+        def work(session: Session) -> UserView:
+            user = _named(session, username)
+            changed = change_user(session, user, change, actor=COMMAND_LINE, departure=departure, now=now)
+            return changed.user
+
+        return await self._store.write(work)
+
+    async def delete_user(self, username: str) -> UserView:
+        """Disables, waits a moment for a running server to end their runs, then deletes the user.
+
+        Raises NotFound, or Conflict for the last administrator.
+        """
+        disabled = await self.change_user(username, UserChange(is_active=False))
+        await self._stop_runs(disabled.id)
+
+        def work(session: Session) -> UserView:
+            user = _named(session, username)
+            return delete_user(session, user, actor=COMMAND_LINE, departure=self._departure)
+
+        gone = await self._store.write(work)
+        await asyncio.to_thread(self._workspaces.remove, gone.id)
+        return gone
+
+    async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
+        """Everyone in every tenant, or in the one of this name, by id."""
+        tenant_id = await self._tenant_id(tenant)
+
+        def work(session: Session) -> list[UserView]:
+            query = select(User).order_by(User.id)
+            if tenant_id is not None:
+                query = query.where(User.tenant_id == tenant_id)
+            return [view_of(user) for user in session.scalars(query)]
+
+        return await self._store.read(work)
+
+    async def tenant_names(self) -> dict[int, str]:
+        """The names of all tenants by id."""
+
+        def work(session: Session) -> dict[int, str]:
+            return {row.id: row.name for row in session.scalars(select(Tenant))}
+
+        return await self._store.read(work)
+
+    async def _tenant_id(self, name: str | None) -> int | None:
+        if name is None:
+            return None
+        return await self._store.read(lambda session: tenant_id_of(session, name))
+
+    async def _add(self, new: NewUser, actor: Actor) -> UserView:
+        now = self._clock()
+
+        def work(session: Session) -> UserView:
+            user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
+            record_new(session, user, actor)
+            return user
+
+        return await self._store.write(work)
+
+
+def _named(session: Session, username: str) -> User:
+    user = users.find_by_name(session, username)
+    if user is None:
+        raise NotFound(f"there is no user '{username}'", kind="user_not_found")
+    return user

@@ -1,0 +1,116 @@
+"""What is told to whoever keeps something open for a user: that a sign-in ended or that rights shrank."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+import structlog
+from sqlalchemy import Row, bindparam, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import SignIn, User
+from luxx.infra.bus.core import Bus
+
+TOPIC = "account"
+
+logger = structlog.get_logger()
+
+
+class Because(StrEnum):
+    """Why a sign-in ended or a user's rights shrank."""
+
+    SIGNED_OUT = "signed_out"
+    PASSWORD_CHANGED = "password_changed"
+    PASSWORD_RESET = "password_reset"
+    TOKEN_REUSED = "token_reused"
+    DISABLED = "disabled"
+    DEMOTED = "demoted"
+    MOVED = "moved"
+    DELETED = "deleted"
+
+
+class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Told once it is on disk; it concerns all of a user's sign-ins, `only` one, or all but `spared`."""
+
+    user_id: int
+    because: Because
+    only: str | None = None
+    spared: str | None = None
+
+    def concerns(self, caller: Caller) -> bool:
+        """Whether what this caller has open must be cut."""
+        return (
+            caller.user_id == self.user_id
+            and self.only in (None, caller.sign_in_id)
+            and self.spared != caller.sign_in_id
+        )
+
+
+class AccountChanges:
+    """One per process. Other processes are told over the bus; where it is away, they learn of a change by
+    asking again (`AccountService.recheck`)."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._subscribers: list[Callable[[AccountChange], None]] = []
+        self._bus = bus
+        bus.on(TOPIC, self._hear)
+
+    def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
+        """`callback` runs on the event loop after each change; the answer ends the subscription."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    def tell(self, change: AccountChange) -> None:
+        """To every subscriber here and in the other processes."""
+        if not self._bus.is_alone:
+            self._bus.tell(TOPIC, msgspec.json.encode(change))
+        self._pass_on(change)
+
+    def _hear(self, _process: str, payload: bytes) -> None:
+        try:
+            self._pass_on(msgspec.json.decode(payload, type=AccountChange))
+        except msgspec.DecodeError as error:
+            # Said by another version of Luxx.
+            logger.warning("account_change_not_understood", error=str(error))
+
+    def _pass_on(self, change: AccountChange) -> None:
+        for callback in tuple(self._subscribers):
+            callback(change)
+
+
+AT_ONCE = 500
+
+_U, _S = User.__table__.c, SignIn.__table__.c
+_STANDING = (
+    select(_S.id, _U.permission_level, _U.tenant_id)
+    .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
+    .where(
+        _S.id.in_(bindparam("ids", expanding=True)),
+        _S.revoked_at.is_(None),
+        _S.expires_at > bindparam("now"),
+        _U.is_active,
+    )
+)
+
+
+def fallen(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
+    """Those whose sign-in has ended, who were disabled or moved, or who may do less than they could."""
+    ids = sorted({caller.sign_in_id for caller in callers})
+    standing = {row.id: row for row in _rows(session, ids, now)}
+    return {caller for caller in callers if not _stands(caller, standing.get(caller.sign_in_id))}
+
+
+def _rows(session: Session, ids: list[str], now: datetime) -> Iterator[Row[str, int, int]]:
+    connection = session.connection()
+    for first in range(0, len(ids), AT_ONCE):
+        yield from connection.execute(_STANDING, {"ids": ids[first : first + AT_ONCE], "now": now})
+
+
+def _stands(caller: Caller, row: Row[str, int, int] | None) -> bool:
+    return (
+        row is not None
+        and row.permission_level >= caller.permission_level
+        and row.tenant_id == caller.tenant_id
+    )

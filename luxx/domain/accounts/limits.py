@@ -1,0 +1,126 @@
+"""How often a user may ask and a peer may try to sign in. Counted in memory, per process.
+
+Daily tokens and money, and how many runs there may be, are counted elsewhere.
+"""
+
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from luxx.errors import TooMany
+from luxx.infra.config.schema import LimitsConfig
+
+ENTRIES = 10_000
+"""Most keys remembered by one limit; past it the one not seen for longest is forgotten."""
+PER_USERNAME = 5
+"""A username may be tried this many times as often as one peer may try: else one peer, failing on purpose,
+could keep the name's owner out."""
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who knocks. `is_local`: from this machine and not forwarded by a proxy.
+
+    `is_direct`: local, under a loopback `Host` and with nothing in the request that proxies leave in it.
+    """
+
+    address: str
+    is_local: bool
+    is_direct: bool = False
+    request_id: str = ""
+
+
+class RateLimit:
+    """A token bucket per key: `per_minute` at once, refilled evenly over a minute. 0 means no limit."""
+
+    def __init__(
+        self,
+        per_minute: int,
+        message: str,
+        *,
+        entries: int = ENTRIES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = float(per_minute)
+        self._per_second = per_minute / 60
+        self._message = message
+        self._entries = entries
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> None:
+        """Counts one. Raises TooMany when the bucket is empty."""
+        if self._most <= 0:
+            return
+        left = self._left(key)
+        if left < 1:
+            self._put(key, left)
+            wait = math.ceil((1 - left) / self._per_second)
+            raise TooMany(f"{self._message}; try again in {wait} s", retry_after=wait)
+        self._put(key, left - 1)
+
+    def give_back(self, key: str) -> None:
+        """Undoes one `take` of this key."""
+        if self._most > 0:
+            self._put(key, min(self._most, self._left(key) + 1))
+
+    def _left(self, key: str) -> float:
+        now = self._clock()
+        left, at = self._buckets.get(key, (self._most, now))
+        return min(self._most, left + (now - at) * self._per_second)
+
+    def _put(self, key: str, left: float) -> None:
+        self._buckets[key] = (left, self._clock())
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > self._entries:
+            self._buckets.popitem(last=False)
+
+
+class Limits:
+    """The limits of one server process."""
+
+    def __init__(self, config: LimitsConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        tries = config.logins_per_minute
+        sign_in_message = "too many attempts to sign in"
+        self._requests = RateLimit(config.requests_per_minute, "too many requests", clock=clock)
+        self._peers = RateLimit(tries, sign_in_message, clock=clock)
+        self._usernames = RateLimit(tries * PER_USERNAME, sign_in_message, clock=clock)
+        self._registrations = RateLimit(tries, "too many registrations", clock=clock)
+
+    def count_request(self, user_id: int) -> None:
+        """Raises TooMany past `limits.requests_per_minute`."""
+        self._requests.take(str(user_id))
+
+    def count_sign_in(self, peer: Peer, username: str) -> None:
+        """Before a password is looked at. Raises TooMany past `limits.logins_per_minute`."""
+        self._peers.take(network_of(peer.address))
+        self._usernames.take(_name(username))
+
+    def forgive_sign_in(self, peer: Peer, username: str) -> None:
+        """The password was right: what is limited is guessing."""
+        self._peers.give_back(network_of(peer.address))
+        self._usernames.give_back(_name(username))
+
+    def count_registration(self, peer: Peer) -> None:
+        """Raises TooMany past `limits.logins_per_minute`, counted apart from sign-ins."""
+        self._registrations.take(network_of(peer.address))
+
+
+def _name(username: str) -> str:
+    return username.lower()[:64]
+
+
+def network_of(given: str) -> str:
+    """The address; of IPv6 the /64, all of which one customer usually has."""
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return given
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(address)

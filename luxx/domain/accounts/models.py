@@ -1,0 +1,123 @@
+"""Rows of people: tenants, users, their sign-ins, tickets and settings.
+
+What may be done with them is in `service.py` and `settings.py`; rows never leave this feature.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    false,
+    text,
+    true,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.infra.store.tables import Base, UtcDateTime
+
+
+class Tenant(Base):
+    """A group of users that see nothing of other groups. Exactly one is the default, with the id 1.
+
+    People register into the default tenant, so `allow_registration` is false in all others.
+    """
+
+    __tablename__ = "tenants"
+    __table_args__ = (
+        Index(
+            "uq_tenants_is_default",
+            "is_default",
+            unique=True,
+            sqlite_where=text("is_default"),
+            postgresql_where=text("is_default"),
+        ),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    is_default: Mapped[bool] = mapped_column(Boolean, default=False)
+    default_agent_id: Mapped[int | None] = mapped_column(Integer)
+    allow_registration: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class User(Base):
+    """`username_key` is the name in lower case: names that differ in case only are the same person.
+
+    `has_default_password` is true while the password that everybody knows stands.
+
+    Ids are never given again (autoincrement): a workspace's path is made of the id.
+    """
+
+    __tablename__ = "users"
+    __table_args__ = (
+        CheckConstraint("permission_level BETWEEN 1 AND 4", name="permission_level"),
+        CheckConstraint("role = CASE WHEN permission_level = 4 THEN 'admin' ELSE 'user' END", name="role"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    username: Mapped[str] = mapped_column(String(64))
+    username_key: Mapped[str] = mapped_column(String(64), unique=True)
+    email: Mapped[str | None] = mapped_column(String(254), unique=True)
+    password_hash: Mapped[str] = mapped_column(String(100))
+    must_change_password: Mapped[bool] = mapped_column(Boolean, default=False)
+    has_default_password: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    role: Mapped[str] = mapped_column(String(20))
+    permission_level: Mapped[int] = mapped_column(Integer)
+    workspace_path: Mapped[str] = mapped_column(Text, default="")
+    is_active: Mapped[bool] = mapped_column(Boolean, default=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SignIn(Base):
+    """One log-in and all refresh tokens that follow from it; `refresh_hash` is that of the only valid one."""
+
+    __tablename__ = "sign_ins"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    refresh_hash: Mapped[str] = mapped_column(String(64))
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked_because: Mapped[str | None] = mapped_column(String(20))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class TicketRow(Base):
+    """A ticket that opens a socket, for the sign-in that asked for it; used, the row is gone."""
+
+    __tablename__ = "tickets"
+
+    ticket_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    sign_in_id: Mapped[str] = mapped_column(ForeignKey("sign_ins.id", ondelete="CASCADE"), index=True)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
+
+
+class UserSettings(Base):
+    """A user's defaults for new conversations; null leaves the choice to the provider and its model."""
+
+    __tablename__ = "user_settings"
+
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), unique=True)
+    default_provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    temperature: Mapped[float | None] = mapped_column(Float)
+    max_tokens: Mapped[int | None] = mapped_column(Integer)
+    thinking_enabled: Mapped[bool | None] = mapped_column(Boolean)
+    system_prompt: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -1,0 +1,228 @@
+"""What changes a user's rights or ends a user, inside one transaction, with its entry in the audit log.
+
+Who may ask for it is decided in `administering.py`; the command line asks through `operator.py`.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts import users
+from luxx.domain.accounts.caller import DEFAULT_TENANT_ID, Caller
+from luxx.domain.accounts.changes import AccountChange, Because
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.users import UserView, role_of, view_of
+from luxx.domain.audit.entries import Action, Actor, Detail, Entry, record
+from luxx.errors import Conflict, NotAllowed, NotFound
+from luxx.infra.store.tables import Base
+from luxx.wire.tool import CommandPermission
+
+StopRuns = Callable[[int], Awaitable[None]]
+"""Ends the runs of the user of this id and returns when they have ended, or could not be waited for."""
+
+SEEN_FIELDS = ("email", "permission_level", "is_active", "tenant_id")
+
+
+class UserChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to set of a user; UNSET leaves a field alone."""
+
+    permission_level: CommandPermission | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    email: str | UnsetType | None = UNSET
+    tenant_id: int | UnsetType = UNSET
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """What other rooms do, in the same transaction, when a user is stopped or goes.
+
+    `cancel_runs` marks the user's runs as ended by a person. `hand_over` gives what the first user shared
+    with the tenant to the second, or ends the sharing where there is no second; the actor is who caused it.
+    """
+
+    cancel_runs: Callable[[Session, int], None]
+    hand_over: Callable[[Session, int, int | None, Actor], None]
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """A user after a change and before it."""
+
+    user: UserView
+    before: UserView
+
+    @property
+    def told(self) -> AccountChange | None:
+        """What must be told to whoever keeps something open for the user."""
+        user_id = self.user.id
+        if self.before.is_active and not self.user.is_active:
+            return AccountChange(user_id=user_id, because=Because.DISABLED)
+        if self.before.tenant_id != self.user.tenant_id:
+            return AccountChange(user_id=user_id, because=Because.MOVED)
+        if self.user.permission_level < self.before.permission_level:
+            return AccountChange(user_id=user_id, because=Because.DEMOTED)
+        return None
+
+
+def change_user(
+    session: Session, user: User, change: UserChange, *, actor: Actor, departure: Departure, now: datetime
+) -> Changed:
+    """Sets what is given; the role follows, and who no longer administers the tenant shares nothing with it.
+
+    Raises Conflict for the last administrator or a taken address, NotFound for an unknown tenant.
+    """
+    before = view_of(user)
+    level = before.permission_level if change.permission_level is UNSET else change.permission_level
+    is_active = before.is_active if change.is_active is UNSET else change.is_active
+    tenant_id = before.tenant_id if change.tenant_id is UNSET else change.tenant_id
+    stays_admin = is_active and level >= CommandPermission.ADMIN
+    heir = None
+    if tenant_id != before.tenant_id or not stays_admin:
+        heir = _next_admin(session, user, actor)
+    if change.email is not UNSET:
+        _set_email(session, user, change.email)
+    user.permission_level, user.role, user.is_active = int(level), role_of(level), is_active
+    if tenant_id != before.tenant_id:
+        _move(session, user, tenant_id)
+    session.flush()
+    if not stays_admin:
+        departure.hand_over(session, user.id, heir, actor)
+    changed = Changed(user=view_of(user), before=before)
+    told = changed.told
+    if told is not None and told.because is not Because.DEMOTED:
+        users.revoke(session, user_id=user.id, because=told.because, now=now)
+        departure.cancel_runs(session, user.id)
+    _record_change(session, changed, actor)
+    return changed
+
+
+def delete_user(session: Session, user: User, *, actor: Actor, departure: Departure) -> UserView:
+    """Deletes a user with all that is theirs; what they shared goes to another administrator of the tenant.
+
+    Raises Conflict for the last administrator.
+    """
+    heir = _next_admin(session, user, actor)
+    gone = view_of(user)
+    departure.hand_over(session, user.id, heir, actor)
+    session.delete(user)
+    session.flush()
+    record(session, _about(gone, Action.USER_DELETE, actor, Detail(name=gone.username)))
+    return gone
+
+
+def is_admin_now(session: Session, caller: Caller) -> bool:
+    """By the row, not by what was read when the request came; it cannot change before the write ends."""
+    return caller.is_admin and _is_as_read(session, caller, is_locked=True)
+
+
+def check_still_admin(session: Session, caller: Caller) -> None:
+    """For what waited since the caller's level was read. Raises NotAllowed for who lost it meanwhile."""
+    if not caller.is_admin or not _is_as_read(session, caller, is_locked=False):
+        raise NotAllowed("you are not an administrator any more")
+
+
+def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
+    query = select(User.permission_level, User.is_active, User.tenant_id).where(User.id == caller.user_id)
+    if is_locked:
+        query = query.with_for_update(read=True)
+    found = session.execute(query).one_or_none()
+    return found is not None and tuple(found) == (int(caller.permission_level), True, caller.tenant_id)
+
+
+def record_new(session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE) -> None:
+    """The entry for a user who was added or registered."""
+    detail = Detail(name=user.username, permission_level=int(user.permission_level))
+    record(session, _about(user, action, actor, detail))
+
+
+def record_password(session: Session, user: UserView, action: Action, actor: Actor) -> None:
+    """The entry for a password that was changed or reset."""
+    record(session, _about(user, action, actor, Detail(name=user.username)))
+
+
+def check_tenant(session: Session, tenant_id: int) -> None:
+    """Raises NotFound for a tenant that is not there."""
+    known = session.get(Tenant, tenant_id, with_for_update={"read": True})
+    if known is None:
+        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
+
+
+def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
+    """The oldest other active administrator of the user's tenant, who takes what `user` can no longer keep.
+
+    Raises Conflict if `user` is the last one of the default tenant. Other tenants may be left without one
+    by an operator, who can give them another, not by their own.
+    """
+    # Locked in the order of ids, so that two who demote each other at once cannot both succeed.
+    admins = session.scalars(
+        select(User.id)
+        .where(User.tenant_id == user.tenant_id, User.permission_level == 4, User.is_active)
+        .order_by(User.id)
+        .with_for_update()
+    ).all()
+    is_kept = user.tenant_id in (DEFAULT_TENANT_ID, actor.tenant_id)
+    if is_kept and list(admins) == [user.id]:
+        raise Conflict(
+            "this is the last active administrator; make another user an administrator first",
+            kind="last_admin",
+        )
+    return next((admin for admin in admins if admin != user.id), None)
+
+
+def _set_email(session: Session, user: User, email: str | None) -> None:
+    wanted = email.lower() if email else None
+    if wanted == user.email:
+        return
+    users.check_email_is_free(session, wanted)
+    user.email = wanted
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise Conflict("this e-mail address is taken", kind="email_taken") from error
+
+
+def _move(session: Session, user: User, tenant_id: int) -> None:
+    """All that is the user's goes along, and nothing of it stays or becomes shared: the keys are theirs."""
+    check_tenant(session, tenant_id)
+    user.tenant_id = tenant_id
+    session.flush()
+    for table in Base.metadata.sorted_tables:
+        if "user_id" not in table.c or "tenant_id" not in table.c or table.name == "audit_log":
+            continue
+        values: dict[str, object] = {"tenant_id": tenant_id}
+        if "is_shared" in table.c:
+            values["is_shared"] = False
+        session.execute(update(table).where(table.c.user_id == user.id).values(values))
+    session.expire_all()
+
+
+def _record_change(session: Session, changed: Changed, actor: Actor) -> None:
+    user, before = changed.user, changed.before
+    fields = [name for name in SEEN_FIELDS if getattr(user, name) != getattr(before, name)]
+    if not fields:
+        return
+    detail = Detail(
+        name=user.username,
+        fields=fields,
+        permission_level=int(user.permission_level),
+        level_before=int(before.permission_level) if "permission_level" in fields else UNSET,
+        is_active=user.is_active if "is_active" in fields else UNSET,
+        tenant_before=before.tenant_id if "tenant_id" in fields else UNSET,
+    )
+    record(session, _about(user, Action.USER_CHANGE, actor, detail))
+    if "tenant_id" in fields:
+        record(session, _about(before, Action.USER_CHANGE, actor, detail))
+
+
+def _about(user: UserView, action: Action, actor: Actor, detail: Detail) -> Entry:
+    return Entry(
+        action=action,
+        actor=actor,
+        target_type="user",
+        target_id=str(user.id),
+        tenant_id=user.tenant_id,
+        detail=detail,
+    )

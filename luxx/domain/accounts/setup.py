@@ -1,0 +1,200 @@
+"""The one-time address that sets the first administrator's password while the published default stands.
+
+Its secret is a signed token, bound to the hash of the password that it replaces: it is dead once any password
+has been set, and good on every server of the database. The page itself is `api/setup.py`'s.
+"""
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import jwt
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts import users
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.domain.accounts.credentials import ALGORITHM, LONGEST_TOKEN, Passwords, check_password
+from luxx.domain.accounts.limits import Limits, Peer
+from luxx.domain.accounts.models import User
+from luxx.domain.accounts.rights import record_password
+from luxx.domain.accounts.users import UserView
+from luxx.domain.audit.entries import Action, Actor
+from luxx.domain.audit.refusals import Refusals
+from luxx.errors import Conflict, NotAllowed
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.secrets import derive_key
+from luxx.infra.store.engine import Store
+
+LIFETIME = timedelta(hours=24)
+_LIMIT_NAME = "/setup"
+"""What tries are counted under besides their peer; no username has a slash."""
+
+
+class SetupClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token says; times in seconds since 1970. `pwd` stands for the password hash that it replaces."""
+
+    exp: int
+    iat: int
+    jti: str
+    sub: str
+    typ: Literal["setup"]
+    pwd: str
+
+
+class SetupState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose password a good token sets, and until when it is good."""
+
+    username: str
+    expires_at: datetime
+
+
+class _Verified(msgspec.Struct, frozen=True, kw_only=True):
+    user_id: int
+    username: str
+    password_hash: str
+    expires_at: datetime
+
+
+class PasswordSetup:
+    """One per process. Whoever has the token may set the password, signed in or not."""
+
+    def __init__(
+        self,
+        store: Store,
+        secret: str,
+        *,
+        passwords: Passwords,
+        limits: Limits,
+        changes: AccountChanges,
+        refusals: Refusals,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store = store
+        self._key = derive_key(secret, "setup")
+        self._passwords = passwords
+        self._limits = limits
+        self._changes = changes
+        self._refusals = refusals
+        self._clock = clock
+        self._jwt = jwt.PyJWT()
+
+    async def token(self) -> str | None:
+        """A new token for the user who has the published default password; None where nobody has it."""
+
+        def work(session: Session) -> tuple[int, str] | None:
+            query = select(User).where(User.has_default_password, User.is_active).order_by(User.id).limit(1)
+            user = session.scalar(query)
+            return None if user is None else (user.id, user.password_hash)
+
+        found = await self._store.read(work)
+        if found is None:
+            return None
+        now = self._clock()
+        claims = SetupClaims(
+            exp=int((now + LIFETIME).timestamp()),
+            iat=int(now.timestamp()),
+            jti=new_id(),
+            sub=str(found[0]),
+            typ="setup",
+            pwd=_fingerprint(found[1]),
+        )
+        return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
+
+    async def state(self, peer: Peer, token: str) -> SetupState:
+        """What the token is good for. Raises NotAllowed with the reason where it is not, or TooMany."""
+        verified = await self._verified(peer, token)
+        return SetupState(username=verified.username, expires_at=verified.expires_at)
+
+    async def set_password(self, peer: Peer, token: str, password: str) -> UserView:
+        """Ends all sign-ins of the user. Raises NotAllowed, TooMany, or InvalidInput for a bad password."""
+        verified = await self._verified(peer, token)
+        check_password(password, username=verified.username)
+        new_hash = await self._passwords.hash(password)
+        now, because = self._clock(), Because.PASSWORD_CHANGED
+        actor = Actor(username="setup address", address=peer.address, request_id=peer.request_id)
+
+        def work(session: Session) -> UserView:
+            user = users.set_password(
+                session,
+                verified.user_id,
+                new_hash,
+                now=now,
+                because=because,
+                expected=verified.password_hash,
+            )
+            record_password(session, user, Action.PASSWORD_CHANGE, actor)
+            return user
+
+        try:
+            user = await self._store.write(work)
+        except Conflict as error:
+            raise _used() from error
+        self._changes.tell(AccountChange(user_id=user.id, because=because))
+        return user
+
+    async def _verified(self, peer: Peer, token: str) -> _Verified:
+        self._limits.count_sign_in(peer, _LIMIT_NAME)
+        try:
+            claims = self._read(token)
+            user = await self._store.read(lambda session: _user_of(session, claims))
+        except NotAllowed as error:
+            someone = Actor(address=peer.address, request_id=peer.request_id)
+            await self._refusals.note(Action.PASSWORD_CHANGE, someone, error.kind)
+            raise
+        self._limits.forgive_sign_in(peer, _LIMIT_NAME)
+        return user
+
+    def _read(self, token: str) -> SetupClaims:
+        try:
+            if len(token) > LONGEST_TOKEN:
+                raise ValueError("longer than any token")
+            payload: dict[str, Any] = self._jwt.decode(
+                token,
+                self._key,
+                algorithms=[ALGORITHM],
+                # `exp` is checked below, against our own clock.
+                options={
+                    "require": list(SetupClaims.__struct_fields__),
+                    "verify_exp": False,
+                    "verify_iat": False,
+                },
+            )
+            claims = msgspec.convert(payload, SetupClaims)
+        except (jwt.InvalidTokenError, msgspec.ValidationError, ValueError) as error:
+            raise NotAllowed(
+                "this setup address is not valid; copy all of the one that the server printed at its start",
+                kind="setup_token_invalid",
+            ) from error
+        if claims.exp <= self._clock().timestamp():
+            raise NotAllowed(
+                "this setup address has expired; start the server again, which prints a new one",
+                kind="setup_token_expired",
+            )
+        return claims
+
+
+def _user_of(session: Session, claims: SetupClaims) -> _Verified:
+    user = session.get(User, int(claims.sub)) if claims.sub.isdecimal() else None
+    is_current = user is not None and user.has_default_password and user.is_active
+    if user is None or not is_current or _fingerprint(user.password_hash) != claims.pwd:
+        raise _used()
+    return _Verified(
+        user_id=user.id,
+        username=user.username,
+        password_hash=user.password_hash,
+        expires_at=datetime.fromtimestamp(claims.exp, UTC),
+    )
+
+
+def _fingerprint(password_hash: str) -> str:
+    return hashlib.sha256(password_hash.encode()).hexdigest()
+
+
+def _used() -> NotAllowed:
+    return NotAllowed(
+        "this setup address was used already, or the password was set in another way; sign in with it",
+        kind="setup_token_used",
+    )

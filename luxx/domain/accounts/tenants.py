@@ -1,0 +1,234 @@
+"""Tenants: groups of users that see nothing of each other. Operators make them, their ADMINs set them up."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.audit.entries import Action, Detail, Entry, record
+from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.wire.tool import CommandPermission
+
+LARGEST_ID = 2**31 - 1
+
+CheckAgent = Callable[[Caller, int], Awaitable[object]]
+"""Raises NotFound if there is no agent of this id that the caller's tenant may use."""
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant as the API shows it. `allow_registration` can be true for the default tenant only;
+    `allow_own_providers`: users below ADMIN may connect models of their own."""
+
+    id: int
+    name: str
+    is_default: bool
+    default_agent_id: int | None
+    allow_registration: bool
+    allow_own_providers: bool
+    created_at: datetime
+
+
+class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to set: UNSET leaves a field alone. Lengths are checked by who makes it."""
+
+    name: str | UnsetType = UNSET
+    default_agent_id: int | UnsetType | None = UNSET
+    allow_registration: bool | UnsetType = UNSET
+    allow_own_providers: bool | UnsetType = UNSET
+
+
+class TenantService:
+    """One per process."""
+
+    def __init__(
+        self, store: Store, *, check_agent: CheckAgent, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._store = store
+        self._check_agent = check_agent
+        self._clock = clock
+
+    async def own(self, caller: Caller) -> TenantView:
+        """The caller's tenant."""
+        return await self._store.read(lambda session: _view(_row(session, caller.tenant_id)))
+
+    async def update_own(self, caller: Caller, change: TenantChange) -> TenantView:
+        """Sets what is given; for an ADMIN of the tenant."""
+        caller.require(CommandPermission.ADMIN)
+        return await self._update(caller, caller.tenant_id, change)
+
+    async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[TenantView], int]:
+        """All tenants, newest first, and how many there are. Operators only, as all below."""
+        caller.require_operator()
+
+        def work(session: Session) -> tuple[list[TenantView], int]:
+            total = session.scalar(select(func.count()).select_from(Tenant)) or 0
+            newest = select(Tenant).order_by(Tenant.id.desc())
+            rows = session.scalars(newest.offset((page - 1) * page_size).limit(page_size))
+            return [_view(row) for row in rows], total
+
+        return await self._store.read(work)
+
+    async def get(self, caller: Caller, tenant_id: int) -> TenantView:
+        caller.require_operator()
+        return await self._store.read(lambda session: _view(_row(session, tenant_id)))
+
+    async def create(self, caller: Caller, new: TenantChange) -> TenantView:
+        """A tenant without users. Raises InvalidInput, or Conflict for a taken name."""
+        caller.require_operator()
+        await self._check(caller, new)
+        now = self._clock()
+
+        def work(session: Session) -> TenantView:
+            row = Tenant(name="", is_default=False, created_at=now)
+            _change(row, new)
+            session.add(row)
+            _flush(session)
+            _record(session, caller, Action.TENANT_CREATE, row)
+            return _view(row)
+
+        return await self._store.write(work)
+
+    async def update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
+        caller.require_operator()
+        return await self._update(caller, tenant_id, change)
+
+    async def delete(self, caller: Caller, tenant_id: int) -> None:
+        """Deletes a tenant that has no users. Raises Conflict for others and for the default one."""
+        caller.require_operator()
+
+        def work(session: Session) -> None:
+            row = _row(session, tenant_id, is_locked=True)
+            if row.is_default:
+                raise Conflict("the default tenant cannot be deleted", kind="default_tenant")
+            count = session.scalar(select(func.count()).where(User.tenant_id == row.id)) or 0
+            if count:
+                raise Conflict(
+                    f"this tenant still has {count} user{'s' if count > 1 else ''}; "
+                    "move or delete them first",
+                    kind="tenant_not_empty",
+                )
+            _record(session, caller, Action.TENANT_DELETE, row)
+            session.delete(row)
+
+        await self._store.write(work)
+
+    async def _update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
+        await self._check(caller, change)
+
+        def work(session: Session) -> TenantView:
+            row = _row(session, tenant_id, is_locked=True)
+            fields = _change(row, change)
+            _flush(session)
+            if fields:
+                _record(session, caller, Action.TENANT_CHANGE, row, fields)
+            return _view(row)
+
+        return await self._store.write(work)
+
+    async def _check(self, caller: Caller, change: TenantChange) -> None:
+        if isinstance(change.default_agent_id, int):
+            await self._check_agent(caller, change.default_agent_id)
+
+
+async def no_agents(_caller: Caller, agent_id: int) -> None:
+    """The check of a server that has no agents."""
+    raise NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
+
+
+def takes_registrations(session: Session) -> bool:
+    """Whether the default tenant does; yes before there is one."""
+    found = session.scalar(select(Tenant.allow_registration).where(Tenant.is_default))
+    return True if found is None else found
+
+
+def check_may_connect(session: Session, caller: Caller) -> None:
+    """Raises NotAllowed where the tenant lets only its administrators connect models."""
+    if caller.is_admin:
+        return
+    if not session.scalar(select(Tenant.allow_own_providers).where(Tenant.id == caller.tenant_id)):
+        raise NotAllowed(
+            "in this tenant only administrators connect models; ask one to share it with you",
+            kind="own_providers_closed",
+        )
+
+
+def ids_by_name(session: Session) -> dict[str, int]:
+    """All tenants."""
+    return {row.name: row.id for row in session.execute(select(Tenant.name, Tenant.id))}
+
+
+def tenant_id_of(session: Session, name: str) -> int:
+    """The tenant of this name. Raises NotFound."""
+    found = session.scalar(select(Tenant.id).where(Tenant.name == name))
+    if found is None:
+        raise NotFound(f"there is no tenant '{name}'", kind="tenant_not_found")
+    return found
+
+
+def _row(session: Session, tenant_id: int, *, is_locked: bool = False) -> Tenant:
+    row = None
+    if 0 < tenant_id <= LARGEST_ID:
+        row = session.get(Tenant, tenant_id, with_for_update=is_locked)
+    if row is None:
+        raise NotFound(f"there is no tenant {tenant_id}", kind="tenant_not_found")
+    return row
+
+
+def _change(row: Tenant, change: TenantChange) -> list[str]:
+    """Sets what is given; the names of what is different now."""
+    if change.allow_registration is True and not row.is_default:
+        problem = "people register into the default tenant only; add users to this one yourself"
+        raise InvalidInput(problem, detail={"fields": {"$.allow_registration": problem}})
+    fields: list[str] = []
+    for name in change.__struct_fields__:
+        value = getattr(change, name)
+        if value is UNSET:
+            continue
+        value = value.strip() if isinstance(value, str) else value
+        if getattr(row, name) != value:
+            setattr(row, name, value)
+            fields.append(name)
+    return fields
+
+
+def _flush(session: Session) -> None:
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise Conflict("another tenant has this name; choose another", kind="tenant_name_taken") from error
+
+
+def _record(
+    session: Session, caller: Caller, action: Action, row: Tenant, fields: list[str] | UnsetType = UNSET
+) -> None:
+    record(
+        session,
+        Entry(
+            action=action,
+            actor=caller.actor,
+            target_type="tenant",
+            target_id=str(row.id),
+            tenant_id=row.id,
+            detail=Detail(name=row.name, fields=fields),
+        ),
+    )
+
+
+def _view(row: Tenant) -> TenantView:
+    return TenantView(
+        id=row.id,
+        name=row.name,
+        is_default=row.is_default,
+        default_agent_id=row.default_agent_id,
+        allow_registration=row.allow_registration,
+        allow_own_providers=row.allow_own_providers,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,88 @@
+"""Tickets: each opens one socket, once and soon, in place of a token, which has no place in an address."""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.limits import Peer
+from luxx.domain.accounts.models import TicketRow
+from luxx.domain.accounts.service import AccountService
+from luxx.errors import NotSignedIn
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+
+LIFE = timedelta(seconds=30)
+TICKET_BYTES = 32
+LONGEST = 100
+"""Characters of what is looked at as a ticket."""
+
+_tickets = table_of(TicketRow)
+_forget_old = delete(_tickets).where(_tickets.c.expires_at <= bindparam("now"))
+_insert = insert(_tickets)
+_good = (_tickets.c.ticket_hash == bindparam("hash"), _tickets.c.expires_at > bindparam("now"))
+_find = select(_tickets.c.ticket_hash).where(*_good)
+_take = delete(_tickets).where(*_good).returning(_tickets.c.sign_in_id)
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """`expires_in` is its life in seconds; it is good for one socket."""
+
+    ticket: str
+    expires_in: int
+
+
+class TicketService:
+    """One per process. A ticket is good at any process of the same database."""
+
+    def __init__(
+        self, store: Store, accounts: AccountService, *, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._store = store
+        self._accounts = accounts
+        self._clock = clock
+
+    async def issue(self, caller: Caller) -> Ticket:
+        """A new ticket for the caller's sign-in; it dies with it. Old ones of everybody are forgotten."""
+        ticket, now = secrets.token_urlsafe(TICKET_BYTES), self._clock()
+        row = {"ticket_hash": _hash(ticket), "sign_in_id": caller.sign_in_id, "expires_at": now + LIFE}
+
+        def work(session: Session) -> None:
+            connection = session.connection()
+            connection.execute(_forget_old, {"now": now})
+            connection.execute(_insert, row)
+
+        await self._store.write(work)
+        return Ticket(ticket=ticket, expires_in=int(LIFE.total_seconds()))
+
+    async def redeem(self, ticket: str, peer: Peer) -> Caller:
+        """Whose ticket it is; it is used up with that. Raises NotSignedIn."""
+        if not ticket or len(ticket) > LONGEST:
+            raise _no_good()
+        known = {"hash": _hash(ticket), "now": self._clock()}
+        # What anybody sends costs no write before it is known to be a ticket.
+        is_there = await self._store.read(lambda session: session.connection().scalar(_find, known))
+        if is_there is None:
+            raise _no_good()
+        sign_in_id = await self._store.write(lambda session: session.connection().scalar(_take, known))
+        if sign_in_id is None:
+            raise _no_good()
+        return await self._accounts.of_sign_in(sign_in_id, peer)
+
+
+def _hash(ticket: str) -> str:
+    """How the database remembers a ticket: reading the database gives none."""
+    return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
+
+
+def _no_good() -> NotSignedIn:
+    return NotSignedIn(
+        "this ticket is not good, was used, or has expired; get a new one (POST /auth/ticket)",
+        kind="ticket_invalid",
+    )

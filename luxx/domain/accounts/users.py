@@ -1,0 +1,258 @@
+"""What is done to the rows of people inside one transaction; every function takes the Session first.
+
+Who may ask for it, passwords and tokens are `service.py`'s.
+"""
+
+import re
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import Row, Select, delete, func, or_, select, text, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import DEFAULT_TENANT_ID
+from luxx.domain.accounts.models import SignIn, Tenant, User, UserSettings
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.wire.tool import CommandPermission
+
+DEFAULT_TENANT = "default"
+USERNAME = r"[A-Za-z0-9._-]{3,64}"
+EMAIL = r"[^@\s\x00-\x1f\x7f]{1,64}@[^@\s\x00-\x1f\x7f]{1,189}"
+LARGEST_ID = 2**31 - 1
+
+_count_default = text("SELECT nextval(pg_get_serial_sequence('tenants', 'id'))")
+
+
+class UserView(msgspec.Struct, frozen=True, kw_only=True):
+    """A user as the API shows them. `role` is `admin` exactly at level 4, else `user`."""
+
+    id: int
+    tenant_id: int
+    username: str
+    email: str | None
+    role: str
+    permission_level: CommandPermission
+    workspace_path: str
+    is_active: bool
+    must_change_password: bool
+    created_at: datetime
+
+
+class NewUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user to be added; the name and the address are already checked. No tenant: the default one."""
+
+    username: str
+    email: str | None
+    password_hash: str
+    permission_level: CommandPermission
+    has_default_password: bool = False
+    tenant_id: int | None = None
+
+
+def check_new(username: str, email: str | None) -> None:
+    """Raises InvalidInput for a name that nobody may have, or what cannot be an address (none is fine)."""
+    if not re.fullmatch(USERNAME, username):
+        problem = "a username has 3 to 64 characters: letters a-z, digits, '.', '_' and '-'"
+        raise InvalidInput(problem, kind="username_refused", detail={"fields": {"$.username": problem}})
+    if email is not None and not re.fullmatch(EMAIL, email):
+        problem = "this is not an e-mail address; leave it out or write name@example.org"
+        raise InvalidInput(problem, kind="email_refused", detail={"fields": {"$.email": problem}})
+
+
+def role_of(level: int) -> str:
+    return "admin" if level >= CommandPermission.ADMIN else "user"
+
+
+def view_of(user: User) -> UserView:
+    return UserView(
+        id=user.id,
+        tenant_id=user.tenant_id,
+        username=user.username,
+        email=user.email,
+        role=user.role,
+        permission_level=CommandPermission(user.permission_level),
+        workspace_path=user.workspace_path,
+        is_active=user.is_active,
+        must_change_password=user.must_change_password,
+        created_at=user.created_at,
+    )
+
+
+def default_tenant_id(session: Session, now: datetime) -> int:
+    """The default tenant, made if there is none yet."""
+    default = select(Tenant.id).where(Tenant.is_default)
+    found = session.scalar(default)
+    if found is not None:
+        return found
+    try:
+        with session.begin_nested():
+            session.add(
+                Tenant(
+                    id=DEFAULT_TENANT_ID,
+                    name=DEFAULT_TENANT,
+                    is_default=True,
+                    allow_registration=True,
+                    created_at=now,
+                )
+            )
+            session.flush()
+            if session.get_bind().dialect.name == "postgresql":
+                # An id that is given does not count; the next tenant would get the same.
+                session.execute(_count_default)
+    except IntegrityError:
+        pass  # Another process made it at the same moment.
+    return session.scalars(default).one()
+
+
+def add_user(session: Session, new: NewUser, *, workspaces: Workspaces, now: datetime) -> User:
+    """A user with settings and a workspace. Raises Conflict for a taken name."""
+    user = User(
+        tenant_id=default_tenant_id(session, now) if new.tenant_id is None else new.tenant_id,
+        username=new.username,
+        username_key=new.username.lower(),
+        email=new.email.lower() if new.email else None,
+        password_hash=new.password_hash,
+        must_change_password=new.has_default_password,
+        has_default_password=new.has_default_password,
+        role=role_of(new.permission_level),
+        permission_level=int(new.permission_level),
+        created_at=now,
+    )
+    check_is_free(session, new.username, new.email)
+    session.add(user)
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise Conflict("this username or e-mail address is taken", kind="username_taken") from error
+    user.workspace_path = str(workspaces.prepare_if_wanted(user.id))
+    session.add(UserSettings(user_id=user.id, created_at=now, updated_at=now))
+    session.flush()
+    return user
+
+
+def check_is_free(session: Session, username: str, email: str | None) -> None:
+    """Raises Conflict if another user has this name, in whatever case, or this address."""
+    if find_by_name(session, username) is not None:
+        raise Conflict(f"the username '{username}' is taken; choose another", kind="username_taken")
+    check_email_is_free(session, email)
+
+
+def check_email_is_free(session: Session, email: str | None) -> None:
+    """Raises Conflict if a user has this address."""
+    if email and session.scalar(select(User.id).where(User.email == email.lower())) is not None:
+        raise Conflict("this e-mail address is taken", kind="email_taken")
+
+
+def find_by_name(session: Session, username: str) -> User | None:
+    """The user of this name in whatever case; a name that nobody can have finds nobody."""
+    if not re.fullmatch(USERNAME, username):
+        return None
+    return session.scalar(select(User).where(User.username_key == username.lower()))
+
+
+def find(session: Session, user_id: int, *, tenant_id: int | None) -> User:
+    """The user, of this tenant unless it is None. Raises NotFound for one who is missing or of another."""
+    user = session.get(User, user_id) if 0 < user_id <= LARGEST_ID else None
+    if user is None or tenant_id not in (None, user.tenant_id):
+        raise NotFound(f"there is no user {user_id}", kind="user_not_found")
+    return user
+
+
+class UserFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which users to list; `q` is a part of the name or the address, in whatever case."""
+
+    tenant_id: int | None = None
+    q: str = ""
+
+
+def page_of_users(
+    session: Session, wanted: UserFilter, *, offset: int, limit: int
+) -> tuple[list[UserView], int]:
+    """Users newest first, and how many match."""
+    query: Select[User] = select(User)
+    if wanted.tenant_id is not None:
+        query = query.where(User.tenant_id == wanted.tenant_id)
+    if wanted.q:
+        part = wanted.q.lower()
+        query = query.where(
+            or_(User.username_key.contains(part, autoescape=True), User.email.contains(part, autoescape=True))
+        )
+    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    rows = session.scalars(query.order_by(User.id.desc()).offset(offset).limit(limit))
+    return [view_of(user) for user in rows], total
+
+
+def set_password(
+    session: Session,
+    user_id: int,
+    password_hash: str,
+    *,
+    now: datetime,
+    because: str,
+    expected: str | None = None,
+    spare: str | None = None,
+    must_change: bool = False,
+) -> UserView:
+    """Ends the user's sign-ins but `spare`. Raises Conflict if the hash is no longer the `expected` one.
+
+    `must_change`: the user can do nothing else with it than choose another.
+    """
+    user = session.get(User, user_id, with_for_update=True)
+    if user is None or (expected is not None and user.password_hash != expected):
+        raise Conflict("the password was changed elsewhere at the same moment", kind="password_changed")
+    user.password_hash = password_hash
+    user.must_change_password, user.has_default_password = must_change, False
+    revoke(session, user_id=user_id, because=because, now=now, spare=spare)
+    session.flush()
+    return view_of(user)
+
+
+def sign_in_of(session: Session, sign_in_id: str) -> Row[User, SignIn] | None:
+    return session.execute(
+        select(User, SignIn).join(SignIn, SignIn.user_id == User.id).where(SignIn.id == sign_in_id)
+    ).one_or_none()
+
+
+def swap_refresh(
+    session: Session, sign_in_id: str, *, old: str, new: str, now: datetime, until: datetime
+) -> bool:
+    """Whether `old` was the current refresh hash of a living sign-in, and now `new` is: one of many wins."""
+    swapped = session.scalar(
+        update(SignIn)
+        .where(SignIn.id == sign_in_id, SignIn.refresh_hash == old, SignIn.revoked_at.is_(None))
+        .values(refresh_hash=new, last_used_at=now, expires_at=until)
+        .returning(SignIn.id)
+        .execution_options(synchronize_session=False)
+    )
+    return swapped is not None
+
+
+def revoke(
+    session: Session,
+    *,
+    user_id: int,
+    because: str,
+    now: datetime,
+    only: str | None = None,
+    spare: str | None = None,
+) -> None:
+    """Ends the user's sign-ins: `only` one of them, or all but `spare`."""
+    statement = update(SignIn).where(SignIn.user_id == user_id, SignIn.revoked_at.is_(None))
+    if only is not None:
+        statement = statement.where(SignIn.id == only)
+    if spare is not None:
+        statement = statement.where(SignIn.id != spare)
+    session.execute(
+        statement.values(revoked_at=now, revoked_because=because).execution_options(synchronize_session=False)
+    )
+
+
+def forget_expired(session: Session, user_id: int, now: datetime) -> None:
+    """Deletes the user's sign-ins whose tokens have all expired, so that the table does not grow for ever."""
+    session.execute(
+        delete(SignIn)
+        .where(SignIn.user_id == user_id, SignIn.expires_at <= now)
+        .execution_options(synchronize_session=False)
+    )

@@ -1,0 +1,295 @@
+"""What an entry of the audit log says, and writing one in the transaction of the act that it tells of.
+
+Nothing that is a secret has a place in an entry: names of fields, not what was put into them.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+import structlog
+from msgspec import UNSET, UnsetType
+from sqlalchemy import Index, Integer, Select, String, Text, delete, func, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
+
+
+class AuditRow(Base):
+    """`tenant_id` is the tenant that it concerns, null where nobody's is known; `detail` is JSON."""
+
+    __tablename__ = "audit_log"
+    __table_args__ = (
+        Index("ix_audit_log_tenant_id_id", "tenant_id", "id"),
+        Index("ix_audit_log_user_id_id", "user_id", "id"),
+        Index("ix_audit_log_outcome_id", "outcome", "id"),
+        Index("ix_audit_log_at", "at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    tenant_id: Mapped[int | None] = mapped_column(Integer)
+    user_id: Mapped[int | None] = mapped_column(Integer)
+    username: Mapped[str | None] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(40))
+    target_type: Mapped[str | None] = mapped_column(String(40))
+    target_id: Mapped[str | None] = mapped_column(String(64))
+    outcome: Mapped[str] = mapped_column(String(10))
+    detail: Mapped[str] = mapped_column(Text, default="{}")
+    address: Mapped[str | None] = mapped_column(String(64))
+    request_id: Mapped[str | None] = mapped_column(String(36))
+
+
+MOST_NAMES = 50
+"""Most names in a list of an entry's detail."""
+
+
+MAX_TARGET_ID = 64
+
+
+class Action(StrEnum):
+    """`request`: any other request, and only if it was refused; `tool_call`: a call of a run, likewise.
+
+    `egress`: a host that a program of a tool reached, or was not let to.
+    """
+
+    SIGN_IN = "sign_in"
+    SIGN_OUT = "sign_out"
+    REFRESH = "refresh"
+    REGISTER = "register"
+    PASSWORD_CHANGE = "password_change"
+    PASSWORD_RESET = "password_reset"
+    USER_CREATE = "user_create"
+    USER_CHANGE = "user_change"
+    USER_DELETE = "user_delete"
+    TENANT_CREATE = "tenant_create"
+    TENANT_CHANGE = "tenant_change"
+    TENANT_DELETE = "tenant_delete"
+    PROVIDER_CREATE = "provider_create"
+    PROVIDER_CHANGE = "provider_change"
+    PROVIDER_DELETE = "provider_delete"
+    ALLOWED_HOSTS_CHANGE = "allowed_hosts_change"
+    RULES_CHANGE = "rules_change"
+    MCP_TOOL_APPROVE = "mcp_tool_approve"
+    TOOL_CALL = "tool_call"
+    EGRESS = "egress"
+    REQUEST = "request"
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    REFUSED = "refused"
+
+
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """Who did it and from where; a name without an id is the command line's or of somebody unknown."""
+
+    user_id: int | None = None
+    tenant_id: int | None = None
+    username: str | None = None
+    address: str = ""
+    request_id: str = ""
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is worth knowing besides; what does not apply is left out.
+
+    `fields` were changed; `kind` is why it was refused; `count` says for how many refusals this stands, or
+    how often it was done. `call_id` and `run_id` tell which call did it. `hosts` are told in full where the
+    target's id has no room for one, or stands for several.
+    """
+
+    name: str | UnsetType = UNSET
+    fields: list[str] | UnsetType = UNSET
+    permission_level: int | UnsetType = UNSET
+    level_before: int | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    tenant_before: int | UnsetType = UNSET
+    added: list[str] | UnsetType = UNSET
+    removed: list[str] | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    route: str | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    call_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    hosts: list[str] | UnsetType = UNSET
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """`tenant_id`: whom it concerns, if not the actor's own tenant."""
+
+    action: Action
+    actor: Actor
+    outcome: Outcome = Outcome.DONE
+    target_type: str | None = None
+    target_id: str | None = None
+    tenant_id: int | None = None
+    detail: Detail = Detail()
+
+
+_insert = insert(table_of(AuditRow))
+_encode = msgspec.json.Encoder().encode
+
+
+def record(session: Session, entry: Entry, now: datetime | None = None) -> None:
+    """Writes an entry; it is on disk exactly if what it tells of is."""
+    actor = entry.actor
+    session.connection().execute(
+        _insert,
+        {
+            "id": new_id(),
+            "at": now or utc_now(),
+            "tenant_id": actor.tenant_id if entry.tenant_id is None else entry.tenant_id,
+            "user_id": actor.user_id,
+            "username": _cut(actor.username, 64),
+            "action": entry.action.value,
+            "target_type": _cut(entry.target_type, 40),
+            "target_id": _cut(entry.target_id, MAX_TARGET_ID),
+            "outcome": entry.outcome.value,
+            "detail": _encode(entry.detail).decode(),
+            "address": _cut(actor.address, 64),
+            "request_id": _cut(actor.request_id, 36),
+        },
+    )
+
+
+def _cut(text: str | None, length: int) -> str | None:
+    return text[:length] if text else None
+
+
+logger = structlog.get_logger()
+
+
+async def write_afterwards(store: Store, entries: list[Entry], *, failure: str) -> None:
+    """All or none. Raises nothing: what was done is done; that it is not recorded is logged as `failure`."""
+    if not entries:
+        return
+
+    def work(session: Session) -> None:
+        for entry in entries:
+            record(session, entry)
+
+    try:
+        await store.write(work)
+    except (SQLAlchemyError, RuntimeError) as error:
+        logger.warning(failure, count=len(entries), error=str(error))
+
+
+MOST = {Outcome.DONE: 1_000_000, Outcome.REFUSED: 100_000}
+"""Most entries of each outcome; about 300 bytes each with their indexes."""
+
+AT_ONCE = 2_000
+"""Entries deleted in one transaction: other writers wait for it."""
+
+
+async def prune(store: Store, now: datetime, *, days: int, most: dict[Outcome, int] | None = None) -> int:
+    """Deletes entries older than `days` and the oldest past the most; how many that were."""
+    pruned = await _delete_all(store, select(AuditRow.id).where(AuditRow.at < now - timedelta(days=days)))
+    for outcome, count in (most or MOST).items():
+        last = await store.read(lambda session, o=outcome, c=count: _last_kept(session, o, c))
+        if last is not None:
+            older = select(AuditRow.id).where(AuditRow.outcome == outcome.value, AuditRow.id < last)
+            pruned += await _delete_all(store, older)
+    return pruned
+
+
+def _last_kept(session: Session, outcome: Outcome, count: int) -> str | None:
+    mine = select(AuditRow.id).where(AuditRow.outcome == outcome.value)
+    return session.scalar(mine.order_by(AuditRow.id.desc()).offset(count - 1).limit(1))
+
+
+async def _delete_all(store: Store, doomed: Select[str]) -> int:
+    def work(session: Session) -> int:
+        ids = session.scalars(doomed.limit(AT_ONCE)).all()
+        if ids:
+            session.execute(
+                delete(AuditRow).where(AuditRow.id.in_(ids)).execution_options(synchronize_session=False)
+            )
+        return len(ids)
+
+    total = 0
+    while count := await store.write(work):
+        total += count
+    return total
+
+
+_detail = msgspec.json.Decoder(Detail)
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry as the API shows it; `user_id` and `username` are who did it."""
+
+    id: str
+    at: datetime
+    tenant_id: int | None
+    user_id: int | None
+    username: str | None
+    action: Action
+    target_type: str | None
+    target_id: str | None
+    outcome: Outcome
+    detail: Detail
+    address: str | None
+    request_id: str | None
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries; None does not filter. `since` is included, `until` is not."""
+
+    tenant_id: int | None = None
+    action: Action | None = None
+    user_id: int | None = None
+    outcome: Outcome | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: str | None = None
+
+
+def page_of_entries(
+    session: Session, wanted: AuditFilter, *, offset: int, limit: int
+) -> tuple[list[AuditView], int]:
+    """Entries newest first, and how many there are without `before`."""
+    query = _query(wanted)
+    total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
+    if wanted.before is not None:
+        query = query.where(AuditRow.id < wanted.before)
+    rows = session.scalars(query.order_by(AuditRow.id.desc()).offset(offset).limit(limit))
+    return [_view(row) for row in rows], total
+
+
+def _query(wanted: AuditFilter) -> Select[AuditRow]:
+    query: Select[AuditRow] = select(AuditRow)
+    if wanted.tenant_id is not None:
+        query = query.where(AuditRow.tenant_id == wanted.tenant_id)
+    if wanted.action is not None:
+        query = query.where(AuditRow.action == wanted.action.value)
+    if wanted.user_id is not None:
+        query = query.where(AuditRow.user_id == wanted.user_id)
+    if wanted.outcome is not None:
+        query = query.where(AuditRow.outcome == wanted.outcome.value)
+    if wanted.since is not None:
+        query = query.where(AuditRow.at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(AuditRow.at < wanted.until)
+    return query
+
+
+def _view(row: AuditRow) -> AuditView:
+    return AuditView(
+        id=row.id,
+        at=row.at,
+        tenant_id=row.tenant_id,
+        user_id=row.user_id,
+        username=row.username,
+        action=Action(row.action),
+        target_type=row.target_type,
+        target_id=row.target_id,
+        outcome=Outcome(row.outcome),
+        detail=_detail.decode(row.detail),
+        address=row.address,
+        request_id=row.request_id,
+    )

@@ -1,0 +1,237 @@
+"""A backup of a whole server while it serves: one state of the database, the secret, everybody's files.
+
+What is in it stands in `manifest.py`; bringing it back is `restore.py`'s.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import URL, Connection, Engine, text
+
+from luxx import __version__
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.backup.archive import ArchiveWriter, new_file, sync_folder
+from luxx.domain.backup.folders import pack
+from luxx.domain.backup.manifest import Manifest, TablePart, WorkspacePart
+from luxx.domain.backup.rows import sequences_of, tables_of, write_rows
+from luxx.errors import LuxxError
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import Config
+from luxx.infra.secrets import SECRET_FILE, Vault
+from luxx.infra.store.engine import open_engine, reading, resolve_url
+from luxx.infra.store.upgrade import from_future, known_steps
+
+LAST_BACKUP = "last_backup.json"
+SLACK = 64 * 1024 * 1024
+"""Bytes of a disk that stay free."""
+
+
+class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the data directory remembers of the newest backup that was made from it."""
+
+    at: datetime
+    file: str
+    size: int
+
+
+class Home:
+    """One server's database, data directory, workspaces and secret. `close` when done."""
+
+    def __init__(self, config: Config) -> None:
+        self.data_dir = Path(config.data_dir)
+        self.root = Path(config.workspace.root)
+        self.workspaces = Workspaces(config.workspace.root, auto_create=config.workspace.auto_create)
+        self.configured_secret = config.app.secret_key
+        self.url: URL = resolve_url(config.database.url, self.data_dir)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._engine: Engine | None = None
+
+    @property
+    def database_file(self) -> Path:
+        """Of SQLite."""
+        return Path(str(self.url.database))
+
+    @property
+    def has_database(self) -> bool:
+        """Whether there can be one: looking makes none."""
+        return not self.is_sqlite or self.database_file.exists()
+
+    @property
+    def engine(self) -> Engine:
+        """Opened when it is first asked for; on SQLite that makes the file."""
+        if self._engine is None:
+            self._engine = open_engine(self.url)
+        return self._engine
+
+    @property
+    def secret_file(self) -> Path:
+        return self.data_dir / SECRET_FILE
+
+    def secret(self) -> str:
+        """The secret that is in force; empty where there is none yet."""
+        if self.configured_secret or not self.is_sqlite:
+            return self.configured_secret
+        try:
+            return self.secret_file.read_text("utf-8").strip()
+        except FileNotFoundError:
+            return ""
+
+    @contextmanager
+    def snapshot(self) -> Generator[Connection]:
+        """One state of the whole database, whatever is written meanwhile."""
+        engine = reading(self.engine)
+        try:
+            with engine.connect() as connection, connection.begin():
+                yield connection
+        finally:
+            if self.is_sqlite:
+                engine.dispose()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def remember_backup(self, last: LastBackup) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        write_private(self.data_dir / LAST_BACKUP, msgspec.json.encode(last))
+
+
+def check_free(place: Path, size: int, what: str) -> None:
+    """Raises LuxxError where a directory, there or not yet, has no room for so many bytes."""
+    there = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    if size + SLACK > free:
+        raise LuxxError(
+            f"{what} needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
+        )
+
+
+def last_backup(data_dir: Path) -> LastBackup | None:
+    """The newest backup that was made from this data directory; None where there was none."""
+    try:
+        return msgspec.json.decode((data_dir / LAST_BACKUP).read_bytes(), type=LastBackup)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Puts a small file in place of what was there, whole, for its owner alone."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+FORMAT = "luxx.backup"
+VERSION = 1
+SECRET_MEMBER = "secret_key"
+GIVE_IT = "give it as the servers have it, or the backup opens no provider key"
+
+
+class _Rows(msgspec.Struct, frozen=True, kw_only=True):
+    step: str
+    tables: list[TablePart]
+    sequences: dict[str, int]
+    users: list[int]
+
+
+def back_up(home: Home, path: Path) -> Manifest:
+    """Writes all that a server keeps to a new file. Raises LuxxError, with no file made.
+
+    The files come after the rows: what a row tells of is in the backup, or was deleted meanwhile.
+    """
+    if not home.has_database:
+        raise LuxxError(f"there is no database {home.url.database} to back up")
+    key = home.secret()
+    if not key:
+        raise LuxxError(f"app.secret_key is not set here; {GIVE_IT}")
+    with new_file(path) as file, ArchiveWriter(file) as archive:
+        with home.snapshot() as connection:
+            rows = _write_tables(connection, archive)
+            others = _sealed_with_another(connection, key)
+        secret = archive.put(SECRET_MEMBER, key.encode())
+        workspaces, left_out = _write_workspaces(home, rows.users, archive, path.parent)
+        manifest = Manifest(
+            format=FORMAT,
+            version=VERSION,
+            luxx=__version__,
+            step=rows.step,
+            database=home.url.get_backend_name(),
+            made_at=utc_now(),
+            tables=rows.tables,
+            sequences=rows.sequences,
+            workspaces=workspaces,
+            secret=secret,
+            left_out=[*others, *left_out],
+        )
+        archive.finish(manifest)
+    last = LastBackup(at=manifest.made_at, file=str(path.absolute()), size=path.stat().st_size)
+    home.remember_backup(last)
+    return manifest
+
+
+def _write_tables(connection: Connection, archive: ArchiveWriter) -> _Rows:
+    steps = known_steps()
+    step = _step(connection)
+    if step not in steps:
+        raise from_future(step)
+    parts: list[TablePart] = []
+    for name, columns in tables_of(connection, is_newest=step == steps[-1]):
+        member = f"tables/{name}.jsonl"
+        with archive.open(member) as out:
+            count = write_rows(connection, name, columns, out.write)
+        parts.append(TablePart(name=name, columns=columns, rows=count, member=out.member(member)))
+    names = [part.name for part in parts]
+    users = [int(id_) for id_ in connection.scalars(text("SELECT id FROM users ORDER BY id"))]
+    return _Rows(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
+
+
+def _sealed_with_another(connection: Connection, key: str) -> list[str]:
+    """Notes on provider keys that this secret does not open. Raises LuxxError where it opens none of them."""
+    sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
+    vault = Vault(key)
+    others = sum(vault.needs_sealing_anew(str(each)) for each in sealed)
+    if not others:
+        return []
+    if others == len(sealed):
+        raise LuxxError(
+            f"the provider keys are sealed with another app.secret_key than the one here; {GIVE_IT}"
+        )
+    return [f"{others} provider keys are sealed with another secret, which is not in the backup"]
+
+
+def _step(connection: Connection) -> str:
+    if not connection.dialect.has_table(connection, "alembic_version"):
+        raise LuxxError("the database is empty; there is nothing to back up")
+    return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
+
+
+def _write_workspaces(
+    home: Home, users: list[int], archive: ArchiveWriter, spool: Path
+) -> tuple[list[WorkspacePart], list[str]]:
+    parts: list[WorkspacePart] = []
+    left_out: list[str] = []
+    for user_id in users:
+        folder = home.workspaces.path_of(user_id)
+        if not folder.exists():
+            continue
+        name = f"workspaces/{user_id}.tar"
+        with archive.open(name) as out:
+            packed = pack(folder, out, spool)
+        parts.append(WorkspacePart(user_id=user_id, files=packed.files, member=out.member(name)))
+        left_out += [f"{name}: {each}" for each in packed.left_out]
+    return parts, left_out

@@ -1,0 +1,156 @@
+"""What is in a backup and in a user's file, as their manifests say it. Words only.
+
+A version grows when a reader of today could misread what is written.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+from luxx.wire.composition import Composition
+
+Size = Annotated[int, Meta(ge=0, le=2**62)]
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
+
+
+class Kind(StrEnum):
+    """How a column's values stand in a row's JSON: bytes as base64, times as ISO 8601 in UTC."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+    BYTES = "bytes"
+    TIME = "time"
+    JSON = "json"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One file in the archive."""
+
+    name: Annotated[str, Meta(max_length=200)]
+    size: Size
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    name: Name
+    kind: Kind
+
+
+class TablePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A table: one row a line, an array with a value for each column."""
+
+    name: Name
+    columns: list[Column]
+    rows: Size
+    member: Member
+
+
+class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's files as a tar file."""
+
+    user_id: int
+    files: Size
+    member: Member
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a backup. `step` is the database's; `sequences` the last id that a table gave, where it never gives
+    one twice. `left_out` names files that could not be taken as they are.
+    """
+
+    format: Literal["luxx.backup"]
+    version: Annotated[int, Meta(ge=1)]
+    luxx: str
+    step: Annotated[str, Meta(max_length=32)]
+    database: str
+    made_at: datetime
+    tables: list[TablePart]
+    sequences: dict[Name, Size]
+    workspaces: list[WorkspacePart]
+    secret: Member
+    left_out: list[str]
+
+    @property
+    def members(self) -> list[Member]:
+        parts = [*self.tables, *self.workspaces]
+        return [self.secret, *(part.member for part in parts)]
+
+
+class PersonManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a user's file."""
+
+    format: Literal["luxx.user"]
+    version: Annotated[int, Meta(ge=1)]
+    luxx: str
+    made_at: datetime
+    person: Member
+    conversations: Member
+    usage: Member
+    files: Member
+    file_count: Size
+    left_out: list[str]
+
+    @property
+    def members(self) -> list[Member]:
+        return [self.person, self.conversations, self.usage, self.files]
+
+
+FORMAT = "luxx.user"
+VERSION = 1
+PERSON = "person.json"
+CONVERSATIONS = "conversations.json"
+"""The name under which an import of conversations looks for them in any ZIP file."""
+
+USAGE = "usage.jsonl"
+FILES = "files.tar"
+MOST_PERSON = 256 * 1024 * 1024
+
+
+class ToldSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's defaults, without the provider: it belongs to its server."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    thinking_enabled: bool | None = None
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+
+
+class ToldProject(msgspec.Struct, frozen=True, kw_only=True):
+    """`conversations` are the ids that they have in this file."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    description: Annotated[str, Meta(max_length=10_000)] = ""
+    conversations: list[str] = []
+    created_at: datetime
+    updated_at: datetime
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    username: str
+    email: str | None
+    permission_level: int
+    created_at: datetime
+    settings: ToldSettings = ToldSettings()
+    projects: list[ToldProject] = []
+    compositions: Annotated[list[Composition], Meta(max_length=MOST_COMPOSITIONS)] = []
+
+
+class ToldUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion, for the user to keep: it is not imported, what was spent was spent elsewhere."""
+
+    at: datetime
+    model: str
+    conversation: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    cost: float | None
+    is_estimated: bool

@@ -1,0 +1,246 @@
+"""Tables as lines of JSON and back, for either database. The tables are those that a database has now.
+
+Not the models': a backup may be older than they are. What is derived from other rows is left out and made
+again; what tells of processes that are gone is left out for good.
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, TableClause, column, insert, inspect, select, table, text, types
+from sqlalchemy.exc import SQLAlchemyError
+
+from luxx.domain.backup.manifest import Column, Kind, TablePart
+from luxx.errors import LuxxError
+from luxx.infra.store.tables import Base
+
+SEARCH = "search_texts"
+WORDS = "words"
+"""The column of the search index that is made again from what is found by it."""
+
+NOT_KEPT = ("alembic_version", "sqlite_", "search_index")
+"""Beginnings of tables that the database or a migration makes."""
+
+OF_THE_MOMENT = frozenset({"processes", "tickets"})
+"""Tables of what lives for seconds: processes that are up, tickets for sockets."""
+
+READ_ROWS = 100
+FEW_ROWS = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
+"""Rows in memory at once, where a row may have megabytes."""
+
+BATCH_ROWS = 500
+BATCH_BYTES = 1024 * 1024
+
+UNREADABLE = (
+    msgspec.DecodeError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What is said of a row that no backup has."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[Any]).decode
+
+
+def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, list[Column]]]:
+    """The tables that a backup takes, with their columns, by name.
+
+    At the newest step only those that Luxx knows: a database may be shared with other programs.
+    """
+    inspector = inspect(connection)
+    names = [name for name in inspector.get_table_names() if not name.startswith(NOT_KEPT)]
+    if is_newest:
+        names = [name for name in names if name in Base.metadata.tables]
+    found: list[tuple[str, list[Column]]] = []
+    for name in sorted(set(names) - OF_THE_MOMENT):
+        columns = [
+            Column(name=each["name"], kind=kind_of(each["type"]))
+            for each in inspector.get_columns(name)
+            if (name, each["name"]) != (SEARCH, WORDS)
+        ]
+        found.append((name, columns))
+    return found
+
+
+def kind_of(type_: Any) -> Kind:
+    """How the values of a column of this type are written."""
+    kinds: list[tuple[Any, Kind]] = [
+        (types.Boolean, Kind.BOOLEAN),
+        (types.Integer, Kind.INTEGER),
+        (types.Float, Kind.FLOAT),
+        (types.LargeBinary, Kind.BYTES),
+        (types.DateTime, Kind.TIME),
+        (types.JSON, Kind.JSON),
+        (types.String, Kind.TEXT),
+    ]
+    for class_, kind in kinds:
+        if isinstance(type_, class_):
+            return kind
+    raise LuxxError(f"a column of type {type_!r} cannot be kept")
+
+
+def clause_of(name: str, columns: list[Column], connection: Connection) -> TableClause:
+    """The table as statements name it, with the types that this database gives its columns."""
+    there = {each["name"]: each["type"] for each in inspect(connection).get_columns(name)}
+    missing = [each.name for each in columns if each.name not in there]
+    if missing:
+        raise LuxxError(f"the table {name} has no column {missing[0]} in the step that the backup names")
+    return table(name, *(column(each.name, there[each.name]) for each in columns))
+
+
+def write_rows(connection: Connection, name: str, columns: list[Column], out: Callable[[bytes], Any]) -> int:
+    """All rows of a table in the order of its key, a line each; how many there were."""
+    clause = clause_of(name, columns, connection)
+    key = inspect(connection).get_pk_constraint(name)["constrained_columns"]
+    query = select(clause).order_by(*(clause.c[part] for part in key))
+    rows = 0
+    options = {"yield_per": FEW_ROWS.get(name, READ_ROWS)}
+    for row in connection.execute(query, execution_options=options):
+        out(_encode(tuple(row)) + b"\n")
+        rows += 1
+    return rows
+
+
+class LineReader:
+    """A file's lines, however long: the file is not longer than its manifest says."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        begun: list[bytes] = []
+        while data := self._file.read(BATCH_BYTES):
+            first, *lines = data.split(b"\n")
+            begun.append(first)
+            if lines:
+                yield b"".join(begun)
+                begun = [lines.pop()]
+                yield from lines
+        if rest := b"".join(begun):
+            yield rest
+
+
+class Loader:
+    """Puts rows into tables that are there. `replaced` counts NUL characters: PostgreSQL holds none."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._has_no_nul = connection.dialect.name == "postgresql"
+        self.replaced = 0
+
+    def load(self, part: TablePart, file: Any) -> None:
+        """All rows of a table. Raises LuxxError where they are not what the manifest says."""
+        write = insert(clause_of(part.name, part.columns, self._connection))
+        count = 0
+        for batch in self.batches(part, file):
+            count += len(batch)
+            try:
+                self._connection.execute(write, batch)
+            except (SQLAlchemyError, OverflowError) as error:
+                said = " ".join(str(getattr(error, "orig", None) or error).split())
+                raise LuxxError(f"the rows of {part.name} cannot be stored: {said[:500]}") from error
+        if count != part.rows:
+            raise LuxxError(f"the backup has {count} rows of {part.name} and says {part.rows}")
+
+    def batches(self, part: TablePart, file: Any) -> Iterator[list[dict[str, Any]]]:
+        """A table's rows by the names of their columns, some at a time."""
+        names = [each.name for each in part.columns]
+        readers = [self._reader(each.kind) for each in part.columns]
+        batch: list[dict[str, Any]] = []
+        size = 0
+        for line in LineReader(file):
+            try:
+                values = _decode(line)
+                read = [None if value is None else reader(value) for reader, value in
+                        zip(readers, values, strict=True)]  # fmt: skip
+            except UNREADABLE as error:
+                raise LuxxError(
+                    f"the backup has a row of {part.name} that cannot be read: {error}"
+                ) from error
+            batch.append(dict(zip(names, read, strict=True)))
+            size += len(line)
+            if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _reader(self, kind: Kind) -> Callable[[Any], Any]:
+        match kind:
+            case Kind.TEXT:
+                return self._text
+            case Kind.INTEGER:
+                return int
+            case Kind.FLOAT:
+                return float
+            case Kind.BOOLEAN:
+                return bool
+            case Kind.BYTES:
+                return lambda value: base64.b64decode(value, validate=True)
+            case Kind.TIME:
+                return datetime.fromisoformat
+            case Kind.JSON:
+                return lambda value: value
+
+    def _text(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("a text is none")
+        if self._has_no_nul and "\0" in value:
+            self.replaced += value.count("\0")
+            return value.replace("\0", "\ufffd")
+        return value
+
+
+# Ids that are given once
+
+
+def sequences_of(connection: Connection, names: list[str]) -> dict[str, int]:
+    """The last id that each table gave, where the database counts them."""
+    if connection.dialect.name == "sqlite":
+        has_any = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
+        rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence")) if has_any else ()
+        return {str(name): int(seq) for name, seq in rows if name in names}
+    found: dict[str, int] = {}
+    for name, sequence in _sequences(connection, names):
+        last = connection.scalar(
+            text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
+        )
+        found[name] = int(last or 0)
+    return found
+
+
+def set_sequences(connection: Connection, names: list[str], last: dict[str, int]) -> None:
+    """No table gives an id again that one had, here or where the backup was made."""
+    if connection.dialect.name == "sqlite":
+        counted = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
+        for name, value in last.items() if counted else ():
+            declared = connection.scalar(
+                text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name"), {"name": name}
+            )
+            if "AUTOINCREMENT" not in str(declared).upper():
+                continue
+            told = {"name": name, "value": value}
+            if not connection.execute(
+                text("UPDATE sqlite_sequence SET seq = max(seq, :value) WHERE name = :name"), told
+            ).rowcount:
+                connection.execute(
+                    text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :value)"), told
+                )
+        return
+    for name, sequence in _sequences(connection, names):
+        highest = connection.scalar(text(f'SELECT max(id) FROM "{name}"')) or 0
+        value = max(int(highest), last.get(name, 0))
+        if value:
+            connection.execute(
+                text("SELECT setval(:sequence, :value)"), {"sequence": sequence, "value": value}
+            )
+
+
+def _sequences(connection: Connection, names: list[str]) -> Iterator[tuple[str, str]]:
+    """PostgreSQL's tables whose `id` has a sequence, with its name as SQL takes it."""
+    for name in names:
+        if any(each["name"] == "id" for each in inspect(connection).get_columns(name)):
+            sequence = connection.scalar(text("SELECT pg_get_serial_sequence(:table, 'id')"), {"table": name})
+            if sequence is not None:
+                yield name, str(sequence)

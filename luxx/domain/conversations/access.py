@@ -1,0 +1,173 @@
+"""How services come to a caller's conversations and messages: by id, never unscoped, locked where needed."""
+
+from collections.abc import Callable
+
+from sqlalchemy import BindParameter, and_, bindparam, delete, exists, null, select, update
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.errors import Conflict, NotFound
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+
+_own = select(ConversationRow).where(
+    ConversationRow.id == bindparam("b_id"),
+    ConversationRow.user_id == bindparam("b_user"),
+    ConversationRow.import_id.is_(None),
+)
+_own_locked = _own.with_for_update()
+
+
+def own_conversation(
+    session: Session, caller: Caller, conversation_id: str, *, is_locked: bool = False
+) -> ConversationRow:
+    """The caller's conversation of this id. Raises NotFound.
+
+    `is_locked`: nobody else changes it, sends in it or deletes from it before this transaction ends.
+    """
+    statement = _own_locked if is_locked else _own
+    row = session.scalar(statement, {"b_id": conversation_id, "b_user": caller.user_id})
+    if row is None:
+        raise NotFound("no conversation with this id", kind="conversation_not_found")
+    return row
+
+
+def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow:
+    """The caller's message of this id. Raises NotFound."""
+    row = session.get(MessageRow, message_id)
+    if row is None or row.user_id != caller.user_id:
+        raise _no_message()
+    return row
+
+
+def locked_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, MessageRow]:
+    """A message of one of the caller's conversations, which is locked with it. Raises NotFound."""
+    row = own_message(session, caller, message_id)
+    if row.conversation_id is None:
+        raise _no_message()
+    conversation = own_conversation(session, caller, row.conversation_id, is_locked=True)
+    # Read again: on PostgreSQL it may have been deleted while the lock was waited for.
+    if session.get(MessageRow, message_id, populate_existing=True) is None:
+        raise _no_message()
+    return conversation, row
+
+
+def message_in(session: Session, conversation: ConversationRow, message_id: str) -> MessageRow:
+    """The message of this id in a conversation that was found for its owner. Raises NotFound."""
+    row = session.get(MessageRow, message_id, populate_existing=True)
+    if row is None or row.conversation_id != conversation.id:
+        raise _no_message()
+    return row
+
+
+def check_idle(conversation: ConversationRow) -> None:
+    """Raises Conflict with the run's id where an answer is being written: it belongs at the selected leaf."""
+    if conversation.run_id is not None:
+        raise busy(conversation.run_id)
+
+
+def busy(run_id: str) -> Conflict:
+    """The refusal where one runs already."""
+    return Conflict(
+        "an answer is being written in this conversation; wait for it or cancel it",
+        kind="run_active",
+        detail={"run_id": run_id},
+    )
+
+
+def _no_message() -> NotFound:
+    return NotFound("no message with this id", kind="message_not_found")
+
+
+DELETE_ROWS = 500
+"""A transaction stays under some twenty milliseconds, which is how long another writer may wait."""
+
+ForgetRuns = Callable[[Session, str], bool]
+"""Deletes some runs of a conversation, says if there may be more. Raises Conflict where one has not ended."""
+
+_conversations = table_of(ConversationRow)
+_messages = table_of(MessageRow)
+_of_import = and_(
+    _conversations.c.user_id == bindparam("b_user"), _conversations.c.import_id == bindparam("b_import")
+)
+_reveal = update(_conversations).where(_of_import).values(import_id=null())
+_is_hidden = and_(_conversations.c.id == bindparam("b_conversation"), _conversations.c.import_id.is_not(None))
+_newest = (
+    select(_messages.c.id)
+    .where(_messages.c.conversation_id == bindparam("b_conversation"), exists().where(_is_hidden))
+    .order_by(_messages.c.id.desc())
+    .limit(bindparam("b_most"))
+)
+_ids: BindParameter[list[str]] = bindparam("ids", expanding=True)
+_let_go = (
+    update(_messages)
+    .where(_messages.c.parent_id.in_(_ids), _messages.c.id < bindparam("b_lowest"))
+    .values(parent_id=null())
+)
+_delete_messages = delete(_messages).where(_messages.c.id.in_(_ids))
+_delete_conversation = delete(_conversations).where(_is_hidden)
+
+
+def reveal(session: Session, user_id: int, import_id: str) -> None:
+    """Makes the conversations of an import be there, all at once."""
+    session.connection().execute(_reveal, {"b_user": user_id, "b_import": import_id})
+
+
+def hidden_of(session: Session, user_id: int, import_id: str) -> list[str]:
+    """The conversations that one import, fork or deletion has hidden."""
+    found = session.connection().scalars(
+        select(_conversations.c.id).where(_of_import), {"b_user": user_id, "b_import": import_id}
+    )
+    return list(found)
+
+
+def all_hidden(session: Session, before: str | None) -> list[str]:
+    """All that is hidden, or what was hidden under an id before one."""
+    hidden = select(_conversations.c.id).where(_conversations.c.import_id.is_not(None))
+    if before is not None:
+        hidden = hidden.where(_conversations.c.import_id < before)
+    return list(session.connection().scalars(hidden))
+
+
+def forget(store: Store, forget_runs: ForgetRuns, conversation_ids: list[str]) -> None:
+    """Deletes conversations that are hidden, a little at a time. Blocks: for a thread."""
+    for conversation_id in conversation_ids:
+        for step in (_SomeRuns(forget_runs, conversation_id), _SomeMessages(conversation_id)):
+            while store.write_now(step):
+                pass
+        store.write_now(_Row(conversation_id))
+
+
+class _SomeRuns:
+    def __init__(self, forget_runs: ForgetRuns, conversation_id: str) -> None:
+        self._forget_runs = forget_runs
+        self._id = conversation_id
+
+    def __call__(self, session: Session) -> bool:
+        hidden = session.scalar(select(_conversations.c.id).where(_is_hidden), {"b_conversation": self._id})
+        return hidden is not None and self._forget_runs(session, self._id)
+
+
+class _SomeMessages:
+    """Newest first: what follows a message goes before it."""
+
+    def __init__(self, conversation_id: str) -> None:
+        self._id = conversation_id
+
+    def __call__(self, session: Session) -> bool:
+        connection = session.connection()
+        ids = list(connection.scalars(_newest, {"b_conversation": self._id, "b_most": DELETE_ROWS}))
+        if ids:
+            # A clock that was set back may have given an answer an id before its question's.
+            connection.execute(_let_go, {"ids": ids, "b_lowest": ids[-1]})
+            connection.execute(_delete_messages, {"ids": ids})
+        return len(ids) == DELETE_ROWS
+
+
+class _Row:
+    def __init__(self, conversation_id: str) -> None:
+        self._id = conversation_id
+
+    def __call__(self, session: Session) -> None:
+        session.connection().execute(_delete_conversation, {"b_conversation": self._id})

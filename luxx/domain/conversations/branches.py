@@ -1,0 +1,243 @@
+"""Branches: a message edited into a sibling, the tree shown, a path copied into a new conversation.
+
+Answering again is `runs/service.py`'s; selecting a leaf is a change of the conversation (`service.py`).
+"""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy import ColumnElement, Select, exists, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import (
+    ForgetRuns,
+    check_idle,
+    locked_message,
+    own_conversation,
+    own_message,
+)
+from luxx.domain.conversations.forking import Fork
+from luxx.domain.conversations.images import Images, check_room, copied, sizes_of, store_images
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.search_index import index_message
+from luxx.domain.conversations.stored import assistant_steps, user_content, user_text_of
+from luxx.domain.conversations.views import ConversationView, MessageView, message_view
+from luxx.errors import InvalidInput
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.wire.message import Attachment
+from luxx.wire.step import steps_text
+
+PREVIEW_LENGTH = 120
+READ_AT_ONCE = 200
+"""Messages held whole in memory while a tree is read; each may carry files."""
+
+_encode = msgspec.json.Encoder().encode
+_messages = table_of(MessageRow)
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in short. `children` are the ids of what follows it, oldest first."""
+
+    id: str
+    parent_id: str | None
+    role: str
+    preview: str
+    status: str
+    created_at: datetime
+    children: list[str]
+
+
+class ConversationTree(msgspec.Struct, frozen=True, kw_only=True):
+    """All messages, oldest first. `selected_path` are the ids from the first message to the selected leaf."""
+
+    nodes: list[TreeNode]
+    selected_leaf_id: str | None
+    selected_path: list[str]
+
+
+class BranchService:
+    """One per process."""
+
+    def __init__(self, store: Store, *, quota_mb: float, forget_runs: ForgetRuns) -> None:
+        self._store = store
+        self._quota_mb = quota_mb
+        self._forget_runs = forget_runs
+
+    async def edit(
+        self,
+        caller: Caller,
+        message_id: str,
+        text: str,
+        attachments: list[Attachment] | UnsetType = UNSET,
+        images: Images | None = None,
+    ) -> MessageView:
+        """A user's message said anew: a sibling of the old one, which stays, and the selected leaf.
+
+        Its attachments are the old one's unless given, with the images that they name.
+        Raises Conflict while an answer is being written, TooLarge where the user's quota has no room for it.
+        """
+        await self._store.read(
+            lambda session: self._check_room(session, caller, message_id, text, attachments)
+        )
+
+        def work(session: Session) -> MessageView:
+            conversation, old = locked_message(session, caller, message_id)
+            if old.role != "user":
+                raise InvalidInput(
+                    "only what a person said can be edited; to have it answered again, "
+                    "POST /messages/{id}/regenerate",
+                    kind="not_editable",
+                )
+            check_idle(conversation)
+            content = msgspec.structs.replace(user_content(old.content), text=text)
+            connection = session.connection()
+            if attachments is UNSET:
+                content, carried = copied(connection, old.id, content)
+            else:
+                content = msgspec.structs.replace(content, attachments=attachments)
+                carried = images or {}
+            new = MessageRow(
+                id=new_id(), user_id=caller.user_id, conversation_id=conversation.id,
+                parent_id=old.parent_id, role="user", content=_encode(content).decode(), token_count=0,
+                status="complete", sender_name=old.sender_name, sender_color=old.sender_color,
+                created_at=utc_now(),
+            )  # fmt: skip
+            session.add(new)
+            session.flush()
+            store_images(connection, new.id, carried)
+            index_message(connection, _as_indexed(new))
+            conversation.selected_leaf_id = new.id
+            conversation.updated_at = new.created_at
+            return message_view(new)
+
+        return await self._store.write(work)
+
+    def _check_room(
+        self,
+        session: Session,
+        caller: Caller,
+        message_id: str,
+        text: str,
+        attachments: list[Attachment] | UnsetType,
+    ) -> None:
+        size = len(text)
+        if attachments is UNSET:
+            own_message(session, caller, message_id)
+            size += sum(sizes_of(session, [message_id]).values())
+        else:
+            size += sum(
+                file.size if isinstance(file.size, int) else len(file.content) for file in attachments
+            )
+        check_room(session, caller.user_id, size, self._quota_mb, what="this message")
+
+    async def tree(self, caller: Caller, conversation_id: str) -> ConversationTree:
+        """All branches of a conversation."""
+
+        def work(session: Session) -> ConversationTree:
+            conversation = own_conversation(session, caller, conversation_id)
+            nodes = _nodes(session, conversation_id)
+            leaf_id = conversation.selected_leaf_id
+            return ConversationTree(
+                nodes=nodes, selected_leaf_id=leaf_id, selected_path=_path_to(leaf_id, nodes)
+            )
+
+        return await self._store.read(work)
+
+    async def fork(self, caller: Caller, conversation_id: str, message_id: str | None) -> ConversationView:
+        """A new conversation with a copy of the path to a message, the selected leaf where none is named.
+
+        Raises TooLarge where the user's quota has no room for it, Conflict where some of it is deleted
+        meanwhile.
+        """
+
+        fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._forget_runs)
+        path = await self._store.read(lambda session: fork.read_path(session, message_id))
+        if len(path) == 1:
+            return await self._store.write(lambda session: fork.copy_at_once(session, path[0]))
+        # Ends in order where the client does not wait for it; where the server ends, at the next start.
+        return await asyncio.shield(asyncio.to_thread(fork.copy, path))
+
+
+def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:
+    rows = session.connection().execute(
+        select(
+            _messages.c.id,
+            _messages.c.parent_id,
+            _messages.c.role,
+            _messages.c.content,
+            _messages.c.status,
+            _messages.c.created_at,
+        )
+        .where(_messages.c.conversation_id == conversation_id)
+        .order_by(_messages.c.id)
+        .execution_options(yield_per=READ_AT_ONCE)
+    )
+    children: dict[str | None, list[str]] = {}
+    nodes: list[TreeNode] = []
+    for row in rows:
+        children.setdefault(row.parent_id, []).append(row.id)
+        nodes.append(
+            TreeNode(
+                id=row.id,
+                parent_id=row.parent_id,
+                role=row.role,
+                preview=_preview(row.role, row.content),
+                status=row.status,
+                created_at=row.created_at,
+                children=children.setdefault(row.id, []),
+            )
+        )
+    return nodes
+
+
+def _preview(role: str, content: str) -> str:
+    text = user_text_of(content) if role == "user" else steps_text(assistant_steps(content))
+    # A little more than is shown: blanks are joined, and an endless text is not walked for its beginning.
+    line = " ".join(text[: PREVIEW_LENGTH * 4].split())
+    return line if len(line) <= PREVIEW_LENGTH else f"{line[: PREVIEW_LENGTH - 1]}…"
+
+
+def _path_to(leaf_id: str | None, nodes: list[TreeNode]) -> list[str]:
+    parents = {node.id: node.parent_id for node in nodes}
+    path: list[str] = []
+    while leaf_id is not None:
+        path.append(leaf_id)
+        leaf_id = parents.get(leaf_id)
+    return path[::-1]
+
+
+def _as_indexed(row: MessageRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("id", "user_id", "conversation_id", "content")}
+
+
+def following(message_id: str) -> Select[str]:
+    """Selects the ids of a message and of all below it."""
+    start = select(MessageRow.id).where(MessageRow.id == message_id).cte("following", recursive=True)
+    child = aliased(MessageRow)
+    below = start.union_all(select(child.id).join(start, child.parent_id == start.c.id))
+    return select(below.c.id)
+
+
+def newest_leaf_under(session: Session, message_id: str) -> str:
+    """The newest message without an answer that is below `message_id`, or that message itself."""
+    below = following(message_id).subquery()
+    newest = select(below.c.id).where(~_has_children(below.c.id)).order_by(below.c.id.desc()).limit(1)
+    return session.scalar(newest) or message_id
+
+
+def newest_leaf_in(session: Session, conversation_id: str) -> str | None:
+    """The newest leaf of a conversation; None where it has no messages."""
+    inside = MessageRow.conversation_id == conversation_id
+    newest = select(MessageRow.id).where(inside, ~_has_children(MessageRow.id))
+    return session.scalar(newest.order_by(MessageRow.id.desc()).limit(1))
+
+
+def _has_children(id_: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[bool]:
+    child = aliased(MessageRow)
+    return exists(select(child.id).where(child.parent_id == id_))

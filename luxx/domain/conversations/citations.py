@@ -1,0 +1,87 @@
+"""What an answer was built on: the sources that its tool results tell of, collected when it is shown.
+
+A tool tells of them by a list `sources` in its data, of `{url, title?, domain?, snippet?}`; `wire/source.py`.
+"""
+
+import msgspec
+
+from luxx.wire.step import MAX_URL, Source, domain_of, source_of
+
+MOST_CITATIONS = 100
+
+_MARK = '"sources":[{'
+_ESCAPED_MARK = '\\"sources\\":[{'
+
+
+class Citation(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that a message was built on; `index` counts from 1."""
+
+    index: int
+    url: str
+    title: str
+    domain: str
+    snippet: str
+
+
+class _Data(msgspec.Struct):
+    sources: list[Source] = []
+
+
+class _Result(msgspec.Struct):
+    data: _Data
+
+
+class _ResultStep(msgspec.Struct, tag="tool_result", tag_field="type"):
+    content: str = ""
+
+
+class _Text(msgspec.Struct, tag="text", tag_field="type"):
+    pass
+
+
+class _Thinking(msgspec.Struct, tag="thinking", tag_field="type"):
+    pass
+
+
+class _Call(msgspec.Struct, tag="tool_call", tag_field="type"):
+    pass
+
+
+class _Stored(msgspec.Struct):
+    steps: list[_ResultStep | _Text | _Thinking | _Call]
+
+
+_result = msgspec.json.Decoder(_Result)
+_stored = msgspec.json.Decoder(_Stored)
+
+
+def citations_in(stored: str) -> list[Citation]:
+    """The sources of an answer as it rests, in the order they were met, each address once.
+
+    Most have none, and are not looked into.
+    """
+    if _ESCAPED_MARK not in stored:
+        return []
+    found: dict[str, Citation] = {}
+    for step in _stored.decode(stored).steps:
+        for source in _sources(step.content) if type(step) is _ResultStep else ():
+            domain = domain_of(source.url)
+            if len(source.url) > MAX_URL or not domain or source.url in found:
+                continue
+            if len(found) == MOST_CITATIONS:
+                return list(found.values())
+            tidy = source_of(source.url, source.title or domain, source.snippet)
+            found[source.url] = Citation(
+                index=len(found) + 1, url=tidy.url, title=tidy.title, domain=domain, snippet=tidy.snippet
+            )
+    return list(found.values())
+
+
+def _sources(content: str) -> list[Source]:
+    if _MARK not in content:
+        return []
+    try:
+        return _result.decode(content).data.sources
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        # A tool of somebody's that means something else by the word.
+        return []

@@ -1,0 +1,213 @@
+"""A path copied into a new conversation: inside the database, a little at a time, so that others write too.
+
+A long path is copied into a hidden conversation (`hidden.py`), which is revealed when the last message is
+there. Who may ask for it is `branches.py`'s.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+from sqlalchemy import Connection, String, bindparam, insert, null, select, update
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import ForgetRuns, forget, message_in, own_conversation
+from luxx.domain.conversations.images import check_room, copied, sizes_of, store_images, with_images
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_messages, index_title
+from luxx.domain.conversations.stored import read_path_ids, user_content
+from luxx.domain.conversations.views import ConversationView, conversation_view
+from luxx.errors import Conflict, NotFound
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+
+COPY_ROWS = 200
+COPY_SIZE = 1024 * 1024
+"""Messages of one transaction, and what they take up: others wait for some tens of milliseconds."""
+
+Path = list[list[str]]
+"""The ids of a path's messages, oldest first, in parts that one transaction copies."""
+
+_encode = msgspec.json.Encoder().encode
+_conversations = table_of(ConversationRow)
+_messages = table_of(MessageRow)
+_given = {
+    "id": bindparam("b_id", type_=String),
+    "conversation_id": bindparam("b_conversation", type_=String),
+    "parent_id": bindparam("b_parent", type_=String),
+    "run_id": null(),
+}
+_copy_message = insert(_messages).from_select(
+    [column.name for column in _messages.c],
+    select(*(_given.get(column.name, column) for column in _messages.c)).where(
+        _messages.c.id == bindparam("b_source"), _messages.c.conversation_id == bindparam("b_origin")
+    ),
+)
+"""Inside the database: a path may carry more files than memory should hold."""
+
+_content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
+_stored = (
+    select(_messages.c.id, _messages.c.user_id, _messages.c.conversation_id, _messages.c.content)
+    .where(_messages.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(_messages.c.id)
+)
+_set_content = (
+    update(_messages).where(_messages.c.id == bindparam("b_id")).values(content=bindparam("b_content"))
+)
+_hidden_copy = (
+    select(ConversationRow)
+    .where(ConversationRow.id == bindparam("b_id"), ConversationRow.import_id.is_not(None))
+    .with_for_update()
+)
+
+
+class Fork:
+    """One fork of one conversation. The runs stay with the original."""
+
+    def __init__(
+        self, store: Store, caller: Caller, conversation_id: str, quota_mb: float, forget_runs: ForgetRuns
+    ) -> None:
+        self._store = store
+        self._caller = caller
+        self._source_id = conversation_id
+        self._quota_mb = quota_mb
+        self._forget_runs = forget_runs
+
+    def read_path(self, session: Session, message_id: str | None) -> Path:
+        """What is to be copied, at least one part, after a look whether there is room for it."""
+        source = own_conversation(session, self._caller, self._source_id)
+        if message_id is not None:
+            message_in(session, source, message_id)
+        leaf_id = message_id or source.selected_leaf_id
+        ids = [] if leaf_id is None else read_path_ids(session.connection(), leaf_id)
+        sizes = sizes_of(session, ids)
+        check_room(session, self._caller.user_id, sum(sizes.values()), self._quota_mb, what="this fork")
+        return list(_parts(ids, sizes)) or [[]]
+
+    def copy_at_once(self, session: Session, part: list[str]) -> ConversationView:
+        """A short path, in the transaction of the session."""
+        copy = self._begin(session, import_id=None)
+        copy.selected_leaf_id = self._copy_part(session.connection(), copy.id, part, None)
+        session.flush()
+        return conversation_view(copy)
+
+    def copy(self, path: Path) -> ConversationView:
+        """A long path, hidden until the last message is there. Blocks: for a thread."""
+        store = self._store
+        copy_id = store.write_now(lambda session: self._begin(session, import_id=new_id()).id)
+        try:
+            leaf_id: str | None = None
+            for part in path:
+                leaf_id = store.write_now(_Part(self, copy_id, part, leaf_id))
+            return store.write_now(lambda session: self._reveal(session, copy_id, leaf_id))
+        except BaseException:
+            # Where even this fails (the store is closed, the disk is full), the next start does it.
+            with suppress(Exception):
+                forget(store, self._forget_runs, [copy_id])
+            raise
+
+    def go_on(self, session: Session, copy_id: str, part: list[str], parent_id: str | None) -> str | None:
+        """One more part of a long path; the id of its last message."""
+        if session.scalar(_hidden_copy, {"b_id": copy_id}) is None:
+            raise _changed()
+        return self._copy_part(session.connection(), copy_id, part, parent_id)
+
+    def _begin(self, session: Session, *, import_id: str | None) -> ConversationRow:
+        source = own_conversation(session, self._caller, self._source_id, is_locked=True)
+        copy = _copy_of(source)
+        copy.import_id = import_id
+        session.add(copy)
+        session.flush()
+        index_title(session.connection(), user_id=copy.user_id, conversation_id=copy.id, title=copy.title)
+        return copy
+
+    def _reveal(self, session: Session, copy_id: str, leaf_id: str | None) -> ConversationView:
+        copy = session.scalar(_hidden_copy, {"b_id": copy_id})
+        try:
+            own_conversation(session, self._caller, self._source_id, is_locked=True)
+        except NotFound as error:
+            raise _changed() from error
+        if copy is None:
+            raise _changed()
+        copy.selected_leaf_id = leaf_id
+        copy.import_id = None
+        session.flush()
+        return conversation_view(copy)
+
+    def _copy_part(
+        self, connection: Connection, copy_id: str, part: list[str], parent_id: str | None
+    ) -> str | None:
+        if not part:
+            return parent_id
+        ids = [new_id() for _ in part]
+        connection.execute(
+            _copy_message,
+            [
+                {
+                    "b_source": source,
+                    "b_origin": self._source_id,
+                    "b_id": id_,
+                    "b_parent": parent,
+                    "b_conversation": copy_id,
+                }
+                for source, id_, parent in zip(part, ids, [parent_id, *ids], strict=False)
+            ],
+        )
+        rows = [dict(row) for row in connection.execute(_stored, {"ids": ids}).mappings()]
+        if len(rows) != len(part):
+            # Who deletes a message deletes what follows it, so no copy was left without its parent.
+            raise _changed()
+        index_messages(connection, rows)
+        _copy_images(connection, dict(zip(part, ids, strict=True)))
+        return ids[-1]
+
+
+class _Part:
+    def __init__(self, fork: Fork, copy_id: str, part: list[str], parent_id: str | None) -> None:
+        self._fork = fork
+        self._given = (copy_id, part, parent_id)
+
+    def __call__(self, session: Session) -> str | None:
+        return self._fork.go_on(session, *self._given)
+
+
+def _parts(ids: Iterable[str], sizes: dict[str, int]) -> Iterable[list[str]]:
+    part: list[str] = []
+    size = 0
+    for id_ in ids:
+        if part and (len(part) >= COPY_ROWS or size + sizes.get(id_, 0) > COPY_SIZE):
+            yield part
+            part, size = [], 0
+        part.append(id_)
+        size += sizes.get(id_, 0)
+    if part:
+        yield part
+
+
+def _copy_of(source: ConversationRow) -> ConversationRow:
+    now = utc_now()
+    return ConversationRow(
+        id=new_id(), user_id=source.user_id, provider_id=source.provider_id, project_id=source.project_id,
+        agent_id=source.agent_id, title=source.title, model=source.model,
+        system_prompt=source.system_prompt, temperature=source.temperature, max_tokens=source.max_tokens,
+        thinking_enabled=source.thinking_enabled, pinned=False, archived=False, tags=source.tags,
+        created_at=now, updated_at=now,
+    )  # fmt: skip
+
+
+def _copy_images(connection: Connection, copies: dict[str, str]) -> None:
+    """Gives the copies of messages that carry images images of their own."""
+    for source in with_images(connection, copies):
+        stored = connection.execute(_content, {"b_id": source}).scalar_one()
+        content, images = copied(connection, source, user_content(stored))
+        copy = copies[source]
+        connection.execute(_set_content, {"b_id": copy, "b_content": _encode(content).decode()})
+        store_images(connection, copy, images)
+
+
+def _changed() -> Conflict:
+    return Conflict(
+        "some of this was deleted while it was copied; nothing was forked", kind="changed_meanwhile"
+    )

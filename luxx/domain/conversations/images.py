@@ -1,0 +1,178 @@
+"""The images that messages carry: their bytes, kept apart from the messages and gone with them.
+
+A message's content names an image by `blob_id`; only the message itself can open it by that name.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    ForeignKey,
+    LargeBinary,
+    String,
+    bindparam,
+    func,
+    insert,
+    select,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from luxx.domain.conversations.models import MessageRow
+from luxx.errors import TooLarge
+from luxx.infra.clock import new_id
+from luxx.infra.store.tables import Base, table_of
+from luxx.wire.message import Attachment, PromptImage, UserContent
+
+_ASKED_AT_ONCE = 500
+
+Images = Mapping[str, PromptImage]
+"""Images by their `blob_id`."""
+
+
+MOST_SHOWN = 20
+MOST_SHOWN_BYTES = 15 * 1024 * 1024
+"""What a model is shown of a conversation's images; in base64 the strictest vendor takes no more."""
+
+
+class MessageBlobRow(Base):
+    """Deleted with its message by the database."""
+
+    __tablename__ = "message_blobs"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    message_id: Mapped[str] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), index=True)
+    media_type: Mapped[str] = mapped_column(String(40))
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+_blobs = table_of(MessageBlobRow)
+_insert = insert(_blobs)
+_columns = select(_blobs.c.id, _blobs.c.media_type, _blobs.c.data)
+_of_message = _columns.where(
+    _blobs.c.message_id == bindparam("message_id"), _blobs.c.id.in_(bindparam("ids", expanding=True))
+)
+_carriers = select(_blobs.c.message_id).where(_blobs.c.message_id.in_(bindparam("ids", expanding=True)))
+
+
+def store_images(connection: Connection, message_id: str, images: Images) -> None:
+    """In the transaction that stores the message, after it."""
+    for blob_id, image in images.items():
+        row = {
+            "id": blob_id, "message_id": message_id, "media_type": image.media_type, "data": image.data,
+        }  # fmt: skip
+        connection.execute(_insert, row)
+
+
+def read_images(connection: Connection, message_id: str, blob_ids: Collection[str]) -> dict[str, PromptImage]:
+    """Those of the images that the message has."""
+    found = connection.execute(_of_message, {"message_id": message_id, "ids": list(blob_ids)})
+    return {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in found}
+
+
+def with_images(connection: Connection, message_ids: Iterable[str]) -> list[str]:
+    """Those of the messages that carry images."""
+    found: set[str] = set()
+    asked = list(message_ids)
+    for at in range(0, len(asked), _ASKED_AT_ONCE):
+        found.update(connection.scalars(_carriers, {"ids": asked[at : at + _ASKED_AT_ONCE]}))
+    return sorted(found)
+
+
+def copied(
+    connection: Connection, message_id: str, content: UserContent
+) -> tuple[UserContent, dict[str, PromptImage]]:
+    """A message's content for another message, with images of its own to be stored with that one."""
+    known = image_ids(content)
+    if not known:
+        return content, {}
+    images = read_images(connection, message_id, known)
+    names = {blob_id: new_id() for blob_id in images}
+    attachments = [
+        replace(file, blob_id=names.get(file.blob_id, file.blob_id))
+        if isinstance(file.blob_id, str)
+        else file
+        for file in content.attachments
+    ]
+    return replace(content, attachments=attachments), {names[old]: image for old, image in images.items()}
+
+
+def image_ids(content: UserContent) -> list[str]:
+    """The images that a message's content names, in order."""
+    return [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
+
+
+def newest_images(said: Sequence[UserContent]) -> list[str]:
+    """Of all images in these messages, oldest first, the newest that a request to a model has room for."""
+    newest: list[str] = []
+    left = MOST_SHOWN_BYTES
+    for content in reversed(said):
+        for file in content.attachments:
+            if not isinstance(file.blob_id, str):
+                continue
+            left -= file.size if isinstance(file.size, int) else 0
+            if left < 0 or len(newest) >= MOST_SHOWN:
+                return newest
+            newest.append(file.blob_id)
+    return newest
+
+
+class AttachedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """An attachment as a file."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+def read_attachment(connection: Connection, message_id: str, file: Attachment) -> AttachedBytes | None:
+    """The image itself or the text as UTF-8; None where the image is not this message's."""
+    if not isinstance(file.blob_id, str):
+        return AttachedBytes(name=file.name, media_type="text/plain", data=file.content.encode())
+    image = read_images(connection, message_id, [file.blob_id]).get(file.blob_id)
+    return image and AttachedBytes(name=file.name, media_type=image.media_type, data=image.data)
+
+
+MIB = 1024 * 1024
+
+_messages = table_of(MessageRow)
+_message_size = func.length(_messages.c.content) + func.coalesce(func.length(_messages.c.replay), 0)
+"""What one message takes up without its images."""
+
+_image_size = func.length(_blobs.c.data)
+_ids: BindParameter[list[str]] = bindparam("ids", expanding=True)
+_sizes = select(_messages.c.id, _message_size.label("size")).where(_messages.c.id.in_(_ids))
+_image_sizes = select(_blobs.c.message_id, _image_size.label("size")).where(_blobs.c.message_id.in_(_ids))
+
+
+def stored_size(session: Session, user_id: int) -> int:
+    """What the user's messages hold: characters of text, of what models want back, and bytes of images."""
+    mine = _messages.c.user_id == user_id
+    text = session.scalar(select(func.sum(_message_size)).where(mine)) or 0
+    images = select(func.sum(_image_size)).join(_messages, _messages.c.id == _blobs.c.message_id)
+    return int(text) + int(session.scalar(images.where(mine)) or 0)
+
+
+def check_room(session: Session, user_id: int, size: int, quota_mb: float, *, what: str) -> None:
+    """Raises TooLarge where the user's messages would take up more than the quota with so much more."""
+    if stored_size(session, user_id) + size > quota_mb * MIB:
+        raise TooLarge(
+            f"with {what} your conversations would take up more than {quota_mb:g} MiB, "
+            "which is what this server gives a user (files.quota_mb)",
+            kind="quota_exceeded",
+        )
+
+
+def sizes_of(session: Session, message_ids: list[str]) -> dict[str, int]:
+    """What each of the messages takes up with its images."""
+    connection = session.connection()
+    found: dict[str, int] = {}
+    for at in range(0, len(message_ids), _ASKED_AT_ONCE):
+        asked = {"ids": message_ids[at : at + _ASKED_AT_ONCE]}
+        for row in connection.execute(_sizes, asked):
+            found[row.id] = row.size
+        for row in connection.execute(_image_sizes, asked):
+            found[row.message_id] = found.get(row.message_id, 0) + row.size
+    return found

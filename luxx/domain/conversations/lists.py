@@ -1,0 +1,331 @@
+"""Lists of conversations and of their messages, as cheap as the database and msgspec allow.
+
+Core statements made once, read straight into what the API shows. JSON that is shown as it rests stays
+JSON: `tags`, `steps` and `usage` of these views are `msgspec.Raw`, for encoding and not for looking into.
+One of them at a time, and changing them, is `service.py`'s.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    UnaryExpression,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.citations import Citation, citations_in
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.stored import user_content
+from luxx.domain.conversations.views import ConversationView, MessageView
+from luxx.errors import NotFound, TooLarge
+from luxx.infra.store.engine import CASELESS
+from luxx.infra.store.tables import table_of
+from luxx.wire.message import Attachment
+from luxx.wire.step import StepStatus
+
+MOST_MIB = 32
+"""Of stored messages in one list: what a page takes up in memory is some times as much."""
+
+_MOST_BYTES = MOST_MIB * 1024 * 1024
+
+AnyRow = Row[*tuple[Any, ...]]
+AnySelect = Select[*tuple[Any, ...]]
+Conditions = Sequence[ColumnElement[bool]]
+Order = Sequence[UnaryExpression[Any]]
+
+_conversations = table_of(ConversationRow)
+_messages = table_of(MessageRow)
+_mine = and_(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_(None))
+_newest_first = (_conversations.c.id.desc(),)
+_inside = _messages.c.conversation_id == bindparam("conversation_id")
+
+
+def _conversation_page(where: Conditions, order: Order) -> AnySelect:
+    """Each row says how many there are in all: one statement costs less than two."""
+    total = select(func.count()).select_from(_conversations).where(_mine, *where)
+    columns = [_conversations.c[name] for name in ConversationView.__struct_fields__]
+    return (
+        select(*columns, total.scalar_subquery().label("total"))
+        .where(_mine, *where)
+        .order_by(*order)
+        .limit(bindparam("many"))
+        .offset(bindparam("start"))
+    )
+
+
+_all_conversations = _conversation_page((), _newest_first)
+_message_columns = [name for name in MessageView.__struct_fields__ if name in _messages.c]
+_message_total = select(func.count()).select_from(_messages).where(_inside)
+_is_mine = select(_conversations.c.id).where(_conversations.c.id == bindparam("conversation_id"), _mine)
+_message_page = (
+    select(
+        *(_messages.c[name] for name in _message_columns),
+        _message_total.scalar_subquery().label("total"),
+    )
+    .where(_inside, _is_mine.exists())
+    .order_by(_messages.c.id.desc())
+    .limit(bindparam("many"))
+)
+_by_page = _message_page.offset(bindparam("start"))
+_by_cursor = _message_page.where(_messages.c.id < bindparam("before"))
+
+
+def _within_bytes(page: AnySelect) -> AnySelect:
+    """The same without the rows past the bound, and in each how many there were with them.
+
+    For PostgreSQL, whose driver takes all of an answer at once; rows of SQLite are read one by one.
+    """
+    all_ = page.subquery()
+    so_far = func.sum(func.octet_length(all_.c.content)).over(order_by=all_.c.id.desc())
+    place = func.row_number().over(order_by=all_.c.id.desc())
+    measured = select(
+        all_, so_far.label("so_far"), place.label("place"), func.count().over().label("found")
+    ).subquery()
+    return (
+        select(measured)
+        .where(or_(measured.c.so_far <= _MOST_BYTES, measured.c.place == 1))
+        .order_by(measured.c.id.desc())
+    )
+
+
+_by_page_of_few = _within_bytes(_by_page)
+_by_cursor_of_few = _within_bytes(_by_cursor)
+_from_newest_of_few = _within_bytes(_message_page)
+
+
+class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
+    content: str = ""
+    status: str = StepStatus.DONE
+
+
+class _Thinking(msgspec.Struct, tag="thinking", tag_field="type"):
+    pass
+
+
+class _ToolCall(msgspec.Struct, tag="tool_call", tag_field="type"):
+    pass
+
+
+class _ToolResult(msgspec.Struct, tag="tool_result", tag_field="type"):
+    pass
+
+
+class _Steps(msgspec.Struct):
+    steps: msgspec.Raw
+
+
+class _Said(msgspec.Struct):
+    """Of an assistant's message what is its text; the rest is passed over without being made."""
+
+    steps: list[_TextStep | _Thinking | _ToolCall | _ToolResult]
+
+
+_steps = msgspec.json.Decoder(_Steps)
+_said = msgspec.json.Decoder(_Said)
+
+
+def conversation_page(
+    connection: Connection,
+    caller: Caller,
+    *,
+    page: int,
+    page_size: int,
+    where: Conditions = (),
+    order: Order = _newest_first,
+) -> tuple[list[ConversationView], int]:
+    """The caller's conversations for which all of `where` holds, and how many there are."""
+    is_plain = not where and order is _newest_first
+    statement = _all_conversations if is_plain else _conversation_page(where, order)
+    given = {"user_id": caller.user_id, "many": page_size}
+    rows = connection.execute(statement, {**given, "start": (page - 1) * page_size}).all()
+    if not rows and page > 1:
+        first = connection.execute(statement, {**given, "start": 0}).first()
+        return [], 0 if first is None else first.total
+    return [_conversation(row) for row in rows], rows[0].total if rows else 0
+
+
+class Messages(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of a conversation's messages, newest first; `has_more`: older ones follow. `total` counts all."""
+
+    items: list[MessageView]
+    total: int
+    has_more: bool
+
+
+def message_page(
+    connection: Connection, caller: Caller, conversation_id: str, *, page: int, page_size: int
+) -> Messages:
+    """One page. Raises NotFound, and TooLarge where its messages are too much for one answer."""
+    start = (page - 1) * page_size
+    given = _given(caller, conversation_id) | {"many": page_size, "start": start}
+    rows, is_cut = _read(connection, given, _by_page, _by_page_of_few)
+    if is_cut:
+        raise TooLarge(
+            f"the messages of this page have more than {MOST_MIB} MiB; ask for fewer with page_size, "
+            "or with limit and before, which give as many as there is room for",
+            kind="page_too_large",
+        )
+    total = _total(connection, given, rows)
+    return Messages(
+        items=[_message(row) for row in rows], total=total, has_more=bool(rows) and start + len(rows) < total
+    )
+
+
+def messages_before(
+    connection: Connection, caller: Caller, conversation_id: str, *, limit: int, before: str | None = None
+) -> Messages:
+    """The newest, or those before a message's id: `limit` of them, or as many as fit. Raises NotFound."""
+    # One more than asked for, to see whether there is one.
+    given = _given(caller, conversation_id) | {"many": limit + 1}
+    if before is None:
+        rows, is_cut = _read(connection, given, _message_page, _from_newest_of_few)
+    else:
+        given["before"] = before
+        rows, is_cut = _read(connection, given, _by_cursor, _by_cursor_of_few)
+    return Messages(
+        items=[_message(row) for row in rows[:limit]],
+        total=_total(connection, given, rows),
+        has_more=is_cut or len(rows) > limit,
+    )
+
+
+def _given(caller: Caller, conversation_id: str) -> dict[str, Any]:
+    return {"conversation_id": conversation_id, "user_id": caller.user_id}
+
+
+def _read(
+    connection: Connection, given: dict[str, Any], statement: AnySelect, of_few: AnySelect
+) -> tuple[list[AnyRow], bool]:
+    """As many rows as there is room for, at least one where there is any; and whether that left some out."""
+    if connection.dialect.name == "postgresql":
+        kept = list(connection.execute(of_few, given))
+        return kept, bool(kept) and kept[0].found > len(kept)
+    rows: list[AnyRow] = []
+    size = 0
+    with connection.execute(statement, given) as found:
+        for row in found:
+            size += len(row.content)
+            if rows and size > _MOST_BYTES:
+                return rows, True
+            rows.append(row)
+    return rows, False
+
+
+def _total(connection: Connection, given: dict[str, Any], rows: list[AnyRow]) -> int:
+    if rows:
+        total: int = rows[0].total
+        return total
+    if connection.execute(_is_mine, given).first() is None:
+        raise NotFound("no conversation with this id", kind="conversation_not_found")
+    return connection.execute(_message_total, given).scalar_one()
+
+
+def _conversation(row: AnyRow) -> ConversationView:
+    fields = dict(zip(ConversationView.__struct_fields__, row, strict=False))
+    fields["tags"] = msgspec.Raw(fields["tags"])
+    return ConversationView(**fields)
+
+
+def _message(row: AnyRow) -> MessageView:
+    fields: dict[str, Any] = dict(zip(_message_columns, row, strict=False))
+    stored = fields["content"]
+    attachments: list[Attachment] = []
+    citations: list[Citation] = []
+    steps: Any = []
+    if row.role == "user":
+        content = user_content(stored)
+        text, attachments = content.text, content.attachments
+    else:
+        steps = _steps.decode(stored).steps
+        text = _text(stored)
+        citations = citations_in(stored)
+    fields["content"] = text
+    fields["usage"] = None if row.usage is None else msgspec.Raw(row.usage)
+    return MessageView(**fields, steps=steps, text=text, attachments=attachments, citations=citations)
+
+
+def _text(stored: str) -> str:
+    """As `steps_text` has it."""
+    return "".join(
+        step.content
+        for step in _said.decode(stored).steps
+        if type(step) is _TextStep and step.status != StepStatus.INTERRUPTED
+    )
+
+
+class ConversationSort(StrEnum):
+    """`newest` by when they were made, `updated` by when something last happened in them."""
+
+    NEWEST = "newest"
+    UPDATED = "updated"
+
+
+class ConversationFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """None does not filter. `tag` is a whole tag; `q` a part of the title, in capitals or not."""
+
+    pinned: bool | None = None
+    archived: bool | None = None
+    tag: str | None = None
+    project_id: str | None = None
+    q: str | None = None
+    sort: ConversationSort = ConversationSort.NEWEST
+
+
+def page_of_conversations(
+    session: Session, caller: Caller, wanted: ConversationFilter, *, page: int, page_size: int
+) -> tuple[list[ConversationView], int]:
+    """The caller's conversations that match, and how many do in all."""
+    connection = session.connection()
+    where = _conditions(connection.dialect.name, wanted)
+    if wanted.sort == ConversationSort.NEWEST:
+        return conversation_page(connection, caller, page=page, page_size=page_size, where=where)
+    order = (ConversationRow.updated_at.desc(), ConversationRow.id.desc())
+    return conversation_page(connection, caller, page=page, page_size=page_size, where=where, order=order)
+
+
+def _conditions(dialect: str, wanted: ConversationFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.pinned is not None:
+        conditions.append(ConversationRow.pinned == wanted.pinned)
+    if wanted.archived is not None:
+        conditions.append(ConversationRow.archived == wanted.archived)
+    if wanted.project_id is not None:
+        conditions.append(ConversationRow.project_id == wanted.project_id)
+    if wanted.tag is not None:
+        conditions.append(_has_tag(dialect, wanted.tag))
+    if wanted.q:
+        conditions.append(_has_in_title(dialect, wanted.q))
+    return conditions
+
+
+def _has_in_title(dialect: str, part: str) -> ColumnElement[bool]:
+    if dialect == "postgresql":
+        return ConversationRow.title.icontains(part, autoescape=True)
+    return func.instr(getattr(func, CASELESS)(ConversationRow.title), part.casefold()) > 0
+
+
+def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:
+    """Tags are a JSON list in a text column; each database takes it apart in its own way."""
+    tags: Any = (
+        func.jsonb_array_elements_text(cast(ConversationRow.tags, JSONB))
+        if dialect == "postgresql"
+        else func.json_each(ConversationRow.tags)
+    )
+    each = tags.table_valued("value")
+    return exists(select(literal(1)).select_from(each).where(each.c.value == tag))

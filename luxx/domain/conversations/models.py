@@ -1,0 +1,112 @@
+"""Rows of projects, conversations and messages."""
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.infra.store.tables import Base, UtcDateTime
+
+
+class ProjectRow(Base):
+    __tablename__ = "projects"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    description: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ConversationRow(Base):
+    """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
+
+    A row with an `import_id` is being written or deleted and is there for nobody (`hidden.py`): queries of
+    somebody's conversations ask for `import_id IS NULL`.
+    """
+
+    __tablename__ = "conversations"
+    __table_args__ = (
+        Index("ix_conversations_user_id_import_id_id", "user_id", "import_id", "id"),
+        Index("ix_conversations_user_id_updated_at", "user_id", "updated_at"),
+        Index(
+            "ix_conversations_run_id",
+            "run_id",
+            sqlite_where=text("run_id IS NOT NULL"),
+            postgresql_where=text("run_id IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
+    agent_id: Mapped[int | None] = mapped_column()
+    title: Mapped[str] = mapped_column(String(300))
+    model: Mapped[str | None] = mapped_column(String(200))
+    system_prompt: Mapped[str | None] = mapped_column(Text)
+    temperature: Mapped[float | None] = mapped_column()
+    max_tokens: Mapped[int | None] = mapped_column()
+    thinking_enabled: Mapped[bool | None] = mapped_column()
+    pinned: Mapped[bool] = mapped_column(default=False)
+    archived: Mapped[bool] = mapped_column(default=False)
+    tags: Mapped[str] = mapped_column(Text, default="[]")
+    selected_leaf_id: Mapped[str | None] = mapped_column(String(36))
+    run_id: Mapped[str | None] = mapped_column(String(36))
+    import_id: Mapped[str | None] = mapped_column(String(36))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class MessageRow(Base):
+    """`content` is the stored JSON (wire/message.py); `replay` what adapters want back, per completion.
+
+    A message and what follows it are deleted by one statement, not by a cascade over `parent_id`: SQLite
+    gives up on one that is a thousand messages deep.
+    """
+
+    __tablename__ = "messages"
+    __table_args__ = (Index("ix_messages_conversation_id_id", "conversation_id", "id"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    conversation_id: Mapped[str | None] = mapped_column(ForeignKey("conversations.id", ondelete="CASCADE"))
+    room_id: Mapped[str | None] = mapped_column(String(36), index=True)
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id"), index=True)
+    run_id: Mapped[str | None] = mapped_column(String(36))
+    role: Mapped[str] = mapped_column(String(20))
+    content: Mapped[str] = mapped_column(Text)
+    replay: Mapped[str | None] = mapped_column(Text)
+    token_count: Mapped[int] = mapped_column(default=0)
+    usage: Mapped[str | None] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(20), default="complete")
+    sender_name: Mapped[str | None] = mapped_column(String(200))
+    sender_color: Mapped[str | None] = mapped_column(String(20))
+    round_number: Mapped[int | None] = mapped_column()
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class SearchTextRow(Base):
+    """The words of one message or of one conversation's title, whose row takes this one with it.
+
+    `words` is what `search_index.py` makes of them: text on SQLite, where triggers keep the FTS5 table
+    `search_index` the same, a tsvector on PostgreSQL. A higher id was stored later.
+    """
+
+    __tablename__ = "search_texts"
+    __table_args__ = (
+        CheckConstraint("(conversation_id IS NULL) <> (message_id IS NULL)", name="one_subject"),
+        Index("ix_search_texts_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    conversation_id: Mapped[str | None] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), unique=True
+    )
+    message_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id", ondelete="CASCADE"), unique=True)
+    words: Mapped[str] = mapped_column(Text().with_variant(TSVECTOR(), "postgresql"))

@@ -1,0 +1,264 @@
+"""Full-text search over a user's own conversations: their titles and what was said in them.
+
+What it costs does not grow with what others have, nor past `MOST_HITS` with what one has oneself: hits
+come newest first, titles before messages, and are counted up to that many.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
+from luxx.domain.conversations.service import own_conversation
+from luxx.infra.store.engine import Store
+from luxx.infra.store.search_words import (
+    Places,
+    SearchKind,
+    Term,
+    composed,
+    fold,
+    owner,
+    place,
+    searched_text,
+    terms_of,
+)
+from luxx.infra.store.tables import table_of
+
+MOST_HITS = 1000
+"""Of titles and of messages; who finds more asks for too little."""
+
+SNIPPET = 200
+BEFORE = 60
+"""Characters of a snippet, and of them before its first mark."""
+
+READ = 40_000
+"""Characters of a message in which marks are looked for."""
+
+ROWS_AT_ONCE = 10
+"""Messages that are in memory together: each may be some megabytes."""
+
+_texts = table_of(SearchTextRow)
+_messages = table_of(MessageRow)
+_conversations = table_of(ConversationRow)
+_hidden = (
+    select(_conversations.c.id)
+    # Past the empty text, and not "is not null": SQLite finds only a range by the index.
+    .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id > "")
+    .limit(1)
+)
+_is_there = """AND NOT EXISTS (
+    SELECT 1 FROM search_texts AS said LEFT JOIN messages ON messages.id = said.message_id
+    JOIN conversations ON conversations.id = coalesce(said.conversation_id, messages.conversation_id)
+    WHERE said.id = {} AND conversations.import_id IS NOT NULL
+)"""
+
+
+def _find(also: str) -> dict[str, TextClause]:
+    """The statement of each database, with a condition on a hit whose id is put in its braces."""
+    lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
+    return {
+        "sqlite": text(
+            "SELECT rowid FROM search_index WHERE search_index MATCH :wanted "
+            f"{lite} ORDER BY rowid DESC LIMIT :most"
+        ),
+        "postgresql": text(
+            "SELECT id FROM search_texts WHERE words @@ CAST(:wanted AS tsquery) "
+            f"{postgres} ORDER BY id DESC LIMIT :most"
+        ),
+    }
+
+
+_find_any = _find("")
+_find_shown = _find(_is_there)
+"""Asking of each hit whether it is hidden costs more than finding it: only for who has something hidden."""
+
+_shown = (
+    select(
+        _texts.c.id,
+        _texts.c.message_id,
+        _messages.c.role,
+        _messages.c.content,
+        _messages.c.created_at.label("said_at"),
+        _conversations.c.id.label("conversation_id"),
+        _conversations.c.title,
+        _conversations.c.created_at.label("begun_at"),
+    )
+    .join_from(_texts, _messages, _messages.c.id == _texts.c.message_id, isouter=True)
+    .join(
+        _conversations,
+        _conversations.c.id == func.coalesce(_texts.c.conversation_id, _messages.c.conversation_id),
+    )
+    .where(
+        _texts.c.id.in_(bindparam("ids", expanding=True)),
+        _texts.c.user_id == bindparam("user_id"),
+        _conversations.c.import_id.is_(None),
+    )
+)
+_there = _shown.with_only_columns(_texts.c.id, maintain_column_froms=True)
+_hidden = (
+    select(_conversations.c.id)
+    .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_not(None))
+    .limit(1)
+)
+"""Whether something of the user's is being written or deleted just now: only then hits are sifted."""
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for and where; None is everywhere."""
+
+    query: str
+    kind: SearchKind | None = None
+    conversation_id: str | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in a snippet, `start` to before `end`, counted in Unicode characters."""
+
+    start: int
+    end: int
+
+
+class Snippet(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the text that was found, plain, and where in it the words stand."""
+
+    text: str
+    marks: list[Mark]
+
+
+class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
+    """One place where all that was asked for stands. `rank` counts from 1 over all pages.
+
+    A hit in a title has no message.
+    """
+
+    rank: int
+    kind: SearchKind
+    conversation_id: str
+    conversation_title: str
+    message_id: str | None
+    role: str | None
+    snippet: Snippet
+    created_at: datetime
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of hits, how many there are, and whether there are more than were counted."""
+
+    hits: list[SearchHit]
+    total: int
+    has_more: bool
+
+
+class SearchService:
+    """One per process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
+        """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
+        return await self._store.read(
+            lambda session: find(session, caller, search, page=page, page_size=page_size)
+        )
+
+
+def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
+    """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
+    if search.conversation_id is not None:
+        own_conversation(session, caller, search.conversation_id)
+    terms = terms_of(search.query)
+    if not terms:
+        return Found(hits=[], total=0, has_more=False)
+    connection = session.connection()
+    # One conversation was looked for above, as one that is there.
+    is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
+    statements = _find_shown if is_some_hidden else _find_any
+    found: list[int] = []
+    hidden = list(connection.scalars(_hidden, {"user_id": caller.user_id}))
+    has_more = False
+    for kind in SearchKind if search.kind is None else (search.kind,):
+        wanted = _wanted(connection.dialect.name, terms, caller, kind, search.conversation_id)
+        ids = _ids(connection, statements[connection.dialect.name], wanted)
+        has_more |= len(ids) > MOST_HITS
+        if hidden:
+            there = set(connection.scalars(_there, {"ids": ids, "user_id": caller.user_id}))
+            ids = [id_ for id_ in ids if id_ in there]
+        found += ids[:MOST_HITS]
+    start = (page - 1) * page_size
+    shown = found[start : start + page_size]
+    places = Places(terms)
+    hits: list[SearchHit] = []
+    for first in range(0, len(shown), ROWS_AT_ONCE):
+        for row in _rows(connection, caller, shown[first : first + ROWS_AT_ONCE]):
+            hits.append(_hit(row, start + len(hits) + 1, places))
+    return Found(hits=hits, total=len(found), has_more=has_more)
+
+
+def _has_hidden(connection: Connection, caller: Caller) -> bool:
+    """Whether an import of the caller's is on its way, or something is hidden for other reasons."""
+    return connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
+
+
+def _wanted(
+    dialect: str, terms: list[Term], caller: Caller, kind: SearchKind, conversation_id: str | None
+) -> str:
+    scope = [owner(kind, caller.user_id)]
+    if conversation_id is not None:
+        scope.append(place(conversation_id))
+    return _expression(dialect, [*(Term(words=(word,), pieces=()) for word in scope), *terms])
+
+
+def _ids(connection: Connection, statement: TextClause, wanted: str) -> list[int]:
+    """Newest first, at most one more than are shown."""
+    return list(connection.execute(statement, {"wanted": wanted, "most": MOST_HITS + 1}).scalars())
+
+
+def _expression(dialect: str, terms: list[Term]) -> str:
+    """The terms as the database's own language; words have no quotes in them, so nothing can break out."""
+    if dialect == "postgresql":
+        quote, follows, ends, both = "'{}'", " <-> ", ":*", " & "
+    else:
+        quote, follows, ends, both = '"{}"', " + ", " *", " AND "
+    return both.join(
+        f"({follows.join(map(quote.format, term.words))}{ends if term.is_prefix else ''})" for term in terms
+    )
+
+
+def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*tuple[Any, ...]]]:
+    rows = connection.execute(_shown, {"ids": ids, "user_id": caller.user_id}) if ids else ()
+    by_id = {row.id: row for row in rows}
+    return [by_id[id_] for id_ in ids if id_ in by_id]
+
+
+def _hit(row: Row[*tuple[Any, ...]], rank: int, places: Places) -> SearchHit:
+    is_title = row.message_id is None
+    return SearchHit(
+        rank=rank,
+        kind=SearchKind.CONVERSATION if is_title else SearchKind.MESSAGE,
+        conversation_id=row.conversation_id,
+        conversation_title=row.title,
+        message_id=row.message_id,
+        role=row.role,
+        snippet=snippet(row.title if is_title else searched_text(row.content), places),
+        created_at=row.begun_at if is_title else row.said_at,
+    )
+
+
+def snippet(whole: str, places: Places) -> Snippet:
+    """The part of a text around the first place that is asked for, with all places in it."""
+    whole = composed(whole[:READ])
+    folded = fold(whole)
+    first = places.first(folded)
+    if first is None:
+        return Snippet(text=whole[:SNIPPET], marks=[])
+    start = max(0, min(first - BEFORE, len(whole) - SNIPPET))
+    end = start + SNIPPET
+    marks = [
+        Mark(start=begins - start, end=min(ends, end) - start)
+        for begins, ends in places.between(folded, first, end)
+    ]
+    return Snippet(text=whole[start:end], marks=marks)

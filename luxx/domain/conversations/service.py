@@ -1,0 +1,272 @@
+"""Conversations and messages of one user: make, list, change, delete. Sending is `runs/service.py`'s.
+
+Deleting stops what runs in it first: `stop_run` is given by whoever drives runs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy import Select, delete, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import (
+    DELETE_ROWS,
+    ForgetRuns,
+    check_idle,
+    forget,
+    message_in,
+    own_conversation,
+    own_message,
+)
+from luxx.domain.conversations.branches import following, newest_leaf_in, newest_leaf_under
+from luxx.domain.conversations.images import AttachedBytes, read_attachment
+from luxx.domain.conversations.lists import (
+    ConversationFilter,
+    Messages,
+    message_page,
+    messages_before,
+    page_of_conversations,
+)
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.projects import own_project
+from luxx.domain.conversations.search_index import index_title
+from luxx.domain.conversations.stored import user_content
+from luxx.domain.conversations.views import (
+    UNTITLED,
+    ConversationChange,
+    ConversationView,
+    conversation_view,
+)
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+
+ProviderCheck = Callable[[Caller, int], Awaitable[None]]
+"""Raises NotFound if the caller may not use the provider of this id."""
+
+StopRun = Callable[[Caller, str], Awaitable[None]]
+"""Cancels a run of the caller's and returns when it has ended."""
+
+
+class ConversationService:
+    """One per process."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        check_provider: ProviderCheck,
+        stop_run: StopRun,
+        forget_runs: ForgetRuns,
+        forget_runs_of: Callable[[Session, Select[str]], None],
+    ) -> None:
+        self._store = store
+        self._check_provider = check_provider
+        self._stop_run = stop_run
+        self._forget_runs = forget_runs
+        self._forget_runs_of = forget_runs_of
+
+    async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
+        """A new, empty conversation. Raises NotFound for a provider or project that is not the caller's."""
+        await self._check(caller, new)
+        now = utc_now()
+
+        def work(session: Session) -> ConversationView:
+            row = ConversationRow(
+                id=new_id(), user_id=caller.user_id, title=UNTITLED, created_at=now, updated_at=now,
+                pinned=False, archived=False, tags="[]",
+            )  # fmt: skip
+            _change(session, caller, row, new)
+            session.add(row)
+            session.flush()
+            _index_title(session, row, new)
+            return conversation_view(row)
+
+        return await self._store.write(work)
+
+    async def list_page(
+        self,
+        caller: Caller,
+        wanted: ConversationFilter,
+        *,
+        page: int,
+        page_size: int,
+    ) -> tuple[list[ConversationView], int]:
+        """The caller's conversations that match, newest first unless asked otherwise, and how many do."""
+        return await self._store.read(
+            lambda session: page_of_conversations(session, caller, wanted, page=page, page_size=page_size)
+        )
+
+    async def get(self, caller: Caller, conversation_id: str) -> ConversationView:
+        return await self._store.read(
+            lambda session: conversation_view(own_conversation(session, caller, conversation_id))
+        )
+
+    async def update(
+        self, caller: Caller, conversation_id: str, changes: ConversationChange
+    ) -> ConversationView:
+        """Sets what is given. A run in progress keeps what it was asked with.
+
+        Raises Conflict where a leaf is selected while an answer is being written.
+        """
+        await self._check(caller, changes)
+
+        def work(session: Session) -> ConversationView:
+            row = own_conversation(session, caller, conversation_id, is_locked=True)
+            _change(session, caller, row, changes)
+            row.updated_at = utc_now()
+            session.flush()
+            _index_title(session, row, changes)
+            return conversation_view(row)
+
+        return await self._store.write(work)
+
+    async def delete(self, caller: Caller, conversation_id: str) -> None:
+        """Stops what runs in it, then deletes it with its messages and runs.
+
+        Where that is much, it is gone for everybody at once and deleted a little at a time.
+        """
+        conversation = await self.get(caller, conversation_id)
+        if conversation.run_id is not None:
+            await self._stop_run(caller, conversation.run_id)
+
+        def work(session: Session) -> bool:
+            row = own_conversation(session, caller, conversation_id, is_locked=True)
+            is_left = self._forget_runs(session, row.id)
+            if is_left or _is_long(session, row.id):
+                row.import_id = new_id()
+                return True
+            session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
+            session.delete(row)
+            return False
+
+        if await self._store.write(work):
+            # Goes on where the client does not wait for it; where the server ends, at the next start.
+            await asyncio.shield(asyncio.to_thread(forget, self._store, self._forget_runs, [conversation_id]))
+
+    async def list_messages(
+        self, caller: Caller, conversation_id: str, *, page: int, page_size: int
+    ) -> Messages:
+        """A page of a conversation's messages, newest first. Raises TooLarge where they are too much."""
+        return await self._store.read(
+            lambda session: message_page(
+                session.connection(), caller, conversation_id, page=page, page_size=page_size
+            )
+        )
+
+    async def list_messages_before(
+        self, caller: Caller, conversation_id: str, *, limit: int, before: str | None
+    ) -> Messages:
+        """The newest messages, or those before a message's id; fewer than `limit` where they are large."""
+        return await self._store.read(
+            lambda session: messages_before(
+                session.connection(), caller, conversation_id, limit=limit, before=before
+            )
+        )
+
+    async def attachment(self, caller: Caller, message_id: str, index: int) -> AttachedBytes:
+        """An attachment of the caller's message, counted from 0. Raises NotFound."""
+
+        def work(session: Session) -> AttachedBytes:
+            row = own_message(session, caller, message_id)
+            if row.conversation_id is not None:
+                own_conversation(session, caller, row.conversation_id)
+            attachments = user_content(row.content).attachments if row.role == "user" else []
+            if index < len(attachments):
+                found = read_attachment(session.connection(), message_id, attachments[index])
+                if found is not None:
+                    return found
+            raise NotFound("this message has no attachment of this number", kind="attachment_not_found")
+
+        return await self._store.read(work)
+
+    async def delete_message(self, caller: Caller, message_id: str) -> None:
+        """Deletes a message and what follows it; the selected leaf moves to its parent.
+
+        Where a first message goes and others have been said instead of it, their newest leaf is selected.
+        A run that answers what is deleted is stopped first.
+        """
+        run_id = await self._store.read(lambda session: _run_over(session, caller, message_id))
+        if run_id is not None:
+            await self._stop_run(caller, run_id)
+
+        def work(session: Session) -> None:
+            row = own_message(session, caller, message_id)
+            if row.conversation_id is not None:
+                own_conversation(session, caller, row.conversation_id, is_locked=True)
+            if _run_over(session, caller, message_id) is not None:
+                raise Conflict("something was sent here a moment ago; try again", kind="run_active")
+            self._delete_following(session, row)
+
+        await self._store.write(work)
+
+    def _delete_following(self, session: Session, row: MessageRow) -> None:
+        doomed = following(row.id)
+        self._forget_runs_of(session, doomed)
+        inside = ConversationRow.id == row.conversation_id
+        cut = select(ConversationRow).where(inside, ConversationRow.selected_leaf_id.in_(doomed))
+        conversation = session.scalar(cut)
+        session.execute(
+            delete(MessageRow).where(MessageRow.id.in_(doomed)).execution_options(synchronize_session=False)
+        )
+        if conversation is not None:
+            conversation.selected_leaf_id = row.parent_id or newest_leaf_in(session, conversation.id)
+            conversation.updated_at = utc_now()
+
+    async def _check(self, caller: Caller, changes: ConversationChange) -> None:
+        if isinstance(changes.provider_id, int):
+            await self._check_provider(caller, changes.provider_id)
+
+
+def _change(session: Session, caller: Caller, row: ConversationRow, changes: ConversationChange) -> None:
+    if isinstance(changes.project_id, str):
+        own_project(session, caller, changes.project_id)
+    if isinstance(changes.title, str) and not changes.title.strip():
+        raise InvalidInput(
+            "a title has at least one visible character", detail={"fields": {"$.title": "empty"}}
+        )
+    for name in changes.__struct_fields__:
+        value = getattr(changes, name)
+        if value is UNSET:
+            continue
+        match name:
+            case "tags":
+                row.tags = msgspec.json.encode(value).decode()
+            case "selected_leaf_id":
+                row.selected_leaf_id = _leaf_for(session, row, value)
+            case _:
+                setattr(row, name, value)
+
+
+def _is_long(session: Session, conversation_id: str) -> bool:
+    """More than one transaction should delete."""
+    inside = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
+    return session.scalar(inside.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
+
+
+def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:
+    """The leaf that is selected with a message: itself, or the newest of those below it."""
+    message_in(session, conversation, message_id)
+    check_idle(conversation)
+    return newest_leaf_under(session, message_id)
+
+
+def _index_title(session: Session, row: ConversationRow, changes: ConversationChange) -> None:
+    if changes.title is not UNSET:
+        index_title(session.connection(), user_id=row.user_id, conversation_id=row.id, title=row.title)
+
+
+def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
+    """The active run of the message's conversation, if it answers the message or something below it."""
+    row = own_message(session, caller, message_id)
+    if row.conversation_id is None:
+        return None
+    conversation = own_conversation(session, caller, row.conversation_id)
+    if conversation.run_id is None:
+        return None
+    leaf = following(row.id).subquery()
+    is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
+    return conversation.run_id if is_below is not None else None

@@ -1,0 +1,154 @@
+"""Conversations and messages as the API shows them."""
+
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.domain.conversations.citations import Citation, citations_in
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.stored import assistant_steps, user_content
+from luxx.wire.delta import Usage
+from luxx.wire.message import Attachment
+from luxx.wire.step import Step, steps_text
+
+_usage = msgspec.json.Decoder(Usage)
+_tags = msgspec.json.Decoder(list[str])
+
+
+class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
+    """`run_id` is the run in progress, if any; nulls fall back to the user's settings."""
+
+    id: str
+    user_id: int
+    provider_id: int | None
+    project_id: str | None
+    agent_id: int | None
+    title: str
+    model: str | None
+    system_prompt: str | None
+    temperature: float | None
+    max_tokens: int | None
+    thinking_enabled: bool | None
+    pinned: bool
+    archived: bool
+    tags: list[str]
+    selected_leaf_id: str | None
+    run_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True):
+    """`text` and `content` are the same computed string; `token_count` what the model produced for it."""
+
+    id: str
+    conversation_id: str | None
+    room_id: str | None
+    parent_id: str | None
+    role: str
+    steps: list[Step]
+    text: str
+    content: str
+    attachments: list[Attachment]
+    citations: list[Citation]
+    token_count: int
+    usage: Usage | None
+    status: str
+    sender_name: str | None
+    sender_color: str | None
+    round_number: int | None
+    created_at: datetime
+
+
+class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What to set: UNSET leaves a field alone, None clears it."""
+
+    title: str | UnsetType = UNSET
+    provider_id: int | UnsetType | None = UNSET
+    project_id: str | UnsetType | None = UNSET
+    model: str | UnsetType | None = UNSET
+    system_prompt: str | UnsetType | None = UNSET
+    temperature: float | UnsetType | None = UNSET
+    max_tokens: int | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+    pinned: bool | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+    selected_leaf_id: str | UnsetType = UNSET
+
+
+def conversation_view(row: ConversationRow) -> ConversationView:
+    """A conversation's row as a value."""
+    return ConversationView(
+        id=row.id,
+        user_id=row.user_id,
+        provider_id=row.provider_id,
+        project_id=row.project_id,
+        agent_id=row.agent_id,
+        title=row.title,
+        model=row.model,
+        system_prompt=row.system_prompt,
+        temperature=row.temperature,
+        max_tokens=row.max_tokens,
+        thinking_enabled=row.thinking_enabled,
+        pinned=row.pinned,
+        archived=row.archived,
+        tags=_tags.decode(row.tags),
+        selected_leaf_id=row.selected_leaf_id,
+        run_id=row.run_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def message_view(row: MessageRow) -> MessageView:
+    """A message's row as a value, its text computed from its steps."""
+    steps: list[Step] = []
+    attachments: list[Attachment] = []
+    citations: list[Citation] = []
+    if row.role == "user":
+        content = user_content(row.content)
+        text, attachments = content.text, content.attachments
+    else:
+        steps = assistant_steps(row.content)
+        text = steps_text(steps)
+        citations = citations_in(row.content)
+    return MessageView(
+        id=row.id,
+        conversation_id=row.conversation_id,
+        room_id=row.room_id,
+        parent_id=row.parent_id,
+        role=row.role,
+        steps=steps,
+        text=text,
+        content=text,
+        attachments=attachments,
+        citations=citations,
+        token_count=row.token_count,
+        usage=_usage.decode(row.usage) if row.usage else None,
+        status=row.status,
+        sender_name=row.sender_name,
+        sender_color=row.sender_color,
+        round_number=row.round_number,
+        created_at=row.created_at,
+    )
+
+
+UNTITLED = "New conversation"
+TITLE_LENGTH = 60
+"""What a list of conversations shows of a title without cutting it."""
+
+
+def title_after(known: str, text: str) -> str:
+    """The title once `text` was sent: the known one, or for an untitled conversation its first line."""
+    if known != UNTITLED:
+        return known
+    line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
+    if len(line) <= TITLE_LENGTH:
+        return line
+    cut = line[:TITLE_LENGTH]
+    # A word that reaches over the end is left out, unless it is half of the title: not every script
+    # has blanks.
+    end = cut.rfind(" ")
+    return f"{cut[:end] if end >= TITLE_LENGTH // 2 else cut[:-1]}…"

@@ -1,0 +1,268 @@
+"""What a person attaches to a message, made into what the message keeps: texts, and images' bytes.
+
+A file is read when the message is sent; changing or deleting it later changes no message.
+"""
+
+import asyncio
+import codecs
+import os
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.files.names import extension_of
+from luxx.domain.files.service import FileService
+from luxx.domain.files.storage import OpenFile
+from luxx.errors import InvalidInput, LuxxError, TooLarge
+from luxx.infra.clock import new_id
+from luxx.infra.documents.reader import (
+    MAX_PDF_BYTES,
+    PDF_MEMORY_BYTES,
+    PDF_SECONDS,
+    PdfProcess,
+    RunReader,
+    read_in_process,
+)
+from luxx.wire.message import Attachment, PromptImage
+
+
+class PdfReader:
+    """One per server; `run_reader` runs the module that reads."""
+
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = PDF_MEMORY_BYTES,
+        seconds: int = PDF_SECONDS,
+    ) -> None:
+        self._process = PdfProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
+
+    async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
+        """The text of a PDF, of at most that many characters.
+
+        Raises InvalidInput or TooLarge with the reason, Unavailable where too many are being read.
+        """
+        if file.size > MAX_PDF_BYTES:
+            raise TooLarge(f"{file.name} has more than {MAX_PDF_BYTES // 2**20} MiB, the most for a PDF")
+        with file.using() as fd:
+            os.lseek(fd, 0, os.SEEK_SET)
+            answer = await self._process.read(fd, characters=characters, user_id=user_id)
+        if answer.error:
+            raise _failure(file.name, answer.error)
+        if not answer.text.strip():
+            raise _refused(f"{file.name} has no text in it: its pages are images")
+        return answer.text
+
+
+def _failure(name: str, error: str) -> LuxxError:
+    match error:
+        case "encrypted":
+            return _refused(f"{name} is encrypted; attach it without a password")
+        case "memory":
+            return _refused(f"{name} needs too much memory to be read")
+        case "time":
+            return _refused(f"{name} takes too long to be read")
+        case "pages":
+            return TooLarge(f"{name} has too many pages; attach a part of it")
+        case "long":
+            return TooLarge(f"{name} has too much text to be attached; attach a part of it")
+        case _:
+            return _refused(f"{name} is damaged or no PDF")
+
+
+def _refused(sentence: str) -> InvalidInput:
+    return InvalidInput(sentence, kind="attachment_unreadable")
+
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""What the strictest vendor takes for one."""
+
+MAX_IMAGES = 10
+MAX_IMAGES_BYTES = 15 * 1024 * 1024
+"""Of one message; in base64 the strictest vendor takes no more in one request."""
+
+_IMAGES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
+
+
+def image_type(head: bytes) -> str | None:
+    """The media type of an image a model can be shown, by its first bytes; None for anything else."""
+    for magic, kind in _IMAGES:
+        if head.startswith(magic):
+            return f"image/{kind}"
+    return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
+
+
+GATHER_SECONDS = 120.0
+"""How long reading all of a message's attachments may take."""
+
+MAX_TEXT = 2_000_000
+"""Characters of one text, and bytes of one text file."""
+
+_HEAD = 1024
+_WAYS = ("content", "file_id", "data")
+
+
+class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
+    """As a request has it: a text with its name, an image with its name and bytes, or a file's id."""
+
+    name: str | UnsetType = UNSET
+    extension: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    media_type: str | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """Attachments as the message keeps them, and its images by `blob_id`."""
+
+    attachments: list[Attachment] = []
+    images: dict[str, PromptImage] = {}
+
+
+class AttachmentReader:
+    """One per process."""
+
+    def __init__(self, files: FileService, pdfs: PdfReader) -> None:
+        self._files = files
+        self._pdfs = pdfs
+
+    async def gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
+        """Reads what files are named. Raises InvalidInput, TooLarge, NotFound for an id, or Unavailable."""
+        if not given:
+            return Gathered()
+        try:
+            async with asyncio.timeout(GATHER_SECONDS):
+                return await self._gather(caller, given)
+        except TimeoutError as error:
+            raise InvalidInput(
+                "the attachments take too long to be read; send fewer at a time", kind="attachment_unreadable"
+            ) from error
+
+    async def _gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
+        attachments: list[Attachment] = []
+        images: dict[str, PromptImage] = {}
+        for index, each in enumerate(given):
+            made = await self._made(caller, each, f"$.attachments[{index}]")
+            if isinstance(made, Attachment):
+                attachments.append(made)
+                continue
+            name, image = made
+            blob_id = new_id()
+            images[blob_id] = image
+            attachments.append(_of_image(name, image, blob_id))
+            _check_together(list(images.values()))
+        return Gathered(attachments=attachments, images=images)
+
+    async def _made(
+        self, caller: Caller, given: GivenAttachment, path: str
+    ) -> Attachment | tuple[str, PromptImage]:
+        _check_form(given, path)
+        if isinstance(given.file_id, str):
+            return await self._read(caller, given.file_id)
+        name = given.name if isinstance(given.name, str) else ""
+        if isinstance(given.data, bytes):
+            kind = image_type(given.data[:_HEAD])
+            if kind is None:
+                raise _wrong({f"{path}.data": "not a PNG, JPEG, GIF or WebP image"})
+            return name, _checked(name, PromptImage(media_type=kind, data=given.data))
+        content = given.content if isinstance(given.content, str) else ""
+        extension = given.extension if isinstance(given.extension, str) else ""
+        return Attachment(name=name, extension=extension or extension_of(name), content=content)
+
+    async def _read(self, caller: Caller, file_id: str) -> Attachment | tuple[str, PromptImage]:
+        """A file of the workspace as what its first bytes say it is, whatever it is called."""
+        file = await self._files.open(caller, file_id)
+        try:
+            head = await asyncio.to_thread(file.read_at, 0, _HEAD)
+            kind = image_type(head)
+            if kind is not None:
+                data = await _whole(file, MAX_IMAGE_BYTES)
+                return file.name, _checked(file.name, PromptImage(media_type=kind, data=data))
+            if b"%PDF-" in head:
+                text = await self._pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
+            else:
+                text = _decoded(file.name, await _whole(file, MAX_TEXT))
+        finally:
+            await asyncio.shield(asyncio.to_thread(file.close))
+        return Attachment(name=file.name, extension=extension_of(file.name), content=text)
+
+
+def _check_form(given: GivenAttachment, path: str) -> None:
+    """Raises InvalidInput unless it is exactly one of a text, an image and a file's id."""
+    ways = [way for way in _WAYS if getattr(given, way) is not UNSET]
+    if not ways:
+        raise _wrong({f"{path}.content": "content, data or file_id is needed"})
+    if len(ways) > 1:
+        raise _wrong({f"{path}.{way}": f"not together with {ways[0]}" for way in ways[1:]})
+    takes = {"content": {"name", "extension"}, "data": {"name", "media_type"}, "file_id": set[str]()}[ways[0]]
+    others = {"name", "extension", "media_type"} - takes
+    if wrong := {f"{path}.{name}": f"not together with {ways[0]}"
+                 for name in sorted(others) if getattr(given, name) is not UNSET}:  # fmt: skip
+        raise _wrong(wrong)
+    if "name" in takes and given.name is UNSET:
+        raise _wrong({f"{path}.name": "this field is required"})
+
+
+def _check_together(images: list[PromptImage]) -> None:
+    if len(images) > MAX_IMAGES:
+        raise TooLarge(f"a message takes at most {MAX_IMAGES} images")
+    if sum(len(image.data) for image in images) > MAX_IMAGES_BYTES:
+        raise TooLarge(f"the images of a message together take at most {MAX_IMAGES_BYTES // 2**20} MiB")
+
+
+def _checked(name: str, image: PromptImage) -> PromptImage:
+    if len(image.data) > MAX_IMAGE_BYTES:
+        raise _too_long(name, MAX_IMAGE_BYTES)
+    return image
+
+
+def _of_image(name: str, image: PromptImage, blob_id: str) -> Attachment:
+    extension = extension_of(name) or image.media_type.rpartition("/")[2]
+    return Attachment(
+        name=name,
+        extension=extension,
+        content="",
+        media_type=image.media_type,
+        size=len(image.data),
+        blob_id=blob_id,
+    )
+
+
+async def _whole(file: OpenFile, limit: int) -> bytes:
+    data = await asyncio.to_thread(file.read_at, 0, limit + 1)
+    if len(data) > limit:
+        raise _too_long(file.name, limit)
+    return data
+
+
+def _decoded(name: str, data: bytes) -> str:
+    """A text file's content. Raises InvalidInput for what is no text that a model could read."""
+    is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if is_wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _unreadable(name) from error
+    if "\0" in text:
+        raise _unreadable(name)
+    return text
+
+
+def _unreadable(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"{name} cannot be attached: it is neither text in UTF-8, nor a PDF, nor a PNG, JPEG, GIF or WebP "
+        "image",
+        kind="attachment_unreadable",
+    )
+
+
+def _too_long(name: str, limit: int) -> TooLarge:
+    shown = " ".join(name.split())
+    return TooLarge(f"{shown} has more than {limit / 1_000_000:.1f} MB, the most for this kind of file")
+
+
+def _wrong(fields: dict[str, str]) -> InvalidInput:
+    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
+    return InvalidInput(f"the request is not valid: {named}", detail={"fields": fields})

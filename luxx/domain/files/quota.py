@@ -1,0 +1,50 @@
+"""The quota of files where tools write: `files.quota_mb` holds for them as it does for uploads.
+
+A hook before each of these tools measures the user's workspace. What a program writes while it runs is
+bounded by its own limits (`tools.limits`, `disk_mb`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from luxx.domain.files.storage import Shelf
+from luxx.errors import LuxxError, NotFound, ToolFailed
+from luxx.infra.config.schema import FilesConfig
+from luxx.tools.hooks import Hook, HookedCall, Moment
+
+MIB = 1024 * 1024
+FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")
+PROGRAM_TOOLS = ("python_execute", "shell_execute")
+PROGRAMS_UNTIL = 2
+"""So many times the quota a workspace may hold for a program to start: one may be needed to delete files."""
+
+
+def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[Hook]:
+    """Refuse calls of tools that write once the workspace is full. `path_of` gives a user's workspace."""
+    quota = int(config.quota_mb * MIB)
+
+    def check_write(call: HookedCall) -> None:
+        content = call.arguments.get("content")
+        size = len(content.encode("utf-8", "replace")) if isinstance(content, str) else 0
+        _check(path_of(call.user_id), size, quota, quota)
+
+    def check_program(call: HookedCall) -> None:
+        _check(path_of(call.user_id), 0, PROGRAMS_UNTIL * quota, quota)
+
+    checks = [(name, check_write) for name in FILE_TOOLS] + [(name, check_program) for name in PROGRAM_TOOLS]
+    return [Hook(tools=name, moment=Moment.BEFORE, function=check) for name, check in checks]
+
+
+def _check(workspace: Path, size: int, most: int, quota: int) -> None:
+    """Raises ToolFailed where the workspace would hold more than `most`, or cannot be counted."""
+    try:
+        held = Shelf(workspace).held()
+    except NotFound:
+        return
+    except LuxxError as error:
+        raise ToolFailed(error.message) from error
+    if held + size > most:
+        raise ToolFailed(
+            f"the workspace holds {held / MIB:.1f} MiB and may hold {quota / MIB:g} (files.quota_mb); "
+            "delete files that are not needed any more"
+        )

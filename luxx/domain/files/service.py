@@ -1,0 +1,230 @@
+"""Files of a user's workspace by their ids: list, open, delete. What comes in is `upload.py`'s.
+
+An id stands for a path. What the file is now is always asked of the disk, so a file that a tool
+wrote, changed or removed is told of as it is.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import sqlalchemy.dialects.postgresql as pg
+import sqlalchemy.dialects.sqlite as lite
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    ForeignKey,
+    LargeBinary,
+    Row,
+    String,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    insert,
+    select,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.workspaces import Workspaces
+from luxx.domain.files.names import media_type_of
+from luxx.domain.files.storage import NOT_THERE, Entry, OpenFile, Shelf, shown
+from luxx.errors import InvalidInput, NotFound
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
+
+
+class FileRow(Base):
+    """An id for a path of a user's workspace, made when it was uploaded or first listed.
+
+    `path` is bytes, because a name in a file system need not be text; `path_hash` (SHA-256) is unique,
+    because a path can be longer than an index takes. `size`, `modified_ns` and `sha256` are as uploaded:
+    the hash is true of the file for as long as the other two still agree with it.
+    """
+
+    __tablename__ = "files"
+    __table_args__ = (UniqueConstraint("user_id", "path_hash"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    path: Mapped[bytes] = mapped_column(LargeBinary)
+    path_hash: Mapped[str] = mapped_column(String(64))
+    size: Mapped[int] = mapped_column(BigInteger)
+    modified_ns: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str | None] = mapped_column(String(64))
+    media_type: Mapped[str] = mapped_column(String(100))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+_files = table_of(FileRow)
+_here = (_files.c.user_id == bindparam("user"), _files.c.path_hash.in_(bindparam("hashes", expanding=True)))
+_known = select(_files).where(*_here)
+_forget = delete(_files).where(*_here)
+_one = select(_files.c.path).where(_files.c.id == bindparam("id"), _files.c.user_id == bindparam("user"))
+_insert = insert(_files)
+_insert_if_new = {
+    "sqlite": lite.insert(_files).on_conflict_do_nothing(),
+    "postgresql": pg.insert(_files).on_conflict_do_nothing(),
+}
+
+FileRecord = Row[tuple[object, ...]]
+
+
+def path_of(connection: Connection, user_id: int, file_id: str) -> str | None:
+    """The path that an id of this user's stands for."""
+    path = connection.execute(_one, {"id": file_id, "user": user_id}).scalar()
+    return None if path is None else os.fsdecode(path)
+
+
+def known(connection: Connection, user_id: int, paths: Sequence[str]) -> dict[str, FileRecord]:
+    """The rows of those paths that have one."""
+    found = connection.execute(_known, {"user": user_id, "hashes": [_hash(path) for path in paths]})
+    return {os.fsdecode(row.path): row for row in found}
+
+
+def make_known(connection: Connection, user_id: int, entries: Sequence[Entry]) -> None:
+    """Gives ids to what has none. Another request may do the same at this moment."""
+    rows = [_row(user_id, entry, None) for entry in entries]
+    connection.execute(_insert_if_new[connection.dialect.name], rows)
+
+
+def record_upload(connection: Connection, user_id: int, entry: Entry, sha256: str) -> str:
+    """A new id for a file that was just put there; an id that its path had before leads to nothing."""
+    forget(connection, user_id, entry.path)
+    row = _row(user_id, entry, sha256)
+    connection.execute(_insert, row)
+    return str(row["id"])
+
+
+def forget(connection: Connection, user_id: int, path: str) -> None:
+    """The path's id leads to nothing from now on."""
+    connection.execute(_forget, {"user": user_id, "hashes": [_hash(path)]})
+
+
+def _row(user_id: int, entry: Entry, sha256: str | None) -> dict[str, object]:
+    return {
+        "id": new_id(), "user_id": user_id, "path": os.fsencode(entry.path), "path_hash": _hash(entry.path),
+        "size": entry.size, "modified_ns": entry.modified_ns, "sha256": sha256,
+        "media_type": media_type_of(entry.path)[:100], "created_at": utc_now(),
+    }  # fmt: skip
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()
+
+
+FOLDER_TYPE = "inode/directory"
+
+
+class FileView(msgspec.Struct, frozen=True, kw_only=True):
+    """`path` is within the workspace. `sha256` is known of uploads that have not changed since.
+
+    `media_type` is guessed from the name.
+    """
+
+    id: str
+    name: str
+    path: str
+    size: int
+    media_type: str
+    sha256: str | None
+    is_folder: bool
+    modified_at: datetime
+
+
+class FileService:
+    """One per process."""
+
+    def __init__(self, store: Store, workspaces: Workspaces) -> None:
+        self._store = store
+        self._workspaces = workspaces
+
+    async def list_page(
+        self, caller: Caller, path: str, *, page: int, page_size: int
+    ) -> tuple[list[FileView], int]:
+        """What a folder of the workspace holds: folders, then files, by name; and how many there are.
+
+        Raises NotFound where there is no such folder, InvalidInput for a path that leads out.
+        """
+        first = (page - 1) * page_size
+
+        def look() -> tuple[list[Entry], int]:
+            return self.shelf(caller).list_folder(path, offset=first, limit=page_size)
+
+        entries, total = await asyncio.to_thread(look)
+        return await self.views(caller, entries), total
+
+    async def open(self, caller: Caller, file_id: str) -> OpenFile:
+        """A file of the caller's. Raises NotFound, also where the file has vanished since."""
+        path = await self._path(caller, file_id)
+
+        def work() -> OpenFile:
+            shelf = self.shelf(caller)
+            entry = shelf.look(path)
+            if entry is not None and entry.is_folder:
+                raise InvalidInput("this is a folder; GET /files?path= lists it", kind="is_folder")
+            return shelf.open_file(path)
+
+        try:
+            return await asyncio.to_thread(work)
+        except NotFound as error:
+            await self._forget(caller, path)
+            raise NotFound(NOT_THERE, kind="file_not_found") from error
+
+    async def delete(self, caller: Caller, file_id: str) -> None:
+        """Removes a file, or a folder that is empty. Raises NotFound, or Conflict for one that is not."""
+        path = await self._path(caller, file_id)
+        try:
+            await asyncio.to_thread(lambda: self.shelf(caller).remove(path))
+        except NotFound as error:
+            await self._forget(caller, path)
+            raise NotFound(NOT_THERE, kind="file_not_found") from error
+        await self._forget(caller, path)
+
+    async def views(self, caller: Caller, entries: list[Entry]) -> list[FileView]:
+        """The entries with their ids; what has none yet gets one."""
+        if not entries:
+            return []
+        paths = [entry.path for entry in entries]
+
+        def read(session: Session) -> dict[str, FileRecord]:
+            return known(session.connection(), caller.user_id, paths)
+
+        records = await self._store.read(read)
+        new = [entry for entry in entries if entry.path not in records]
+        if new:
+            await self._store.write(lambda session: make_known(session.connection(), caller.user_id, new))
+            records = await self._store.read(read)
+        return [_view(entry, records[entry.path]) for entry in entries if entry.path in records]
+
+    def shelf(self, caller: Caller) -> Shelf:
+        """The caller's workspace; may block. Raises Unavailable where it is not there and cannot be made."""
+        return Shelf(self._workspaces.prepare(caller.user_id))
+
+    async def _path(self, caller: Caller, file_id: str) -> str:
+        path = await self._store.read(lambda session: path_of(session.connection(), caller.user_id, file_id))
+        if path is None:
+            raise NotFound(NOT_THERE, kind="file_not_found")
+        return path
+
+    async def _forget(self, caller: Caller, path: str) -> None:
+        await self._store.write(lambda session: forget(session.connection(), caller.user_id, path))
+
+
+def _view(entry: Entry, row: FileRecord) -> FileView:
+    is_as_uploaded = (entry.size, entry.modified_ns) == (row.size, row.modified_ns)
+    path = shown(entry.path)
+    return FileView(
+        id=row.id,
+        name=path.rpartition("/")[2],
+        path=path,
+        size=entry.size,
+        media_type=FOLDER_TYPE if entry.is_folder else media_type_of(path),
+        sha256=row.sha256 if is_as_uploaded else None,
+        is_folder=entry.is_folder,
+        modified_at=datetime.fromtimestamp(entry.modified_ns / 10**9, UTC),
+    )

@@ -1,0 +1,253 @@
+"""Taking files in: a multipart body, read piece by piece onto the disk, placed whole or not at all.
+
+Who may upload: everybody who is signed in, whatever the level. It is the person's own act; levels bound
+what tools do. What may be uploaded: as much as the workspace's quota has room for.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager
+from typing import cast
+
+import msgspec
+from multipart import (
+    MultipartError,
+    MultipartSegment,
+    PushMultipartParser,
+    parse_options_header,  # pyright: ignore[reportUnknownVariableType]
+)
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.files import service as rows
+from luxx.domain.files.names import safe_name
+from luxx.domain.files.service import FileService, FileView
+from luxx.domain.files.storage import Draft, Entry, Shelf
+from luxx.errors import InvalidInput, LuxxError, TooLarge, TooMany, Unavailable
+from luxx.infra.config.schema import FilesConfig
+from luxx.infra.store.engine import Store
+
+MIB = 1024 * 1024
+MAX_FILES = 20
+"""In one request; each is a descriptor until the last has come."""
+
+AT_ONCE = 3
+"""Uploads of one user in one process."""
+
+ALL_AT_ONCE = 24
+"""Uploads of all users in one process: with their files they take half of the usual 1024 descriptors."""
+
+FORM_BYTES = 64 * 1024
+"""What the form around the files takes at most: its headers and the folder."""
+
+PIECE = MIB
+"""How much is gathered before a thread writes it."""
+
+MAX_FOLDER_BYTES = 4096
+PATH_FIELD = "path"
+LOCK_PAUSE_SECONDS = 0.05
+LOCK_TRIES = 200
+
+
+class UploadView(FileView, frozen=True, kw_only=True):
+    """The first file that was uploaded, and in `files` all of them."""
+
+    files: list[FileView]
+
+
+class Uploads:
+    """One per process."""
+
+    def __init__(self, store: Store, files: FileService, config: FilesConfig) -> None:
+        self._store = store
+        self._files = files
+        self._quota = int(config.quota_mb * MIB)
+        self._active: Counter[int] = Counter()
+
+    async def receive(
+        self, caller: Caller, content_type: str, length: int | None, body: AsyncIterator[bytes]
+    ) -> UploadView:
+        """Reads the body and places its files. `length` is what the client says that it sends.
+
+        Raises InvalidInput for a body that is no form, TooLarge where the quota has no room, TooMany,
+        Conflict, Unavailable, or what reading `body` raises; then nothing of it is left.
+        """
+        boundary = _boundary(content_type)
+        with self._turn(caller):
+            shelf = await asyncio.to_thread(self._files.shelf, caller)
+            room = self._quota - await asyncio.to_thread(shelf.held)
+            if length is not None and length - FORM_BYTES > room:
+                raise self._over(length, room)
+            form = _Form(shelf)
+            try:
+                await self._read(form, boundary, body, room)
+                return await self._keep(caller, form)
+            finally:
+                await asyncio.shield(asyncio.to_thread(form.close))
+
+    async def _read(self, form: "_Form", boundary: str, body: AsyncIterator[bytes], room: int) -> None:
+        received = 0
+        try:
+            with PushMultipartParser(boundary, max_segment_count=MAX_FILES + 1) as parser:
+                async for chunk in body:
+                    received += len(chunk)
+                    if received - FORM_BYTES > room:
+                        raise self._over(received, room)
+                    for event in parser.parse(chunk) if chunk else ():
+                        await form.take(event)
+        except MultipartError as error:
+            raise _refused({"$": f"not a whole multipart/form-data body: {error.args[0]}"}) from error
+        if not form.files:
+            raise _refused({"$": "a multipart/form-data body with at least one file is needed"})
+
+    async def _keep(self, caller: Caller, form: "_Form") -> UploadView:
+        """Places the files, which is when the quota is counted for good, and gives them ids."""
+        for _ in range(LOCK_TRIES):
+            entries = await asyncio.to_thread(self._place, form)
+            if entries is not None:
+                break
+            await asyncio.sleep(LOCK_PAUSE_SECONDS)
+        else:
+            raise Unavailable("another upload is being placed just now; try again", kind="workspace_busy")
+
+        def work(session: Session) -> None:
+            for entry, file in zip(entries, form.files, strict=True):
+                rows.record_upload(session.connection(), caller.user_id, entry, file.draft.sha256)
+
+        try:
+            await self._store.write(work)
+        except Exception:
+            await asyncio.to_thread(_take_back, form.shelf, entries)
+            raise
+        views = await self._files.views(caller, entries)
+        first = {name: getattr(views[0], name) for name in FileView.__struct_fields__}
+        return UploadView(**first, files=views)
+
+    def _place(self, form: "_Form") -> list[Entry] | None:
+        """All files of a form or none; None while somebody else places some."""
+        shelf = form.shelf
+        with shelf.try_lock() as is_mine:
+            if not is_mine:
+                return None
+            room = self._quota - shelf.held()
+            size = sum(file.draft.size for file in form.files)
+            if size > room:
+                raise self._over(size, room)
+            entries: list[Entry] = []
+            try:
+                for file in form.files:
+                    entries.append(shelf.place(file.draft, form.folder, file.name))
+            except BaseException:
+                _take_back(shelf, entries)
+                raise
+            return entries
+
+    @contextmanager
+    def _turn(self, caller: Caller) -> Generator[None]:
+        if self._active[caller.user_id] >= AT_ONCE:
+            raise TooMany(
+                f"{AT_ONCE} of your uploads are on their way already; wait for one of them", retry_after=5
+            )
+        if self._active.total() >= ALL_AT_ONCE:
+            raise TooMany("the server takes no more uploads just now; try again in a moment", retry_after=5)
+        self._active[caller.user_id] += 1
+        try:
+            yield
+        finally:
+            self._active -= Counter([caller.user_id])
+
+    def _over(self, size: int, room: int) -> TooLarge:
+        return TooLarge(
+            f"this needs {size / MIB:.1f} MiB and of your {self._quota / MIB:g} MiB only "
+            f"{max(0, room) / MIB:.1f} are free; delete files that you no longer need",
+            kind="quota_exceeded",
+        )
+
+
+class _File(msgspec.Struct, frozen=True):
+    name: str
+    draft: Draft
+
+
+class _Form:
+    """The parts of one body as they come: files onto the disk, the folder into memory."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.files: list[_File] = []
+        self._folder: bytearray | None = None
+        self._is_file = False
+        self._pieces = bytearray()
+
+    @property
+    def folder(self) -> str:
+        """The folder asked for, `.` where none is. Raises InvalidInput if it is no text."""
+        try:
+            folder = (self._folder or b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _refused({f"$.{PATH_FIELD}": "not UTF-8"}) from error
+        return folder.strip().strip("/") or "."
+
+    async def take(self, event: MultipartSegment | bytes | None) -> None:
+        """One event of the parser: a part begins, has more bytes, ends."""
+        if isinstance(event, MultipartSegment):
+            await self._begin(event)
+        elif event is not None:
+            await self._add(event)
+        elif self._is_file:
+            await self._flush()
+
+    async def _begin(self, part: MultipartSegment) -> None:
+        self._is_file = part.filename is not None
+        if part.filename is not None:
+            draft = await asyncio.to_thread(self.shelf.draft)
+            self.files.append(_File(safe_name(part.filename), draft))
+        elif part.name != PATH_FIELD:
+            raise _refused({"$": f"the field {(part.name or '')[:100]!r} is unknown, and no file either"})
+        elif self._folder is not None:
+            raise _refused({f"$.{PATH_FIELD}": "given twice"})
+        else:
+            self._folder = bytearray()
+
+    async def _add(self, data: bytes) -> None:
+        if not self._is_file:
+            assert self._folder is not None
+            self._folder += data
+            if len(self._folder) > MAX_FOLDER_BYTES:
+                raise _refused({f"$.{PATH_FIELD}": f"longer than {MAX_FOLDER_BYTES} bytes"})
+            return
+        self._pieces += data
+        if len(self._pieces) >= PIECE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        data, self._pieces = bytes(self._pieces), bytearray()
+        if data:
+            await asyncio.to_thread(self.files[-1].draft.write, data)
+
+    def close(self) -> None:
+        """What was not placed is gone."""
+        for file in self.files:
+            self.shelf.close(file.draft)
+
+
+def _take_back(shelf: Shelf, entries: list[Entry]) -> None:
+    for entry in entries:
+        try:
+            shelf.remove(entry.path)
+        except LuxxError:
+            continue  # Somebody else was first; it is gone all the same.
+
+
+def _boundary(content_type: str) -> str:
+    kind, options = cast("tuple[str, dict[str, str]]", parse_options_header(content_type))
+    boundary = options.get("boundary", "")
+    if kind != "multipart/form-data" or not 1 <= len(boundary) <= 200 or not boundary.isascii():
+        raise _refused({"Content-Type": "multipart/form-data with a boundary is needed"})
+    return boundary
+
+
+def _refused(fields: dict[str, str]) -> InvalidInput:
+    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
+    return InvalidInput(f"the upload is not valid: {named}", kind="upload_invalid", detail={"fields": fields})

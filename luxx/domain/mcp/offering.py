@@ -1,0 +1,214 @@
+"""What a tool of an MCP server answered, as the result of a Luxx tool. Pure.
+
+Images and sounds have no place in a result: they are told of by kind and size.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from luxx.domain.mcp.connection import Listed
+from luxx.domain.mcp.inbox import MOST_PARTS, Secrets, parts
+from luxx.domain.mcp.schema import Unfit, harmless
+from luxx.errors import ConfigError, ToolFailed
+from luxx.infra.config.schema import McpServerConfig
+from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
+from luxx.wire.tool import CommandPermission, Risk, ToolResult
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+_NO_WORDS = "the tool failed and did not say why"
+
+
+def result_of_answer(answer: "CallToolResult") -> ToolResult:
+    """Text as text, structured content as data; where both say the same, it is said once."""
+    text = "\n".join(_told(block) for block in answer.content)
+    structured = answer.structured_content
+    if answer.is_error:
+        return ToolResult(success=False, data=structured, error=text or _NO_WORDS)
+    if structured is None:
+        return ToolResult.ok(text)
+    inner = _unwrapped(structured)
+    for data in (structured, inner):
+        if not text or _says(text, data):
+            return ToolResult.ok(inner)
+    return ToolResult.ok({"text": text, "structured": structured})
+
+
+def _unwrapped(structured: Any) -> Any:
+    """Servers made with the official SDK wrap what is no object."""
+    if isinstance(structured, dict) and list(cast("dict[str, Any]", structured)) == ["result"]:
+        return cast("dict[str, Any]", structured)["result"]
+    return cast(Any, structured)
+
+
+def _says(text: str, data: Any) -> bool:
+    if text == data:
+        return True
+    said = text.encode("utf-8", "replace")
+    if parts(said) > MOST_PARTS:
+        # Reading it would take long; then it is given as it is.
+        return False
+    with suppress(msgspec.DecodeError, RecursionError):
+        return bool(msgspec.json.decode(said) == data)
+    return False
+
+
+def _told(block: Any) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type}: {_kind(block.mime_type)}, {_bytes_in(block.data)}]"
+        case "resource_link":
+            return _line("resource", block.uri, block.title or block.name, block.mime_type)
+        case "resource":
+            return _resource(block.resource)
+        case _:
+            return f"[{_short(str(block.type))}]"
+
+
+def _resource(resource: Any) -> str:
+    head = _line("resource", resource.uri, None, resource.mime_type)
+    text = getattr(resource, "text", None)
+    return f"{head}\n{text}" if isinstance(text, str) else f"{head[:-1]}, {_bytes_in(resource.blob)}]"
+
+
+def _line(*words: str | None) -> str:
+    return f"[{_joined(words)}]"
+
+
+def _joined(words: Iterable[str | None]) -> str:
+    first, *others = [_short(one) for one in words if one]
+    return f"{first}: {', '.join(others)}" if others else first
+
+
+def _kind(mime: str) -> str:
+    return _short(mime) or "unknown kind"
+
+
+def _bytes_in(base64: str) -> str:
+    """How much a base64 text holds."""
+    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 500 else f"{text[:500]}…"
+
+
+PREFIX = "mcp__"
+MOST = 64
+MOST_SERVER = 20
+MOST_TENANT = 20
+_DIGEST = 8
+_NOT_PLAIN = re.compile(r"[^a-z0-9-]")
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def server_prefix(tenant: str, server: str) -> str:
+    """What the names of all tools of this server begin with, and of no other's. `server` is plain already."""
+    plain = _NOT_PLAIN.sub("-", tenant.lower())
+    if plain != tenant or len(plain) > MOST_TENANT:
+        # Tenants whose names differ only in what cannot be said here stay apart.
+        plain = f"{plain[: MOST_TENANT - _DIGEST - 1]}-{_digest(tenant)}"
+    return f"{PREFIX}{plain}_{server}__"
+
+
+def tool_name(prefix: str, tool: str) -> str:
+    """The name of a server's tool: the same for the same tool, whatever else there is."""
+    plain = _NOT_ALLOWED.sub("_", tool)
+    if plain and plain == tool and len(prefix) + len(plain) <= MOST:
+        return prefix + plain
+    return f"{prefix}{plain[: MOST - len(prefix) - _DIGEST - 1]}_{_digest(tool)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_DIGEST]
+
+
+CATEGORY = "mcp"
+MOST_TOOLS = 64
+"""Of one server; models are told of each with every question, and some vendors take 128 in all."""
+
+MOST_BYTES = 128 * 1024
+"""Of what all tools of one server say of themselves: models are told all of it each time, and it costs."""
+
+MOST_REASONS = 50
+
+MOST_WORDS = 2_000
+"""Characters of a tool's description."""
+
+MOST_GIVEN = 1024 * 1024
+"""Bytes of the arguments of one call."""
+
+SPARE_SECONDS = 5.0
+"""What a call may take beyond the server's own times, which then say more than the executor's."""
+
+CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolResult]]
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a list: `left_out` says why of each tool that is not there."""
+
+    tools: ToolRegistry
+    left_out: list[str]
+
+
+def offer(
+    config: McpServerConfig, prefix: str, tenant_id: int, tools: Sequence[Listed], call: CallTool
+) -> Offer:
+    """The definitions, in the order of the list; what cannot be taken over is left out. Takes a while."""
+    found = ToolRegistry()
+    left_out: list[str] = []
+    secrets = Secrets(config.env)
+    spent = 0
+    for tool in tools:
+        if len(found.list_all()) >= MOST_TOOLS:
+            left_out.append(f"others: the first {MOST_TOOLS} are taken")
+            break
+        try:
+            name = tool_name(prefix, tool.name)
+            definition = _definition(config, name, tenant_id, tool, call, secrets)
+            size = len(msgspec.json.encode((definition.description, definition.parameters)))
+            if spent + size > MOST_BYTES:
+                raise Unfit(f"all tools together take more than {MOST_BYTES // 1024} KiB")
+            # Spent even if there turns out to be something wrong with it: finding that takes its time, too.
+            spent += size
+            found.register(definition)
+        except (Unfit, ConfigError) as error:
+            left_out.append(f"{secrets.cut(tool.name, 100)}: {secrets.cut(str(error), 300)}")
+    if len(left_out) > MOST_REASONS:
+        left_out[MOST_REASONS:] = [f"{len(left_out) - MOST_REASONS} more"]
+    return Offer(tools=found, left_out=left_out)
+
+
+def _definition(
+    config: McpServerConfig, name: str, tenant_id: int, tool: Listed, call: CallTool, secrets: Secrets
+) -> ToolDefinition:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        if len(msgspec.json.encode(arguments)) > MOST_GIVEN:
+            raise ToolFailed(f"MCP servers are given arguments of {MOST_GIVEN // 1024:,} KiB at most")
+        return await call(tool.name, arguments)
+
+    parameters = harmless(tool.parameters)
+    if secrets.are_in(parameters) or secrets.hidden(name) != name:
+        raise Unfit("it tells what the server was given as env")
+    return ToolDefinition(
+        name=name,
+        description=secrets.cut(tool.description, MOST_WORDS),
+        parameters=parameters,
+        handler=handler,
+        category=CATEGORY,
+        required_permission=CommandPermission(config.level),
+        risk=Risk.LOW if tool.is_read_only else Risk.HIGH,
+        timeout=config.start_seconds * 2 + config.call_seconds + SPARE_SECONDS,
+        brings_untrusted=True,
+        is_egress=True,
+        starts_programs=True,
+        tenant_id=tenant_id,
+    )

@@ -1,0 +1,287 @@
+"""One configured MCP server: started when it is needed, used by all of its tenant, started again later.
+
+Not here: what is made of its tools (offering), the process itself (connection).
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from luxx.domain.files.storage import measure
+from luxx.domain.mcp.connection import Connection, Listed, Sdk, listed, load_sdk
+from luxx.domain.mcp.inbox import Secrets
+from luxx.domain.mcp.offering import result_of_answer
+from luxx.errors import Conflict, ToolFailed
+from luxx.infra.config.schema import McpServerConfig
+from luxx.infra.data_permissions import make_directory
+from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.resident import ResidentOrder
+from luxx.tools.sandbox.service import Sandbox
+from luxx.wire.tool import ToolResult
+
+MIB = 1024 * 1024
+MOST_LIVES = 2
+"""So many times what a server may write in its life its directory may hold, or grow by."""
+
+_MEND = "delete some of it"
+
+
+class Room:
+    """`is_own`: Luxx made it for this server. Another one may hold whatever the operator keeps there."""
+
+    def __init__(self, workspace: Path, disk_mb: int, *, is_own: bool) -> None:
+        self._workspace = workspace
+        self._most = MOST_LIVES * disk_mb * MIB
+        self._is_own = is_own
+        self._held: int | None = 0 if is_own else None
+        self._is_known = is_own
+
+    def make(self) -> None:
+        """Makes and measures it. Raises ToolFailed with words that follow the server's name."""
+        try:
+            make_directory(self._workspace.parent)
+            self._workspace.mkdir(mode=0o700, exist_ok=True)
+            holds = self._measured()
+        except OSError as error:
+            problem = f"could not be started: {self._workspace} cannot be made: {error.strerror}"
+            raise ToolFailed(problem) from error
+        if not self._is_known:
+            self._held, self._is_known = holds, True
+        if self._held is None:
+            # What the operator keeps there cannot be counted, so nobody knows by how much it grows.
+            return
+        if holds is None:
+            raise ToolFailed(f"is not started: what {self._workspace} holds cannot be counted; {_MEND}")
+        if holds - self._held > self._most:
+            words = f"holds {holds // MIB:,} MiB by now; {_MEND}, or raise disk_mb of mcp in tools.limits"
+            raise ToolFailed(f"is not started: {self._workspace} {words}")
+
+    def _measured(self) -> int | None:
+        fd = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return measure(fd)
+        except Conflict:
+            return None
+        finally:
+            os.close(fd)
+
+
+class Pace:
+    """At once, then after `first` seconds, and after twice as long each time, up to `longest`.
+
+    From the beginning again when nothing was done for `settled` seconds more than that.
+    """
+
+    def __init__(self, clock: Callable[[], float], first: float, longest: float, settled: float) -> None:
+        self._clock = clock
+        self._first = first
+        self._longest = longest
+        self._settled = settled
+        self._pause = 0.0
+        self._last = 0.0
+
+    @property
+    def seconds_to_wait(self) -> float:
+        return max(self._last + self._pause - self._clock(), 0.0) if self._pause else 0.0
+
+    def done(self) -> None:
+        """It was done now."""
+        now = self._clock()
+        has_settled = not self._pause or now - self._last >= self._pause + self._settled
+        self._pause = self._first if has_settled else min(self._pause * 2, self._longest)
+        self._last = now
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds between a failure and the next try; each failure in a row doubles them."""
+
+SETTLED_SECONDS = 60.0
+"""Who has lived so long has not failed in a row."""
+
+logger = structlog.get_logger()
+
+
+class ServerState(StrEnum):
+    NOT_STARTED = "not_started"
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILED = "failed"
+
+
+class McpServer:
+    """`on_tools` is told what the server lists, at each start and when that changes."""
+
+    def __init__(
+        self,
+        config: McpServerConfig,
+        workspace: Path,
+        limits: Limits,
+        sandbox: Sandbox,
+        on_tools: Callable[["McpServer", Sequence[Listed]], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.reason = ""
+        self._workspace = Path(os.path.abspath(workspace))
+        self._reads = tuple(Path(os.path.abspath(one)) for one in config.reads)
+        self._limits = limits
+        self._secrets = Secrets(config.env)
+        self._room = Room(self._workspace, limits.disk_mb, is_own=not config.workspace)
+        self._sandbox = sandbox
+        self._on_tools = on_tools
+        self._clock = clock
+        self._connection: Connection | None = None
+        self._starting: asyncio.Task[Connection] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._is_changed = False
+        self._refreshes = Pace(clock, FIRST_PAUSE, LONGEST_PAUSE, SETTLED_SECONDS)
+        self._pause = 0.0
+        self._not_before = 0.0
+        self._since = 0.0
+        self._is_closed = False
+
+    @property
+    def state(self) -> ServerState:
+        if self._starting is not None:
+            return ServerState.STARTING
+        if self._connection is not None and self._connection.is_alive:
+            return ServerState.RUNNING
+        return ServerState.FAILED if self.reason or self._connection else ServerState.NOT_STARTED
+
+    @property
+    def why(self) -> str:
+        """Why it has failed, in words that follow its name; empty where it has not."""
+        if self.state != ServerState.FAILED:
+            return ""
+        return self.reason or (
+            self._secrets.hidden(self._connection.why) if self._connection is not None else ""
+        )
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> ToolResult:
+        """Call one of its tools, starting it if need be. Raises ToolFailed."""
+        try:
+            connection = await self.connected()
+            result = result_of_answer(await connection.call(tool, arguments, self.config.call_seconds))
+        except ToolFailed as error:
+            words = self._secrets.hidden(error.message)
+            raise ToolFailed(f"the MCP server {self.config.name} {words}") from error
+        if result.success:
+            return result
+        hidden = self._secrets.hidden_in
+        return replace(result, data=hidden(result.data), error=hidden(result.error))
+
+    async def connected(self) -> Connection:
+        """The running process, or a new one. Raises ToolFailed with words that follow the server's name."""
+        connection = self._connection
+        if connection is not None and connection.is_alive:
+            return connection
+        if self._starting is None:
+            self._check_pause(connection)
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._started)
+        return await asyncio.shield(self._starting)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in (self._starting, self._refreshing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close("was ended: Luxx stops")
+
+    @property
+    def seconds_to_wait(self) -> float:
+        """Until it may be started again."""
+        return max(self._not_before - self._clock(), 0.0)
+
+    def _check_pause(self, last: Connection | None) -> None:
+        if self._is_closed:
+            raise ToolFailed("is not started any more: Luxx stops")
+        if last is not None and not self.reason:
+            has_settled = self._clock() - self._since >= SETTLED_SECONDS and not last.took_too_much
+            self._failed(last.why, has_settled=has_settled)
+            if self._pause == FIRST_PAUSE:
+                # The first end after a while: started again at once.
+                return
+        if (wait := self.seconds_to_wait) > 0:
+            raise ToolFailed(f"{self.reason}; it can be started again in {max(round(wait), 1)} seconds")
+
+    def _failed(self, why: str, *, has_settled: bool = False) -> None:
+        self._pause = FIRST_PAUSE if has_settled or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
+        self._not_before = self._clock() + self._pause
+        self.reason = self._secrets.hidden(why)
+        name, tenant = self.config.name, self.config.tenant
+        logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
+
+    def _started(self, task: "asyncio.Task[Connection]") -> None:
+        self._starting = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(
+                error.message if isinstance(error, ToolFailed) else f"could not be started: {error!r}"
+            )
+
+    async def _start(self) -> Connection:
+        sdk = await load_sdk()
+        connection = await self._launch(sdk)
+        try:
+            await connection.open(self.config.start_seconds)
+            await self._on_tools(self, await self._list(connection))
+        except BaseException as error:
+            await connection.close(error.message if isinstance(error, ToolFailed) else None)
+            raise
+        self._connection, self._since, self.reason = connection, self._clock(), ""
+        logger.info("mcp_server_started", server=self.config.name, tenant=self.config.tenant)
+        if self._is_changed:
+            await self._changed()
+        return connection
+
+    async def _launch(self, sdk: Sdk) -> Connection:
+        await asyncio.to_thread(self._room.make)
+        order = ResidentOrder(
+            argv=tuple(self.config.command),
+            workspace=self._workspace,
+            limits=self._limits,
+            reads=self._reads,
+            variables=dict(_variable(one) for one in self.config.env),
+        )
+        try:
+            resident = await self._sandbox.start_resident(order)
+        except ToolFailed as error:
+            raise ToolFailed(f"could not be started: {error.message}") from error
+        return Connection(resident, sdk, self._limits, self._secrets, self._changed)
+
+    async def _list(self, connection: Connection) -> list[Listed]:
+        return [listed(tool) for tool in await connection.list_tools(self.config.start_seconds)]
+
+    async def _changed(self) -> None:
+        self._is_changed = True
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        while self._is_changed:
+            await asyncio.sleep(self._refreshes.seconds_to_wait)
+            connection = self._connection
+            if connection is None or not connection.is_alive:
+                # Said while it starts, it is looked after then.
+                return
+            self._is_changed = False
+            try:
+                await self._on_tools(self, await self._list(connection))
+            except ToolFailed as error:
+                reason = self._secrets.hidden(error.message)
+                logger.warning("mcp_list_failed", server=self.config.name, reason=reason)
+            self._refreshes.done()
+
+
+def _variable(entry: str) -> tuple[str, str]:
+    name, _, value = entry.partition("=")
+    return name, value

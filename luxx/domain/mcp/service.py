@@ -1,0 +1,250 @@
+"""All MCP servers of the configuration: started beside the server's own work, ended with it, told of."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+from sqlalchemy.exc import SQLAlchemyError
+
+from luxx.domain.mcp.approval import Withheld
+from luxx.domain.mcp.connection import Listed
+from luxx.domain.mcp.offering import offer, server_prefix
+from luxx.domain.mcp.server import McpServer, ServerState
+from luxx.errors import ToolFailed
+from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
+from luxx.tools.core import ToolDefinition, ToolRegistry
+from luxx.tools.sandbox.plan import Limits, limits_for
+from luxx.tools.sandbox.service import Sandbox
+from luxx.wire.tool import CommandPermission
+
+FOLDER = "mcp"
+"""Below the root of the workspaces; each server has a directory of its own there."""
+
+LIMITS = "mcp"
+"""The name by which `tools.limits` means these servers."""
+
+CPU_SECONDS = 3600.0
+"""In the life of a server; it is started anew afterwards."""
+
+MOST_TRIES = 20
+"""Of a server that does not get ready; with their pauses they take about an hour."""
+
+LOOK_SECONDS = 5.0
+"""How often withheld tools are looked up again; where none is withheld, nothing is asked."""
+
+TenantIds = Callable[[], Awaitable[Mapping[str, int]]]
+WithheldOf = Callable[[int, str, Mapping[str, ToolDefinition]], Awaitable[dict[str, Withheld]]]
+"""Which tools of a tenant's server may not be offered, by their names without the server's prefix."""
+
+logger = structlog.get_logger()
+
+
+class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server stands. `reason`: why it failed; `left_out`: why tools of it are not there; `withheld`:
+    those that could be, but for what they say of themselves since it was approved."""
+
+    name: str
+    tenant: str
+    state: ServerState
+    reason: str
+    tools: int
+    left_out: list[str]
+    withheld: list[str]
+
+
+class _Entry:
+    """A server with what came of its last list."""
+
+    def __init__(self, config: McpServerConfig) -> None:
+        self.config = config
+        self.prefix = server_prefix(config.tenant, config.name)
+        self.server: McpServer | None = None
+        self.reason = ""
+        self.tenant_id = 0
+        self.tools = 0
+        self.left_out: list[str] = []
+        self.listed = ToolRegistry()
+        self.withheld: dict[str, Withheld] = {}
+        self.is_checked = True
+        self.turn = asyncio.Lock()
+        self.was_tried = asyncio.Event()
+
+
+class McpServers:
+    """`tenant_ids` gives the tenants by name. Cheap, and without the SDK, where no server is configured."""
+
+    def __init__(
+        self,
+        config: Config,
+        sandbox: Sandbox,
+        registry: ToolRegistry,
+        tenant_ids: TenantIds,
+        withheld_of: WithheldOf,
+    ) -> None:
+        self._withheld_of = withheld_of
+        self._sandbox = sandbox
+        self._registry = registry
+        self._tenant_ids = tenant_ids
+        self._root = Path(config.workspace.root)
+        self._limits = limits_of_servers(config.tools.limits)
+        self._entries = [_Entry(one) for one in config.mcp.servers]
+        self._tasks: list[asyncio.Task[None]] = []
+        if self._entries:
+            registry.arrival = self._wait_for
+
+    def open(self) -> None:
+        """Starts what is configured, in the background."""
+        if self._entries:
+            self._tasks.append(asyncio.create_task(self._start_all()))
+            self._tasks.append(asyncio.create_task(self._keep_looking()))
+
+    async def close(self) -> None:
+        """Ends all of them with all they started."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(one.server.close() for one in self._entries if one.server is not None))
+
+    @property
+    def statuses(self) -> list[McpStatus]:
+        """In the order of the configuration."""
+        return [_status(one) for one in self._entries]
+
+    async def look_again(self) -> None:
+        """Offers what was withheld and has been approved since, by whichever process."""
+        for entry in self._entries:
+            if entry.withheld or not entry.is_checked:
+                with suppress(ToolFailed):
+                    await self._offer(entry)
+
+    async def try_all(self) -> list[McpStatus]:
+        """Starts each once and says how it stands; for one who looks whether they work."""
+        await self._make_servers()
+        await asyncio.gather(*(self._try(one) for one in self._entries))
+        return self.statuses
+
+    async def _start_all(self) -> None:
+        await self._make_servers()
+        await asyncio.gather(*(self._bring_up(one) for one in self._entries))
+
+    async def _keep_looking(self) -> None:
+        """Another process that shares the database may be asked to approve. Until it is closed."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look_again()
+
+    async def _make_servers(self) -> None:
+        try:
+            known = await self._tenant_ids()
+        except Exception as error:
+            # Whatever is wrong with the database, it is told of there, and these wait for the next start.
+            logger.error("mcp_tenants_unknown", error=repr(error))
+            known = {}
+        for entry in self._entries:
+            config = entry.config
+            if config.tenant not in known:
+                entry.reason = f"is not started: there is no tenant named {config.tenant!r}"
+                continue
+            entry.tenant_id = known[config.tenant]
+            workspace = (
+                Path(config.workspace)
+                if config.workspace
+                else self._root / FOLDER / entry.prefix.removeprefix("mcp__").removesuffix("__")
+            )
+            entry.server = McpServer(config, workspace, self._limits, self._sandbox, self._taker_of(entry))
+
+    async def _bring_up(self, entry: _Entry) -> None:
+        """Until its tools are known; from then on it is started again when one of them is called."""
+        server = entry.server
+        for _ in range(MOST_TRIES):
+            is_up = await self._try(entry)
+            entry.was_tried.set()
+            if is_up or server is None:
+                return
+            await asyncio.sleep(max(server.seconds_to_wait, 1.0))
+        if server is not None:
+            entry.reason = f"{server.why}; it is not tried again before Luxx starts anew"
+            logger.error("mcp_server_given_up", server=entry.config.name, reason=entry.reason)
+
+    async def _wait_for(self, names: Iterable[str]) -> None:
+        """A run that goes on after a restart finds the tools that it was given."""
+        wanted = [one for one in self._entries if any(name.startswith(one.prefix) for name in names)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max((one.config.start_seconds for one in wanted), default=0)):
+                for entry in wanted:
+                    await entry.was_tried.wait()
+
+    async def _try(self, entry: _Entry) -> bool:
+        if entry.server is None:
+            return False
+        try:
+            await entry.server.connected()
+        except ToolFailed:
+            return False
+        except Exception:
+            # The server has told of it; one that breaks in a way of its own is tried again like others.
+            return False
+        return True
+
+    def _taker_of(self, entry: _Entry) -> Callable[[McpServer, Sequence[Listed]], Awaitable[None]]:
+        async def take(server: McpServer, tools: Sequence[Listed]) -> None:
+            made = await asyncio.to_thread(
+                offer, entry.config, entry.prefix, entry.tenant_id, tools, server.call
+            )
+            entry.listed, entry.left_out = made.tools, made.left_out
+            if entry.left_out:
+                logger.warning("mcp_tools_left_out", server=entry.config.name, reasons=entry.left_out[:10])
+            await self._offer(entry)
+
+        return take
+
+    async def _offer(self, entry: _Entry) -> None:
+        """Puts those of the listed tools into the registry that may be. Raises ToolFailed, with none of them
+        there, where the database cannot be asked."""
+        async with entry.turn:
+            by_name = {tool.name.removeprefix(entry.prefix): tool for tool in entry.listed.list_all()}
+            before, entry.is_checked = entry.withheld, False
+            try:
+                entry.withheld = await self._withheld_of(entry.tenant_id, entry.config.name, by_name)
+            except SQLAlchemyError as error:
+                self._registry.take_over(ToolRegistry(), entry.prefix)
+                logger.warning(
+                    "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
+                )
+                raise ToolFailed("offers nothing: the database does not say what was approved") from error
+            entry.is_checked = True
+            offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
+            self._registry.take_over(offered, entry.prefix)
+            entry.tools = len(by_name) - len(entry.withheld)
+        if entry.withheld and entry.withheld != before:
+            logger.warning(
+                "mcp_tools_withheld",
+                server=entry.config.name,
+                tenant=entry.config.tenant,
+                tools=[f"{name} {why}" for name, why in entry.withheld.items()][:10],
+            )
+
+
+def limits_of_servers(configured: Sequence[ToolLimits]) -> Limits:
+    """What a server may use with all it starts. Its processor time is meant for its whole life."""
+    found = limits_for(LIMITS, CommandPermission.EXECUTE, configured)
+    own = [one.cpu_seconds for one in configured if one.tool == LIMITS and one.cpu_seconds is not None]
+    return replace(found, cpu_seconds=own[-1] if own else CPU_SECONDS)
+
+
+def _status(entry: _Entry) -> McpStatus:
+    server = entry.server
+    state = ServerState.NOT_STARTED if server is None else server.state
+    return McpStatus(
+        name=entry.config.name,
+        tenant=entry.config.tenant,
+        state=ServerState.FAILED if entry.reason else state,
+        reason=entry.reason or ("" if server is None else server.why),
+        tools=entry.tools,
+        left_out=entry.left_out,
+        withheld=[f"{name} {why}" for name, why in entry.withheld.items()],
+    )

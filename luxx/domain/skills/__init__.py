@@ -1,0 +1,1 @@
+"""Skills: instructions that are loaded on demand."""

@@ -1,0 +1,84 @@
+"""activate_skill, skill_read: a model takes instructions from the shelf, and reads their other files.
+
+That a skill is active, and what it leaves of the tools, is the run's to keep (runs/narrowed).
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from luxx.domain.skills.registry import Shelf
+from luxx.errors import ToolFailed
+from luxx.tools.core import ToolContext, ToolDefinition, keep_never
+from luxx.tools.factory import tool
+from luxx.tools.files.workspace import Workspace
+from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, READ_TOOL
+from luxx.wire.rule import SkillHead
+
+MAX_FILE_BYTES = 1024 * 1024
+_NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
+_SHOWN = 50
+
+
+def skill_tools(shelf: Shelf) -> list[ToolDefinition]:
+    """Both, as a registry takes them; where there are no skills a model need not know of them."""
+    return [_activating(shelf), _reading(shelf)]
+
+
+def _activating(shelf: Shelf) -> ToolDefinition:
+    @tool(
+        name=ACTIVATE_TOOL,
+        description=(
+            "Load the instructions of a skill, by its name, and do as they say. If the skill allows certain "
+            "tools, only these can be used for the rest of this run; of several skills, each must allow it."
+        ),
+        parameters={"name": _NAME},
+        required_params=["name"],
+        category="skills",
+        # A call that a crash cut is made again, and its answer is never kept: making it is the point.
+        repeatable=True,
+        keeps=keep_never,
+    )
+    async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        skill = shelf.skills.get(arguments["name"])
+        if skill is None:
+            raise ToolFailed(_unknown(shelf, arguments["name"]))
+        context.activate(
+            SkillHead(name=skill.name, description=skill.description, allowed_tools=skill.allowed_tools)
+        )
+        allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
+        return {"skill": skill.name, "instructions": skill.instructions, "allowed_tools": allowed}
+
+    return replace(activate_skill.definition, keeps_lines=True)
+
+
+def _reading(shelf: Shelf) -> ToolDefinition:
+    @tool(
+        name=READ_TOOL,
+        description="Read a text file that a skill's instructions name, by its path in the skill's folder.",
+        parameters={
+            "name": _NAME,
+            "path": {"type": "string", "minLength": 1, "description": "Path relative to the skill's folder"},
+        },
+        required_params=["name", "path"],
+        category="skills",
+        subject="name",
+    )
+    def skill_read(arguments: dict[str, Any]) -> dict[str, Any]:
+        skill = shelf.skills.get(arguments["name"])
+        if skill is None:
+            raise ToolFailed(_unknown(shelf, arguments["name"]))
+        folder = Workspace(skill.folder)
+        try:
+            path = folder.relative(arguments["path"])
+            content = folder.read(path, MAX_FILE_BYTES).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ToolFailed("this file of the skill is not UTF-8 text") from None
+        return {"skill": skill.name, "path": path, "content": content}
+
+    return skill_read.definition
+
+
+def _unknown(shelf: Shelf, name: str) -> str:
+    shown = ", ".join(list(shelf.skills)[:_SHOWN]) or "none"
+    return f"there is no skill named {name[:64]!r}; there are: {shown}"

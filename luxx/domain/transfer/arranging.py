@@ -1,0 +1,233 @@
+"""A draft becomes rows: the tree mended, every message given its place in time and its id. Pure but for ids.
+
+A file may say anything: predecessors that are missing, circles, times in disorder. What is kept of it
+is always a forest whose messages are never older than what they answer.
+"""
+
+import heapq
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from luxx.domain.transfer.document import ReadyConversation, ReadyImage, ReadyMessage
+from luxx.domain.transfer.draft import Draft, DraftMessage, Losses, Unusable
+from luxx.infra.clock import id_at
+from luxx.wire.message import (
+    MAX_ATTACHED_TEXT,
+    MAX_ATTACHMENTS,
+    MAX_EXTENSION,
+    MAX_FILE_NAME,
+    MAX_SAID,
+    AssistantContent,
+    Attachment,
+    UserContent,
+)
+from luxx.wire.step import Step
+
+PLACES = 4096
+"""Ids that can be told apart by their order within one millisecond."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
+    """The rows of a draft, parents first, images after their message. Raises Unusable."""
+    known = {message.key: message for message in draft.messages}
+    if len(known) < len(draft.messages):
+        raise Unusable("two of its messages have the same id")
+    parents = _mended(draft, known)
+    first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
+    began = draft.created_at or first or draft.updated_at or datetime.now(UTC)
+    order = _in_order(draft, parents, began)
+    ids = dict(zip([key for key, _ in order], _ids([moment for _, moment in order]), strict=True))
+    ended = max([began, *(moment for _, moment in order)])
+    conversation = ReadyConversation(
+        id=id_at(_milliseconds(began), 0),
+        title=draft.title or untitled,
+        model=draft.model,
+        system_prompt=draft.system_prompt,
+        temperature=draft.temperature,
+        max_tokens=draft.max_tokens,
+        thinking_enabled=draft.thinking_enabled,
+        pinned=draft.pinned,
+        archived=draft.archived,
+        tags=_encode(draft.tags).decode(),
+        selected_leaf_id=_leaf(draft, ids),
+        created_at=began,
+        updated_at=draft.updated_at or ended,
+    )
+    rows: list[ReadyMessage | ReadyImage] = []
+    for key, moment in order:
+        rows.append(_row(known[key], ids[key], conversation.id, _id_of(parents[key], ids), moment))
+        rows.extend(_images(known[key], ids[key]))
+    return conversation, rows
+
+
+def _mended(draft: Draft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
+    """Every message's parent, of those that are there; a circle is cut where it is first met again."""
+    parents = {key: message.parent for key, message in known.items()}
+    for key, parent in parents.items():
+        if parent is not None and parent not in known:
+            parents[key] = None
+            draft.losses.add("places of messages whose predecessor is missing")
+    is_rooted: set[str] = set()
+    for start in parents:
+        path: dict[str, None] = {}
+        key: str | None = start
+        while key is not None and key not in is_rooted:
+            if key in path:
+                parents[key] = None
+                draft.losses.add("places of messages that went round in a circle")
+                break
+            path[key] = None
+            key = parents[key]
+        is_rooted.update(path)
+    return parents
+
+
+def _in_order(draft: Draft, parents: dict[str, str | None], began: datetime) -> list[tuple[str, datetime]]:
+    """The messages with their times, parents first, else by time and then as the file has them."""
+    places = {message.key: place for place, message in enumerate(draft.messages)}
+    children: dict[str | None, list[DraftMessage]] = {}
+    for message in draft.messages:
+        children.setdefault(parents[message.key], []).append(message)
+    waiting: list[tuple[datetime, int, str]] = []
+    order: list[tuple[str, datetime]] = []
+    parent, moment = None, began
+    while True:
+        for message in children.get(parent, ()):
+            # Only the roots may be older than what is known of the conversation's beginning.
+            own = message.created_at or moment
+            heapq.heappush(
+                waiting, (own if parent is None else max(own, moment), places[message.key], message.key)
+            )
+        if not waiting:
+            return order
+        moment, _, parent = heapq.heappop(waiting)
+        order.append((parent, moment))
+
+
+def _ids(moments: list[datetime]) -> Iterator[str]:
+    last, place = -1, 0
+    for moment in moments:
+        milliseconds = _milliseconds(moment)
+        place = place + 1 if milliseconds <= last else 0
+        last = max(milliseconds, last) if place < PLACES else last + 1
+        place %= PLACES
+        yield id_at(last, place)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def _leaf(draft: Draft, ids: dict[str, str]) -> str | None:
+    """The end of the selected path. Where the file names none that is there, the newest message: the
+    conversation would go on without all that was said.
+    """
+    if draft.leaf is not None and draft.leaf in ids:
+        return ids[draft.leaf]
+    if draft.leaf is not None:
+        draft.losses.add("selected messages that are missing")
+    return max(ids.values(), default=None)
+
+
+def _id_of(key: str | None, ids: dict[str, str]) -> str | None:
+    return None if key is None else ids[key]
+
+
+def _row(
+    message: DraftMessage, id_: str, conversation_id: str, parent_id: str | None, moment: datetime
+) -> ReadyMessage:
+    if message.role == "user":
+        content = _encode(UserContent(text=message.text, attachments=message.attachments))
+    else:
+        content = _encode(AssistantContent(steps=message.steps))
+    return ReadyMessage(
+        id=id_,
+        conversation_id=conversation_id,
+        parent_id=parent_id,
+        role=message.role,
+        content=content.decode(),
+        replay=_encode(message.replay).decode() if message.replay else None,
+        token_count=message.token_count,
+        usage=_encode(message.usage).decode() if message.usage is not None else None,
+        status=message.status,
+        sender_name=message.sender_name,
+        sender_color=message.sender_color,
+        round_number=message.round_number,
+        created_at=moment,
+    )
+
+
+def _images(message: DraftMessage, message_id: str) -> Iterator[ReadyImage]:
+    for blob_id, image in message.images.items():
+        yield ReadyImage(id=blob_id, message_id=message_id, media_type=image.media_type, data=image.data)
+
+
+MOST_STEPS = 100_000
+"""Of one answer: what a run of ten completions can store."""
+
+MOST_CONTENT = 64 * 1024 * 1024
+"""Bytes of one answer as it is stored: it is read, sent and backed up whole."""
+
+WITHOUT_TEXT = "(no text)"
+"""Stands where a person's message says nothing: it cannot be sent so, and models refuse it."""
+
+UNNAMED = "file"
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+def keep_within_bounds(draft: Draft) -> None:
+    """Cuts the draft's messages to what the API would have taken."""
+    for message in draft.messages:
+        if message.role == "user":
+            _cut_said(message, draft.losses)
+            continue
+        if len(message.steps) > MOST_STEPS:
+            draft.losses.add(f"steps past {MOST_STEPS:,} of an answer", len(message.steps) - MOST_STEPS)
+            message.steps = message.steps[:MOST_STEPS]
+        kept = _steps_within(message.steps, MOST_CONTENT)
+        draft.losses.add(f"steps past {MOST_CONTENT // 2**20} MiB of an answer", len(message.steps) - kept)
+        message.steps = message.steps[:kept]
+
+
+def _steps_within(steps: list[Step], most: int) -> int:
+    """How many of the steps, from the first, are stored in so many bytes."""
+    for place, step in enumerate(steps):
+        most -= len(_encode_json(step)) + 1
+        if most < 0:
+            return place
+    return len(steps)
+
+
+def _cut_said(message: DraftMessage, losses: Losses) -> None:
+    message.text = _cut(message.text, MAX_SAID, "text of a person's message", losses)
+    if not message.text.strip():
+        losses.add("messages in which nothing can be seen")
+        message.text = WITHOUT_TEXT
+    if len(message.attachments) > MAX_ATTACHMENTS:
+        losses.add(f"attached files past {MAX_ATTACHMENTS}", len(message.attachments) - MAX_ATTACHMENTS)
+        for file in message.attachments[MAX_ATTACHMENTS:]:
+            if isinstance(file.blob_id, str):
+                message.images.pop(file.blob_id, None)
+        message.attachments = message.attachments[:MAX_ATTACHMENTS]
+    message.attachments = [_cut_attachment(file, losses) for file in message.attachments]
+
+
+def _cut_attachment(file: Attachment, losses: Losses) -> Attachment:
+    return replace(
+        file,
+        name=_cut(file.name, MAX_FILE_NAME, "names of attached files", losses) or UNNAMED,
+        extension=_cut(file.extension, MAX_EXTENSION, "extensions of attached files", losses),
+        content=_cut(file.content, MAX_ATTACHED_TEXT, "attached text", losses),
+    )
+
+
+def _cut(text: str, most: int, what: str, losses: Losses) -> str:
+    if len(text) > most:
+        losses.add(f"{what} past {most:,} characters")
+    return text[:most]

@@ -1,0 +1,385 @@
+"""ChatGPT's export: a `mapping` of nodes, each with its parent; here it becomes a draft.
+
+There one answer is many nodes (thoughts, a call, its result, text); here it is one message of many
+steps. A run of such nodes becomes one message as long as nothing branches off inside it.
+"""
+
+import json
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from luxx.domain.transfer.document import result_text
+from luxx.domain.transfer.draft import (
+    PROMPT_LENGTH,
+    Draft,
+    DraftMessage,
+    Json,
+    Losses,
+    StepWriter,
+    Unusable,
+    list_of,
+    object_of,
+    prompt_of,
+    text_of,
+    time_of,
+    title_of,
+)
+from luxx.wire.step import StepType
+
+MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
+"""References to search results, which stand in the text between characters for private use."""
+
+NAME = re.compile(r"[^A-Za-z0-9_-]")
+NAME_LENGTH = 64
+
+PICTURES = "pictures"
+SOUND = "sound recordings"
+UNKNOWN = "contents of an unknown kind"
+
+
+class Kind(StrEnum):
+    """What a message is in a conversation of ours."""
+
+    TEXT = "text"
+    THINKING = "thinking"
+    CALL = "call"
+    RESULT = "result"
+    INSTRUCTIONS = "instructions"
+    NOTHING = "nothing"
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, read. `name` and `arguments` are a call's; `is_error` a result's."""
+
+    kind: Kind
+    text: str = ""
+    name: str = ""
+    arguments: str = ""
+    is_error: bool = False
+
+
+NOTHING = Said(kind=Kind.NOTHING)
+
+
+def said_by(message: Json, losses: Losses) -> Said:
+    """What a message says; NOTHING for what only the other service needed."""
+    author, content = object_of(message.get("author")), object_of(message.get("content"))
+    metadata = object_of(message.get("metadata"))
+    role, kind = author.get("role"), content.get("content_type")
+    if kind == "user_editable_context" or metadata.get("is_user_system_message") is True:
+        return Said(kind=Kind.INSTRUCTIONS, text=_instructions(content, metadata, losses))
+    if role == "system" or kind == "model_editable_context":
+        losses.add("notes of the other service to itself", 1 if _text(content, Losses()) else 0)
+        return NOTHING
+    if metadata.get("is_visually_hidden_from_conversation") is True:
+        losses.add("messages that were hidden there")
+        return NOTHING
+    if role == "user":
+        return Said(kind=Kind.TEXT, text=_text(content, losses))
+    if role == "tool":
+        text = _text(content, losses)
+        return Said(kind=Kind.RESULT, text=text, name=tool_name(author), is_error=kind == "system_error")
+    if role != "assistant":
+        losses.add("messages of an unknown author")
+        return NOTHING
+    return _assistant(message, content, losses)
+
+
+def tool_name(author: Json) -> str:
+    """A tool's name as models take one."""
+    return valid_name(author.get("name"))
+
+
+def valid_name(name: Any) -> str:
+    """A name as every dialect takes one for a tool."""
+    return NAME.sub("_", name)[:NAME_LENGTH] if isinstance(name, str) and name else "tool"
+
+
+def _assistant(message: Json, content: Json, losses: Losses) -> Said:
+    kind, recipient = content.get("content_type"), message.get("recipient")
+    if kind == "thoughts":
+        return Said(kind=Kind.THINKING, text=_thoughts(content, losses))
+    if kind == "reasoning_recap":
+        return NOTHING  # "Thought for 8 seconds"
+    text = _text(content, losses)
+    if isinstance(recipient, str) and recipient != "all":
+        return Said(kind=Kind.CALL, name=valid_name(recipient), arguments=_arguments(text, kind))
+    if kind == "code" and text:
+        language = content.get("language")
+        return Said(kind=Kind.TEXT, text=_fenced(text, language if isinstance(language, str) else ""))
+    return Said(kind=Kind.TEXT, text=text)
+
+
+def _arguments(text: str, kind: Any) -> str:
+    """What a tool was called with, as the JSON object that a call has here."""
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    return msgspec.json.encode({"code" if kind == "code" else "input": text}).decode()
+
+
+def _instructions(content: Json, metadata: Json, losses: Losses) -> str:
+    data = object_of(metadata.get("user_context_message_data"))
+    texts = [
+        text_of(content.get("user_profile") or data.get("about_user_message"), losses),
+        text_of(content.get("user_instructions") or data.get("about_model_message"), losses),
+    ]
+    return "\n\n".join(text for text in texts if text.strip()) or _text(content, losses)
+
+
+def _thoughts(content: Json, losses: Losses) -> str:
+    thoughts = content.get("thoughts")
+    if isinstance(thoughts, str):
+        return text_of(thoughts, losses)
+    paragraphs: list[str] = []
+    for thought in map(object_of, list_of(thoughts)):
+        summary = text_of(thought.get("summary"), losses).strip()
+        detail = text_of(thought.get("content"), losses).strip()
+        paragraphs += [f"**{summary}**"] if summary else []
+        paragraphs += [detail] if detail else []
+    return text_of("\n\n".join(paragraphs), losses)
+
+
+def _text(content: Json, losses: Losses) -> str:
+    """The readable text of a content of any kind."""
+    kind = content.get("content_type")
+    match kind:
+        case "text" | "multimodal_text":
+            found = [_part(part, losses) for part in list_of(content.get("parts"))]
+            text = "\n".join(part for part in found if part)
+        case "code" | "execution_output":
+            text = text_of(content.get("text"), losses)
+        case "tether_quote" | "sonic_webpage":
+            lines = [text_of(content.get(name), losses) for name in ("title", "url", "text")]
+            text = "\n".join(line for line in lines if line)
+        case "tether_browsing_display":
+            text = text_of(content.get("result") or content.get("summary"), losses)
+        case "system_error":
+            lines = [text_of(content.get(name), losses) for name in ("name", "text")]
+            text = ": ".join(line for line in lines if line)
+        case _:
+            text = text_of(content.get("text"), losses)
+            losses.add(UNKNOWN, 0 if text or kind is None else 1)
+    return _without_marks(text_of(text, losses), losses)
+
+
+def _part(part: Any, losses: Losses) -> str:
+    if isinstance(part, str):
+        return text_of(part, losses)
+    about = object_of(part)
+    kind = about.get("content_type")
+    if kind == "image_asset_pointer":
+        losses.add(PICTURES)
+        return ""
+    if isinstance(kind, str) and "audio" in kind and "transcription" not in kind:
+        losses.add(SOUND)
+        return ""
+    text = text_of(about.get("text"), losses)
+    losses.add(UNKNOWN, 0 if text else 1)
+    return text
+
+
+def _without_marks(text: str, losses: Losses) -> str:
+    if "\ue200" not in text:
+        return text
+    text, count = MARKS.subn("", text)
+    losses.add("references to search results", count)
+    return text
+
+
+def _fenced(text: str, language: str) -> str:
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{NAME.sub('', language)[:20]}\n{text}\n{fence}"
+
+
+UNFINISHED = frozenset({"in_progress", "finished_partial_completion"})
+WITHOUT_TEXT = "(a picture or a recording)"
+"""Stands where somebody sent no text: an empty message is refused by models."""
+
+
+def draft_of(conversation: Json, losses: Losses) -> Draft:
+    """Raises Unusable where there is no tree of messages."""
+    mapping = conversation.get("mapping")
+    if not isinstance(mapping, dict):
+        raise Unusable("its mapping of messages is missing")
+    tree = _Tree(object_of(mapping), losses)
+    tree.read()
+    for name, what in (("gizmo_id", "the custom GPT it was with"), ("voice", "the voice it was spoken in")):
+        losses.add(what, 1 if conversation.get(name) else 0)
+    return Draft(
+        title=title_of(conversation.get("title")),
+        messages=tree.messages,
+        leaf=tree.kept(conversation.get("current_node")) or tree.newest(),
+        system_prompt=prompt_of("\n\n".join(tree.instructions), losses),
+        pinned=conversation.get("is_starred") is True or bool(conversation.get("pinned_time")),
+        archived=conversation.get("is_archived") is True,
+        created_at=time_of(conversation.get("create_time"), losses),
+        updated_at=time_of(conversation.get("update_time"), losses),
+        losses=losses,
+    )
+
+
+class _Tree:
+    """The nodes of one conversation; `messages` are what became of them."""
+
+    def __init__(self, mapping: Json, losses: Losses) -> None:
+        self._nodes = {key: object_of(node) for key, node in mapping.items()}
+        told = {key: node.get("parent") for key, node in self._nodes.items()}
+        self._parents = {key: name if isinstance(name, str) else None for key, name in told.items()}
+        self._losses = losses
+        self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
+        # Once for each: a node may be asked for by as many others as there are, and may be long.
+        self._kept = {key for key in self._nodes if self._has_something(key)}
+        self._home: dict[str, str] = {}
+        self.messages: list[DraftMessage] = []
+        self.instructions: dict[str, None] = {}
+        self._instructed = 0
+
+    def read(self) -> None:
+        """Makes the messages. A node comes after its parent, whatever order the file has."""
+        order = self._parents_first()
+        branches: dict[str | None, int] = {}
+        for key in order:
+            if self._is_kept(key):
+                parent = self._kept_parent(key)
+                branches[parent] = branches.get(parent, 0) + 1
+        writers: dict[str, StepWriter] = {}
+        made: dict[str, DraftMessage] = {}
+        for key in order:
+            said = self._said[key]
+            if said.kind == Kind.INSTRUCTIONS:
+                self._instruct(said.text)
+            if not self._is_kept(key):
+                continue
+            parent = self._kept_parent(key)
+            home = None if parent is None else self._home[parent]
+            if home is None or self._is_users(key) or home not in writers or branches[parent] > 1:
+                home = key
+                made[key] = self._begin(key, parent)
+                if not self._is_users(key):
+                    writers[key] = StepWriter()
+            self._home[key] = home
+            if not self._is_users(key):
+                self._say(key, writers[home], made[home])
+        for key, message in made.items():
+            if key in writers:
+                message.steps = writers[key].steps
+        self.messages = list(made.values())
+
+    def _instruct(self, text: str) -> None:
+        """Takes each text once, and none after what a prompt cannot hold."""
+        if text.strip() and self._instructed <= PROMPT_LENGTH and text not in self.instructions:
+            self.instructions[text] = None
+            self._instructed += len(text)
+
+    def kept(self, key: Any) -> str | None:
+        """The message that a node became part of, or the nearest above it that was kept."""
+        if not isinstance(key, str) or key not in self._nodes:
+            return None
+        return self._home.get(key) if self._is_kept(key) else self._home.get(self._kept_parent(key) or "")
+
+    def newest(self) -> str | None:
+        return self.messages[-1].key if self.messages else None
+
+    def _read_node(self, node: Json) -> Said:
+        message = node.get("message")
+        return said_by(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
+
+    def _is_kept(self, key: str) -> bool:
+        return key in self._kept
+
+    def _has_something(self, key: str) -> bool:
+        said = self._said[key]
+        if said.kind in (Kind.NOTHING, Kind.INSTRUCTIONS):
+            return False
+        return bool(said.text.strip()) or said.kind in (Kind.CALL, Kind.RESULT) or self._has_files(key)
+
+    def _is_users(self, key: str) -> bool:
+        return self._author(key).get("role") == "user"
+
+    def _has_files(self, key: str) -> bool:
+        """Whether a user sent something that is no text: the place in the conversation stays."""
+        if not self._is_users(key):
+            return False
+        message = object_of(self._nodes[key].get("message"))
+        parts = list_of(object_of(message.get("content")).get("parts"))
+        return any(isinstance(part, dict) for part in parts) or bool(self._files(key))
+
+    def _files(self, key: str) -> list[Any]:
+        message = object_of(self._nodes[key].get("message"))
+        return list_of(object_of(message.get("metadata")).get("attachments"))
+
+    def _author(self, key: str) -> Json:
+        return object_of(object_of(self._nodes[key].get("message")).get("author"))
+
+    def _parents_first(self) -> list[str]:
+        """All nodes; in a circle one of them has to be first, and one whose parent is missing is a root."""
+        order: dict[str, None] = {}
+        for start in self._nodes:
+            path: list[str] = []
+            seen: set[str] = set()
+            key: str | None = start
+            while key is not None and key in self._nodes and key not in order and key not in seen:
+                path.append(key)
+                seen.add(key)
+                key = self._parents[key]
+            if key is not None and key in seen:
+                self._losses.add("places of messages that went round in a circle")
+                self._parents[path[-1]] = None
+            elif key is not None and key not in order:
+                self._losses.add("places of messages whose predecessor is missing")
+            order.update(dict.fromkeys(reversed(path)))
+        return list(order)
+
+    def _kept_parent(self, key: str) -> str | None:
+        """The nearest node above that is kept; remembered, or a long chain would be walked for ever."""
+        skipped: list[str] = []
+        parent = self._parents[key]
+        while parent is not None and parent in self._nodes and not self._is_kept(parent):
+            skipped.append(parent)
+            parent = self._parents[parent]
+        found = parent if parent is not None and parent in self._nodes else None
+        self._parents.update(dict.fromkeys([key, *skipped], found))
+        return found
+
+    def _begin(self, key: str, parent: str | None) -> DraftMessage:
+        message, said = object_of(self._nodes[key].get("message")), self._said[key]
+        is_users = self._is_users(key)
+        files = self._files(key)
+        self._losses.add("attached files", len(files))
+        text = said.text if said.text.strip() else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
+        return DraftMessage(
+            key=key,
+            parent=None if parent is None else self._home[parent],
+            role="user" if is_users else "assistant",
+            text=text if is_users else "",
+            created_at=time_of(message.get("create_time"), self._losses),
+        )
+
+    def _say(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
+        said, node = self._said[key], object_of(self._nodes[key].get("message"))
+        match said.kind:
+            case Kind.TEXT:
+                writer.say(StepType.TEXT, said.text)
+            case Kind.THINKING:
+                writer.say(StepType.THINKING, said.text)
+            case Kind.CALL:
+                writer.call(writer.new_call_id(), said.name, said.arguments)
+            case Kind.RESULT:
+                call_id, name = writer.open_call() or (writer.new_call_id(), said.name)
+                result = result_text(said.text, is_error=said.is_error)
+                writer.result(call_id, name, result, success=not said.is_error)
+            case Kind.INSTRUCTIONS | Kind.NOTHING:
+                return
+        if str(node.get("status")) in UNFINISHED:
+            message.status = "partial"
+
+
+def _names(files: list[Any], losses: Losses) -> list[str]:
+    return [name for file in files if (name := text_of(object_of(file).get("name"), losses)[:255])][:20]

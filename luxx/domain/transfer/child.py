@@ -1,0 +1,179 @@
+"""The process that reads an uploaded file: it on stdin, rows out on a descriptor, the outcome on stdout.
+
+A process of its own, because Python runs one thing at a time: a hundred megabytes of JSON would make
+every stream of the server stutter for seconds. It also can be given bounds on memory and time, has no
+secret in it and no database, so that the worst a hostile file does is end it.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+import msgspec
+
+from luxx.domain.transfer import chatgpt, claude, own
+from luxx.domain.transfer.arranging import arranged, keep_within_bounds
+from luxx.domain.transfer.document import (
+    FORMAT,
+    ImportReport,
+    Loss,
+    Outcome,
+    Read,
+    ReadyRow,
+    Refused,
+    Skipped,
+)
+from luxx.domain.transfer.draft import Draft, Json, Losses, Unusable, object_of, title_of
+from luxx.domain.transfer.reading import Element, Unreadable, read_file
+
+MEMORY = 2 * 1024**3
+"""Bytes of address space: twice what the heaviest conversation that is still read takes."""
+
+CPU_SECONDS = 60
+MOST_CONVERSATIONS = 200_000
+MOST_MESSAGES = 1_000_000
+MOST_MESSAGES_OF_ONE = 100_000
+MOST_TOLD = 200
+"""Entries of each list of the report."""
+
+UNTITLED = "New conversation"
+UNKNOWN = Refused(
+    kind="import_format_unknown",
+    reason="this is no export of Luxx, ChatGPT or Claude; send conversations.json or the ZIP file it came in",
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Reader:
+    """Reads one file; `rows` takes a line for each row."""
+
+    def __init__(self, rows: IO[bytes]) -> None:
+        self._rows = rows
+        self._size = 0
+        self._known = 0
+        self._conversations: list[str] = []
+        self._count = 0
+        self._messages = 0
+        self._lost: list[Loss] = []
+        self._lost_total = 0
+        self._skipped: list[Skipped] = []
+        self._skipped_total = 0
+
+    def read(self, file: IO[bytes], limit: int) -> Outcome:
+        """All of the file, or the reason why nothing of it can be had."""
+        try:
+            for element in read_file(file, limit):
+                self._take(element)
+        except Unreadable as error:
+            return Refused(
+                kind="import_too_large" if error.is_too_large else "import_unreadable",
+                reason=f"the file cannot be imported: {error}",
+                is_too_large=error.is_too_large,
+            )
+        if self._skipped_total and not self._known:
+            return UNKNOWN
+        self._rows.flush()
+        return Read(report=self._report(), size=self._size)
+
+    def _report(self) -> ImportReport:
+        return ImportReport(
+            conversations=self._count,
+            messages=self._messages,
+            conversation_ids=self._conversations,
+            lost=self._lost,
+            lost_total=self._lost_total,
+            skipped=self._skipped,
+            skipped_total=self._skipped_total,
+        )
+
+    def _take(self, element: Element) -> None:
+        losses = Losses()
+        losses.add("NUL characters", element.nuls)
+        try:
+            if element.problem:
+                self._known += 1  # Nobody can tell what it was: it is not the format that is wrong.
+                raise Unusable(element.problem)
+            self._store(self._draft(element.value, losses))
+        except Unusable as error:
+            self._skip(element.title or _title(element.value), str(error))
+
+    def _draft(self, value: Any, losses: Losses) -> Draft:
+        read = reader_of(value)
+        if read is None:
+            raise Unusable("it is no conversation of a known format")
+        self._known += 1
+        draft = read(value, losses)
+        if not draft.messages and read is not own.draft_of:
+            raise Unusable("it has no messages")
+        if len(draft.messages) > MOST_MESSAGES_OF_ONE:
+            raise Unusable(f"it has more than {MOST_MESSAGES_OF_ONE:,} messages")
+        keep_within_bounds(draft)
+        return draft
+
+    def _store(self, draft: Draft) -> None:
+        conversation, rows = arranged(draft, UNTITLED)
+        self._count += 1
+        self._messages += len(draft.messages)
+        if self._count > MOST_CONVERSATIONS or self._messages > MOST_MESSAGES:
+            raise Unreadable("it has more conversations or messages than one import may", is_too_large=True)
+        if self._count <= MOST_TOLD:
+            self._conversations.append(conversation.id)
+        self._write(conversation)
+        for row in rows:
+            self._write(row)
+        for what, count in draft.losses.counts.items():
+            self._lost_total += count
+            if len(self._lost) < MOST_TOLD:
+                self._lost.append(Loss(conversation=conversation.title, what=what, count=count))
+
+    def _write(self, row: ReadyRow) -> None:
+        self._size += self._rows.write(_encode(row)) + self._rows.write(b"\n")
+
+    def _skip(self, title: str, reason: str) -> None:
+        self._skipped_total += 1
+        if self._skipped_total > MOST_CONVERSATIONS:
+            raise Unreadable(
+                "it lists more things that are no conversations than are read", is_too_large=True
+            )
+        if len(self._skipped) < MOST_TOLD:
+            self._skipped.append(Skipped(title=title, reason=reason))
+
+
+def reader_of(value: Any) -> Callable[[Json, Losses], Draft] | None:
+    """What makes a draft of a conversation of this shape; None for an unknown one."""
+    shape = object_of(value)
+    if shape.get("format") == FORMAT:
+        return own.draft_of
+    if "mapping" in shape:
+        return chatgpt.draft_of
+    return claude.draft_of if "chat_messages" in shape else None
+
+
+def _title(value: Any) -> str:
+    shape = object_of(value)
+    own_title = object_of(shape.get("conversation")).get("title")
+    return title_of(own_title or shape.get("title") or shape.get("name"))
+
+
+def main() -> None:
+    """`python -m luxx.domain.transfer.child LIMIT DESCRIPTOR`."""
+    limit, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with open(descriptor, "wb", closefd=False) as rows:
+        try:
+            outcome = Reader(rows).read(sys.stdin.buffer, limit)
+        except MemoryError:
+            outcome = Refused(
+                kind="import_too_large", reason="the file takes too much memory to read", is_too_large=True
+            )
+    sys.stdout.buffer.write(_encode(outcome))
+
+
+if __name__ == "__main__":
+    main()

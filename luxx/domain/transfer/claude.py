@@ -1,0 +1,199 @@
+"""Claude's export: `chat_messages` with blocks of content; here it becomes a draft.
+
+Newer exports name every message's parent and have branches, older ones are one row.
+"""
+
+import json
+from typing import Any
+
+from luxx.domain.transfer.chatgpt import UNKNOWN, valid_name
+from luxx.domain.transfer.document import result_text
+from luxx.domain.transfer.draft import (
+    Draft,
+    DraftMessage,
+    Json,
+    Losses,
+    StepWriter,
+    Unusable,
+    list_of,
+    object_of,
+    text_of,
+    time_of,
+    title_of,
+)
+from luxx.wire.message import Attachment
+from luxx.wire.step import StepType
+
+ROOT = "00000000-0000-4000-8000-000000000000"
+"""What the first message of a conversation names as its parent."""
+
+QUIET = frozenset({"token_budget", "flag"})
+"""Blocks that tell a reader nothing."""
+
+MOST_ATTACHMENTS = 20
+WITHOUT_TEXT = "(a file)"
+"""Stands where somebody sent no text: an empty message is refused by models."""
+
+
+def draft_of(conversation: Json, losses: Losses) -> Draft:
+    """Raises Unusable where there is no list of messages."""
+    told = conversation.get("chat_messages")
+    if not isinstance(told, list):
+        raise Unusable("its list of messages is missing")
+    messages = _messages([object_of(message) for message in list_of(told)], losses)
+    leaf = conversation.get("current_leaf_message_uuid")
+    known = {message.key for message in messages}
+    losses.add("the project it was in", 1 if conversation.get("project") else 0)
+    return Draft(
+        title=title_of(conversation.get("name")),
+        messages=messages,
+        leaf=leaf if isinstance(leaf, str) and leaf in known else _latest(messages),
+        pinned=conversation.get("is_starred") is True,
+        created_at=time_of(conversation.get("created_at"), losses),
+        updated_at=time_of(conversation.get("updated_at"), losses),
+        losses=losses,
+    )
+
+
+def _latest(messages: list[DraftMessage]) -> str | None:
+    """The last message of the file that none answers."""
+    parents = {message.parent for message in messages}
+    return next((message.key for message in reversed(messages) if message.key not in parents), None)
+
+
+def _messages(told: list[Json], losses: Losses) -> list[DraftMessage]:
+    has_tree = any(isinstance(message.get("parent_message_uuid"), str) for message in told)
+    messages: list[DraftMessage] = []
+    replaced: dict[str, str | None] = {}
+    for place, message in enumerate(told):
+        key = message.get("uuid")
+        key = key if isinstance(key, str) and key else f"message {place}"
+        parent = message.get("parent_message_uuid") if has_tree else None
+        if not has_tree and messages:
+            parent = messages[-1].key
+        parent = parent if isinstance(parent, str) and parent != ROOT else None
+        made = _message(message, key, parent, losses)
+        if made is None:
+            replaced[key] = parent
+        else:
+            messages.append(made)
+    for message in messages:
+        message.parent = _above(message.parent, replaced)
+    return messages
+
+
+def _above(parent: str | None, replaced: dict[str, str | None]) -> str | None:
+    """The nearest message above that was kept."""
+    seen: set[str] = set()
+    while parent is not None and parent in replaced and parent not in seen:
+        seen.add(parent)
+        parent = replaced[parent]
+    parent = None if parent in seen else parent
+    replaced.update(dict.fromkeys(seen, parent))
+    return parent
+
+
+def _message(message: Json, key: str, parent: str | None, losses: Losses) -> DraftMessage | None:
+    sender = message.get("sender")
+    if sender not in ("human", "assistant"):
+        losses.add("messages of an unknown author")
+        return None
+    made = DraftMessage(
+        key=key,
+        parent=parent,
+        role="user" if sender == "human" else "assistant",
+        created_at=time_of(message.get("created_at"), losses),
+        status="partial" if message.get("truncated") is True else "complete",
+    )
+    if sender == "human":
+        made.text = _persons_text(message, losses)
+        made.attachments = _attachments(message, losses)
+        if not made.text.strip():
+            made.text = ", ".join(file.name for file in made.attachments) or _file_names(message)
+        return made if made.text else None
+    made.steps = _steps(message, losses)
+    return made if made.steps else None
+
+
+def _persons_text(message: Json, losses: Losses) -> str:
+    texts: list[str] = []
+    for block in map(object_of, list_of(message.get("content"))):
+        if block.get("type") in ("text", "voice_note"):
+            texts.append(text_of(block.get("text"), losses))
+        elif str(block.get("type")) not in QUIET:
+            losses.add(UNKNOWN)
+    said = "\n\n".join(text for text in texts if text.strip())
+    return text_of(said, losses) or text_of(message.get("text"), losses)
+
+
+def _attachments(message: Json, losses: Losses) -> list[Attachment]:
+    """The files whose text is in the export; of the others there is only a name."""
+    kept: list[Attachment] = []
+    for file in map(object_of, list_of(message.get("attachments"))):
+        content = file.get("extracted_content")
+        if not isinstance(content, str) or len(kept) >= MOST_ATTACHMENTS:
+            losses.add("attached files")
+            continue
+        name = title_of(file.get("file_name"))[-255:] or "pasted.txt"
+        suffix = name.rpartition(".")[2] if "." in name else ""
+        kept.append(Attachment(name=name, extension=suffix[:20], content=text_of(content, losses)))
+    names = {file.name for file in kept}
+    files = [object_of(file).get("file_name") for file in list_of(message.get("files"))]
+    losses.add("attached files", sum(str(name) not in names for name in files))
+    return kept
+
+
+def _file_names(message: Json) -> str:
+    files = list_of(message.get("files")) + list_of(message.get("attachments"))
+    names = [title_of(object_of(file).get("file_name")) for file in files[:MOST_ATTACHMENTS]]
+    return ", ".join(name for name in names if name) or (WITHOUT_TEXT if files else "")
+
+
+def _steps(message: Json, losses: Losses) -> list[Any]:
+    writer = StepWriter()
+    for block in map(object_of, list_of(message.get("content"))):
+        _say(block, writer, losses)
+    losses.add("attached files", len(list_of(message.get("files"))))
+    if not writer.steps:
+        writer.say(StepType.TEXT, text_of(message.get("text"), losses))
+    return writer.steps
+
+
+def _say(block: Json, writer: StepWriter, losses: Losses) -> None:
+    match block.get("type"):
+        case "text":
+            # Blocks of text that follow each other directly are one text.
+            is_apart = bool(writer.steps) and writer.steps[-1].type != StepType.TEXT
+            writer.say(StepType.TEXT, text_of(block.get("text"), losses), is_apart=is_apart)
+            losses.add("references to sources", len(list_of(block.get("citations"))))
+        case "thinking":
+            writer.say(StepType.THINKING, text_of(block.get("thinking"), losses))
+        case "tool_use":
+            arguments = json.dumps(object_of(block.get("input")), ensure_ascii=False)
+            call_id = _call_id(block.get("id")) or writer.new_call_id()
+            writer.call(call_id, valid_name(block.get("name")), text_of(arguments, losses))
+        case "tool_result":
+            text, is_error = _result(block, losses), block.get("is_error") is True
+            call = writer.open_call()
+            call_id = _call_id(block.get("tool_use_id")) or (call[0] if call else writer.new_call_id())
+            result = result_text(text, is_error=is_error)
+            writer.result(call_id, valid_name(block.get("name")), result, success=not is_error)
+        case kind:
+            losses.add(UNKNOWN, 0 if isinstance(kind, str) and kind in QUIET else 1)
+
+
+def _call_id(value: Any) -> str:
+    return valid_name(value) if isinstance(value, str) and value else ""
+
+
+def _result(block: Json, losses: Losses) -> str:
+    content = block.get("content")
+    if isinstance(content, str):
+        return text_of(content, losses)
+    texts: list[str] = []
+    for part in map(object_of, list_of(content)):
+        lines = [text_of(part.get(name), losses) for name in ("title", "url", "text")]
+        text = "\n".join(line for line in lines if line)
+        losses.add("parts of tool results that are no text", 0 if text else 1)
+        texts += [text] if text else []
+    return text_of("\n\n".join(texts), losses)

@@ -1,0 +1,180 @@
+"""The document of an exported conversation and the report of an import, as they travel. Words only.
+
+`version` grows when a reader of today could misread what is written.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.wire.delta import Usage
+from luxx.wire.step import Step
+from luxx.wire.tool import ToolResult
+
+FORMAT = "luxx.conversation"
+VERSION = 1
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class ExportedAttachment(msgspec.Struct, frozen=True, kw_only=True):
+    """A text with its content in full; or an image with its type, its size and, as base64, its bytes."""
+
+    name: str
+    extension: str
+    content: str
+    media_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+
+
+class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the tree. A user's has `text` and `attachments`, an assistant's its `steps`.
+
+    `replay` is what the model's server wants to see again when the conversation goes on.
+    """
+
+    id: MessageKey
+    parent_id: MessageKey | None
+    role: Literal["user", "assistant"]
+    text: str = ""
+    attachments: list[ExportedAttachment] = []
+    steps: list[Step] = []
+    replay: list[dict[str, Any]] = []
+    token_count: Count = 0
+    usage: Usage | None = None
+    status: Literal["complete", "partial", "failed"] = "complete"
+    sender_name: Annotated[str, Meta(max_length=200)] | None = None
+    sender_color: Annotated[str, Meta(max_length=20)] | None = None
+    round_number: Count | None = None
+    created_at: datetime
+
+
+class ExportedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is set to. The provider stays behind: it belongs to its server."""
+
+    id: MessageKey
+    title: str
+    model: Annotated[str, Meta(max_length=200)] | None = None
+    system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    thinking_enabled: bool | None = None
+    pinned: bool = False
+    archived: bool = False
+    tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
+    selected_leaf_id: MessageKey | None = None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ExportDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One conversation with all its branches; `messages` are oldest first."""
+
+    format: Literal["luxx.conversation"]
+    version: Literal[1]
+    exported_at: datetime
+    conversation: ExportedConversation
+    messages: list[ExportedMessage]
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What of one conversation could not be kept; `conversation` is its title."""
+
+    conversation: str
+    what: str
+    count: int
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that was not imported, and why."""
+
+    title: str
+    reason: str
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a long list the first entries are told; `…_total` and `conversations` count all of them."""
+
+    conversations: int
+    messages: int
+    conversation_ids: list[str]
+    lost: list[Loss]
+    lost_total: int
+    skipped: list[Skipped]
+    skipped_total: int
+
+
+class ReadyConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
+    """The columns of a conversation that an import sets."""
+
+    id: str
+    title: str
+    model: str | None
+    system_prompt: str | None
+    temperature: float | None
+    max_tokens: int | None
+    thinking_enabled: bool | None
+    pinned: bool
+    archived: bool
+    tags: str
+    selected_leaf_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ReadyMessage(msgspec.Struct, frozen=True, kw_only=True, tag="message"):
+    """The columns of a message that an import sets; `content`, `replay` and `usage` are JSON."""
+
+    id: str
+    conversation_id: str
+    parent_id: str | None
+    role: str
+    content: str
+    replay: str | None
+    token_count: int
+    usage: str | None
+    status: str
+    sender_name: str | None
+    sender_color: str | None
+    round_number: int | None
+    created_at: datetime
+
+
+class ReadyImage(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
+    """An image that a message carries, under the `blob_id` that its content has for it."""
+
+    id: str
+    message_id: str
+    media_type: str
+    data: bytes
+
+
+ReadyRow = ReadyConversation | ReadyMessage | ReadyImage
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
+    """The whole file was read; `size` is what its rows take up, in bytes."""
+
+    report: ImportReport
+    size: int
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The file cannot be imported; `kind` as in an answer's detail."""
+
+    kind: str
+    reason: str
+    is_too_large: bool = False
+
+
+Outcome = Read | Refused
+
+
+def result_text(text: str, *, is_error: bool) -> str:
+    """The JSON text of a result that is this text."""
+    result = ToolResult.fail(text) if is_error else ToolResult.ok(text)
+    return msgspec.json.encode(result).decode()

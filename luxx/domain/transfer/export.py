@@ -1,0 +1,217 @@
+"""A conversation out of the database into a file, row by row, in one read transaction.
+
+A transaction, so that the tree is whole whatever is written meanwhile; a file, so that a slow client
+keeps no transaction open and a long conversation takes no memory.
+"""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import IO, Any
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.images import image_ids, read_images
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.service import own_conversation
+from luxx.domain.conversations.stored import assistant_steps, read_path_ids, user_content
+from luxx.domain.conversations.views import ConversationView, MessageView, conversation_view, message_view
+from luxx.domain.transfer.document import (
+    FORMAT,
+    VERSION,
+    ExportedAttachment,
+    ExportedConversation,
+    ExportedMessage,
+)
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.wire.delta import Usage
+from luxx.wire.message import Attachment, UserContent
+from luxx.wire.step import Step, StepStatus, StepType
+
+BACKTICKS = re.compile("`+")
+MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
+
+
+def head_of(conversation: ConversationView, elsewhere: int) -> str:
+    """The title and what is known of the conversation; `elsewhere` messages are on other branches."""
+    lines = [f"# {inline(conversation.title)}", "", f"- begun {_time(conversation.created_at)}"]
+    if conversation.model:
+        lines.append(f"- model {inline(conversation.model)}")
+    if conversation.tags:
+        lines.append(f"- tags {inline(', '.join(conversation.tags))}")
+    if elsewhere:
+        many = (
+            "1 more message is on another branch, which is"
+            if elsewhere == 1
+            else (f"{elsewhere:,} more messages are on other branches, which are")
+        )
+        lines.append(f"- {many} not shown here")
+    if conversation.system_prompt:
+        lines += ["", *folded("Instructions", conversation.system_prompt)]
+    return "\n".join(lines) + "\n"
+
+
+def message_text(message: MessageView) -> str:
+    """One message under a heading of its own."""
+    who = inline(message.sender_name or ("You" if message.role == "user" else "Assistant"))
+    state = "" if message.status == "complete" else f", {message.status}"
+    lines = ["", f"## {who}", "", f"{_time(message.created_at)}{state}", ""]
+    if message.role == "user":
+        lines += quoted(message.text)
+        for attachment in message.attachments:
+            lines += ["", *_attachment(attachment)]
+    for step in message.steps:
+        lines += [*_step(step), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def quoted(text: str) -> list[str]:
+    """Text as a quotation."""
+    return [f"> {line}".rstrip() for line in _lines(text)]
+
+
+def folded(summary: str, text: str, kind: str = "") -> list[str]:
+    """Text behind a summary that opens it."""
+    fence = "`" * max(3, 1 + max(map(len, BACKTICKS.findall(text)), default=0))
+    title = html.escape(" ".join(summary.split()))
+    opening = ["<details>", f"<summary>{title}</summary>", "", f"{fence}{kind}"]
+    return [*opening, *_lines(text), fence, "", "</details>"]
+
+
+def inline(text: str) -> str:
+    """Text within a line, without effect on what is around it."""
+    return MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def _step(step: Step) -> list[str]:
+    name = step.name if isinstance(step.name, str) else "a tool"
+    match step.type:
+        case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
+            return quoted(step.content)
+        case StepType.TEXT:
+            return folded("Text that a crash cut and that was said anew", step.content)
+        case StepType.THINKING:
+            return folded("Thinking", step.content)
+        case StepType.TOOL_CALL:
+            arguments = step.arguments if isinstance(step.arguments, str) else ""
+            return folded(f"Called {name}", arguments, "json")
+        case StepType.TOOL_RESULT:
+            return folded(f"{'Failed' if step.success is False else 'Result'}: {name}", step.content, "json")
+
+
+def _attachment(attachment: Attachment) -> list[str]:
+    return folded(f"Attached: {attachment.name}", attachment.content)
+
+
+def _lines(text: str) -> Iterator[str]:
+    yield from text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _time(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+ROWS_AT_ONCE = 100
+
+_messages = table_of(MessageRow)
+_all = (
+    select(_messages)
+    .where(_messages.c.conversation_id == bindparam("b_id"))
+    .order_by(_messages.c.id)
+    .execution_options(yield_per=ROWS_AT_ONCE)
+)
+_some = select(MessageRow).where(MessageRow.id.in_(bindparam("b_ids", expanding=True)))
+_count = select(func.count()).where(_messages.c.conversation_id == bindparam("b_id"))
+_encode = msgspec.json.Encoder().encode
+_replay = msgspec.json.Decoder(list[dict[str, Any]])
+_usage = msgspec.json.Decoder(Usage)
+
+Export = Callable[[Session, Caller, str, IO[bytes]], str]
+"""Writes the caller's conversation of an id to a file and returns its title. Raises NotFound."""
+
+
+def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
+    """The document of `document.py`, as one JSON object."""
+    row = own_conversation(session, caller, conversation_id)
+    told = {"format": FORMAT, "version": VERSION, "exported_at": utc_now(), "conversation": _told(row)}
+    file.write(_encode(told)[:-1] + b',"messages":[')
+    separator = b""
+    connection = session.connection()
+    for message in connection.execute(_all, {"b_id": row.id}):
+        file.write(separator + _encode(_exported(connection, message)))
+        separator = b","
+    file.write(b"]}")
+    return row.title
+
+
+def write_markdown(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
+    """The selected path, as `markdown.py` shows it."""
+    conversation = conversation_view(own_conversation(session, caller, conversation_id))
+    ids = _path(session, conversation)
+    total = session.scalar(_count, {"b_id": conversation.id}) or 0
+    file.write(head_of(conversation, total - len(ids)).encode())
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        some = ids[start : start + ROWS_AT_ONCE]
+        rows = {row.id: row for row in session.scalars(_some, {"b_ids": some})}
+        for id_ in some:
+            file.write(message_text(message_view(rows[id_])).encode())
+        session.expunge_all()
+    return conversation.title
+
+
+def _path(session: Session, conversation: ConversationView) -> list[str]:
+    if conversation.selected_leaf_id is None:
+        return []
+    return read_path_ids(session.connection(), conversation.selected_leaf_id)
+
+
+def _told(row: ConversationRow) -> ExportedConversation:
+    view = conversation_view(row)
+    fields = ExportedConversation.__struct_fields__
+    return ExportedConversation(**{name: getattr(view, name) for name in fields})
+
+
+def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
+    user = user_content(row.content) if row.role == "user" else None
+    return ExportedMessage(
+        id=row.id,
+        parent_id=row.parent_id,
+        role=row.role,
+        text=user.text if user else "",
+        attachments=_attachments(connection, row.id, user) if user else [],
+        steps=[] if user else assistant_steps(row.content),
+        replay=_replay.decode(row.replay) if row.replay else [],
+        token_count=row.token_count,
+        usage=_usage.decode(row.usage) if row.usage else None,
+        status=row.status,
+        sender_name=row.sender_name,
+        sender_color=row.sender_color,
+        round_number=row.round_number,
+        created_at=row.created_at,
+    )
+
+
+def _attachments(connection: Connection, message_id: str, content: UserContent) -> list[ExportedAttachment]:
+    """The message's texts and images; the names of the images stay behind."""
+    named = image_ids(content)
+    images = read_images(connection, message_id, named) if named else {}
+    exported: list[ExportedAttachment] = []
+    for file in content.attachments:
+        image = images.get(file.blob_id) if isinstance(file.blob_id, str) else None
+        exported.append(
+            ExportedAttachment(
+                name=file.name,
+                extension=file.extension,
+                content=file.content,
+                media_type=file.media_type,
+                size=file.size,
+                data=image.data if image is not None else UNSET,
+            )
+        )
+    return exported

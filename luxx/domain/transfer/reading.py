@@ -1,0 +1,282 @@
+"""An uploaded file taken apart into the values it lists, one at a time: JSON, or a ZIP with JSON in it.
+
+Nothing is believed: depth, size and unpacked size are bounded, and a value past a bound is passed over
+without being built. What the values mean is not known here; see `child.py`.
+"""
+
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import IO, Any, cast
+
+import ijson
+import msgspec
+
+from luxx.domain.transfer.draft import title_of
+
+MOST_DEPTH = 100
+"""Exports are some ten deep."""
+
+MOST_WEIGHT = 256 * 1024 * 1024
+"""Bytes of memory that one conversation may take up while it is read, roughly."""
+
+MOST_RATIO = 200
+"""Unpacked to packed size of a whole archive; chats come to about ten."""
+
+SMALL = 10_000_000
+"""Bytes that an archive may unpack to whatever its ratio."""
+
+NOT_A_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, OSError,
+    RuntimeError, ValueError,
+)  # fmt: skip
+"""What the unpackers make of broken archives: bzip2 says OSError, a name that is no UTF-8 ValueError."""
+
+CHUNK = 256 * 1024
+"""The parser begins a text anew with every piece of it: small ones make an image in base64 slow."""
+ZIP_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
+BOM = b"\xef\xbb\xbf"
+LISTED = re.compile(r"(?:.*/)?conversations(?:[-_]\d+)?\.json", re.IGNORECASE)
+"""What ChatGPT and Claude call their files of conversations; long ones come in several."""
+
+OPENS = frozenset({"start_map", "start_array"})
+CLOSES = frozenset({"end_map", "end_array"})
+
+Events = Iterator[tuple[str, Any]]
+
+
+class Unreadable(Exception):
+    """The file as a whole; `is_too_large` where there is too much of it."""
+
+    def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
+        super().__init__(reason)
+        self.is_too_large = is_too_large
+
+
+class Element(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the file. `problem` says why it was not built; `nuls` counts characters taken out."""
+
+    value: Any = None
+    title: str = ""
+    problem: str = ""
+    nuls: int = 0
+
+
+def read_file(file: IO[bytes], limit: int) -> Iterator[Element]:
+    """The values of a file that unpacks to at most `limit` bytes. Raises Unreadable."""
+    head = file.read(4)
+    file.seek(0)
+    if head not in ZIP_BEGINS:
+        yield from _elements(_Source(file, _Allowance(limit)))
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            yield from _members(archive, limit)
+    except NOT_A_ZIP as error:
+        raise Unreadable(f"the ZIP file cannot be unpacked: {error}") from error
+
+
+def _members(archive: zipfile.ZipFile, limit: int) -> Iterator[Element]:
+    files = [info for info in archive.infolist() if not info.is_dir()]
+    wanted = [info for info in files if LISTED.fullmatch(info.filename)]
+    wanted = wanted or [info for info in files if info.filename.lower().endswith(".json")]
+    if not wanted:
+        raise Unreadable("there is no conversations.json in the ZIP file")
+    packed = sum(info.compress_size for info in wanted)
+    allowance = _Allowance(min(limit, max(SMALL, packed * MOST_RATIO)))
+    allowance.check(sum(info.file_size for info in wanted))
+    for info in sorted(wanted, key=lambda info: info.filename):
+        with archive.open(info) as member:
+            yield from _elements(_Source(member, allowance))
+
+
+class _Allowance:
+    """How many bytes may still be unpacked."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def check(self, size: int) -> None:
+        if size > self._left:
+            raise Unreadable("the file unpacks to more than is taken in", is_too_large=True)
+
+    def take(self, size: int) -> None:
+        self.check(size)
+        self._left -= size
+
+
+class _Source:
+    """A file as the parser reads it: counted, and without the mark that some programs put first."""
+
+    def __init__(self, file: IO[bytes], allowance: _Allowance) -> None:
+        self._file = file
+        self._allowance = allowance
+        self._is_first = True
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._allowance.take(len(data))
+        if self._is_first and data:
+            self._is_first = False
+            return data.removeprefix(BOM) or self.read(size)
+        return data
+
+
+def _elements(source: _Source) -> Iterator[Element]:
+    """The items of a list, or of the list `conversations` of an object; any other value by itself."""
+    try:
+        events = cast("Events", ijson.basic_parse(source, buf_size=CHUNK))
+        kind, value = next(events)
+        if kind == "start_array":
+            yield from _items(events)
+        elif kind == "start_map":
+            yield from _members_of(events)
+        else:
+            yield Element(value=value)
+        for _ in events:
+            pass
+    except UnicodeDecodeError as error:
+        raise Unreadable("a text in it has half of a character (a lone surrogate)") from error
+    except (ijson.JSONError, ValueError, ArithmeticError, SystemError, StopIteration) as error:
+        # SystemError: what the parser makes of a number with thousands of digits.
+        reason = str(error).strip().partition("\n")[0]
+        raise Unreadable(f"it is not whole and valid JSON: {reason[:200]}") from error
+
+
+def _items(events: Events) -> Iterator[Element]:
+    for kind, value in events:
+        if kind == "end_array":
+            return
+        yield _Builder().build(events, kind, value)
+
+
+def _members_of(events: Events) -> Iterator[Element]:
+    """An object that is a conversation itself, or has a list of them."""
+    builder = _Builder()
+    builder.open("start_map")
+    for kind, key in events:
+        if kind == "end_map":
+            yield builder.element()
+            return
+        builder.add_key(key)
+        kind, value = next(events)
+        if key == "conversations" and kind == "start_array":
+            yield from _items(events)
+            _pass_over(events)
+            return
+        builder.build(events, kind, value)
+
+
+def _pass_over(events: Events) -> None:
+    """The rest of the object that is open."""
+    depth = 1
+    for kind, _ in events:
+        depth += (kind in OPENS) - (kind in CLOSES)
+        if not depth:
+            return
+
+
+class _Builder:
+    """Makes a value of events. Past a bound it lets go of what it has and only counts the brackets."""
+
+    def __init__(self) -> None:
+        self._root: Any = None
+        self._open: list[Any] = []
+        self._keys: list[str] = []
+        self._depth = 0
+        self._weight = 0
+        self._nuls = 0
+        self._title = ""
+        self._problem = ""
+
+    def build(self, events: Events, kind: str, value: Any) -> Element:
+        """The value that begins with this event, into what is open."""
+        depth = self._depth
+        while True:
+            if kind in OPENS:
+                self.open(kind)
+            elif kind in CLOSES:
+                self._close()
+            elif kind == "map_key":
+                self.add_key(value)
+            else:
+                self._put(self._plain(value))
+            if self._depth == depth:
+                return self.element()
+            kind, value = next(events)
+
+    def element(self) -> Element:
+        """What there is now."""
+        return Element(
+            value=None if self._problem else self._root,
+            title=self._title,
+            problem=self._problem,
+            nuls=self._nuls,
+        )
+
+    def open(self, kind: str) -> None:
+        self._depth += 1
+        if self._problem:
+            return
+        if self._depth > MOST_DEPTH:
+            self._give_up("it is nested too deeply")
+            return
+        made: Any = {} if kind == "start_map" else []
+        self._put(made)
+        self._open.append(made)
+        self._keys.append("")
+
+    def add_key(self, key: str) -> None:
+        if self._problem:
+            return
+        self._keys[-1] = self._text(key)
+
+    def _close(self) -> None:
+        self._depth -= 1
+        if not self._problem:
+            self._open.pop()
+            self._keys.pop()
+
+    def _put(self, value: Any) -> None:
+        if self._problem:
+            return
+        self._weight += 64
+        if self._weight > MOST_WEIGHT:
+            self._give_up("it is too large")
+        elif not self._open:
+            self._root = value
+        elif isinstance(self._open[-1], dict):
+            self._open[-1][self._keys[-1]] = value
+            if self._depth == 1 and self._keys[-1] in ("title", "name"):
+                self._title = title_of(value)
+        else:
+            self._open[-1].append(value)
+
+    def _give_up(self, problem: str) -> None:
+        self._problem = problem
+        self._root = None
+        self._open.clear()
+        self._keys.clear()
+
+    def _plain(self, value: Any) -> Any:
+        """A value that every encoder takes: no NUL, no number past 64 bits, nothing that is not finite."""
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Decimal) or (type(value) is int and not -(2**63) <= value < 2**63):
+            try:
+                number = float(value)
+            except OverflowError:
+                return None
+            return number if abs(number) != float("inf") else None
+        return value
+
+    def _text(self, text: str) -> str:
+        self._weight += len(text) + 64
+        if "\0" not in text:
+            return text
+        self._nuls += text.count("\0")
+        return text.replace("\0", "\ufffd")

@@ -1,0 +1,318 @@
+"""Exports and imports of one user's conversations. The caller comes first; files go in and out.
+
+An import has two passes: a process of its own reads the whole file (`child.py`), and only then are the
+rows it made written, hidden until the last is there (`writing.py`).
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import structlog
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import ForgetRuns, all_hidden, forget, hidden_of, reveal
+from luxx.domain.conversations.images import MIB, check_room, store_images
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_messages, index_title
+from luxx.domain.transfer.document import (
+    ImportReport,
+    Outcome,
+    Read,
+    ReadyConversation,
+    ReadyImage,
+    ReadyMessage,
+    ReadyRow,
+    Refused,
+)
+from luxx.domain.transfer.export import Export, write_json, write_markdown
+from luxx.errors import InvalidInput, TooLarge, TooMany, Unavailable
+from luxx.infra.children import start_child
+from luxx.infra.clock import id_at, new_id
+from luxx.infra.config.schema import FilesConfig
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.wire.message import PromptImage
+
+BATCH_BYTES = 256 * 1024
+BATCH_ROWS = 200
+"""A transaction stays under some ten milliseconds, which is how long another writer may wait."""
+
+_conversations = table_of(ConversationRow)
+_messages = table_of(MessageRow)
+_insert_conversation = insert(_conversations)
+_insert_message = insert(_messages)
+_decoder = msgspec.json.Decoder(ReadyRow)
+
+
+def insert_imported(session: Session, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
+    """The one place where imported rows are stored; what is to know of new messages is told here."""
+    conversations = [row for row in batch if isinstance(row, ReadyConversation)]
+    messages = [row for row in batch if isinstance(row, ReadyMessage)]
+    connection = session.connection()
+    if conversations:
+        rows = [_columns(row) | {"user_id": user_id, "import_id": import_id} for row in conversations]
+        connection.execute(_insert_conversation, rows)
+        for row in conversations:
+            index_title(connection, user_id=user_id, conversation_id=row.id, title=row.title)
+    if messages:
+        said = [_columns(row) | {"user_id": user_id} for row in messages]
+        connection.execute(_insert_message, said)
+        index_messages(connection, said)
+    for row in batch:
+        if isinstance(row, ReadyImage):
+            image = PromptImage(media_type=row.media_type, data=row.data)
+            store_images(connection, row.message_id, {row.id: image})
+
+
+def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:
+    """Stores all rows under the import's id. Blocks: for a thread."""
+    for batch in _batches(rows):
+        store.write_now(_Insert(user_id, import_id, batch))
+
+
+class _Insert:
+    def __init__(self, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
+        self._given = (user_id, import_id, batch)
+
+    def __call__(self, session: Session) -> None:
+        insert_imported(session, *self._given)
+
+
+def _columns(row: ReadyRow) -> dict[str, Any]:
+    return msgspec.structs.asdict(row)
+
+
+def _batches(rows: IO[bytes]) -> Iterator[list[ReadyRow]]:
+    batch: list[ReadyRow] = []
+    size = 0
+    for line in rows:
+        batch.append(_decoder.decode(line))
+        size += len(line)
+        if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+READ_SECONDS = 600.0
+MOST_AT_ONCE = 2
+"""Files read at the same time: each may take the memory that `child.py` says."""
+
+MOST_EXPORTS = 2
+"""Exports that are written at the same time: each keeps one of the threads that read the database."""
+
+WAIT_SECONDS = 60.0
+RETRY_SECONDS = 10
+UNPACKED = 10
+"""How many times `files.max_upload_mb` a ZIP file may unpack to."""
+
+STALE_SECONDS = 3600
+"""Past the longest import, fork or deletion: what is hidden for longer in a shared database is nobody's."""
+
+logger = structlog.get_logger()
+_outcome = msgspec.json.Decoder(Outcome)
+
+
+class Download(msgspec.Struct, frozen=True, kw_only=True):
+    """An export; `file` stands at its beginning. Who receives it calls `close`; then another may begin."""
+
+    file: IO[bytes]
+    size: int
+    title: str
+    close: Callable[[], None]
+
+
+class TransferService:
+    """One per process. Its temporary files are in the data directory and have no name."""
+
+    def __init__(self, store: Store, data_dir: Path, config: FilesConfig, *, forget_runs: ForgetRuns) -> None:
+        self._store = store
+        self._data_dir = data_dir
+        self._config = config
+        self._forget_runs = forget_runs
+        self._importing: set[int] = set()
+        self._exporting: set[int] = set()
+        self._written_now = 0
+        self._reading = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def open(self) -> None:
+        """Deletes what imports, forks and deletions left behind that never came to their end."""
+        if self._store.is_sqlite:
+            await self._forget_hidden(None)
+        else:
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Deletes what has been hidden for longer than an import takes, whichever server began it."""
+        await self._forget_hidden(id_at(int((time.time() - STALE_SECONDS) * 1000), 0))
+
+    async def _forget_hidden(self, before: str | None) -> None:
+        left = await self._store.read(lambda session: all_hidden(session, before))
+        await asyncio.to_thread(forget, self._store, self._forget_runs, left)
+
+    async def export_json(self, caller: Caller, conversation_id: str) -> Download:
+        """The conversation with all its branches, as a document that an import reads.
+
+        Raises TooMany while another export of the caller's is written or sent, or two of others are written.
+        """
+        return await self._export(caller, conversation_id, write_json)
+
+    async def export_markdown(self, caller: Caller, conversation_id: str) -> Download:
+        """The selected path of the conversation, for people. Raises TooMany as `export_json` does."""
+        return await self._export(caller, conversation_id, write_markdown)
+
+    @contextlib.asynccontextmanager
+    async def upload(self, caller: Caller) -> AsyncGenerator[IO[bytes]]:
+        """A file to put an upload in. Raises TooMany while another of the caller's is on its way."""
+        if caller.user_id in self._importing:
+            raise TooMany(
+                "an import of yours is going on; wait for its end",
+                retry_after=RETRY_SECONDS,
+                kind="import_active",
+            )
+        self._importing.add(caller.user_id)
+        try:
+            with self._new_file() as file:
+                yield file
+        finally:
+            self._importing.discard(caller.user_id)
+
+    async def import_file(self, caller: Caller, file: IO[bytes]) -> ImportReport:
+        """Imports all that an uploaded file holds. Raises InvalidInput or TooLarge, with nothing written."""
+        with self._new_file() as rows:
+            read = await self._read(file, rows)
+            await self._check_quota(caller, read.size)
+            await asyncio.shield(asyncio.to_thread(self._write, caller, rows))
+        logger.info("import_finished", conversations=read.report.conversations, messages=read.report.messages)
+        return read.report
+
+    async def _export(self, caller: Caller, conversation_id: str, write: Export) -> Download:
+        self._check_exports(caller)
+        self._exporting.add(caller.user_id)
+        try:
+            file = self._new_file()
+        except BaseException:
+            self._exporting.discard(caller.user_id)
+            raise
+
+        def close() -> None:
+            file.close()
+            self._exporting.discard(caller.user_id)
+
+        try:
+            title = await self._written(lambda session: write(session, caller, conversation_id, file))
+        except BaseException:
+            close()
+            raise
+        size = file.tell()
+        file.seek(0)
+        return Download(file=file, size=size, title=title, close=close)
+
+    def _check_exports(self, caller: Caller) -> None:
+        if caller.user_id in self._exporting:
+            raise _export_active("an export of yours is going on; wait for its end")
+        if self._written_now >= MOST_EXPORTS:
+            raise _export_active("the server is busy with other exports")
+
+    async def _written(self, write: Callable[[Session], str]) -> str:
+        """`write` in a thread of the store's. Until that ends it counts, whether anybody waits or not."""
+        self._written_now += 1
+        reading = asyncio.ensure_future(self._store.read(write))
+        reading.add_done_callback(self._end_writing)
+        return await asyncio.shield(reading)
+
+    def _end_writing(self, reading: asyncio.Future[str]) -> None:
+        self._written_now -= 1
+        if not reading.cancelled():
+            reading.exception()  # Where nobody waits any more, nobody is to be told.
+
+    def _new_file(self) -> IO[bytes]:
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=self._data_dir)
+
+    async def _read(self, file: IO[bytes], rows: IO[bytes]) -> Read:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._reading.acquire()
+        except TimeoutError as error:
+            raise TooMany(
+                "the server is busy with other imports", retry_after=RETRY_SECONDS, kind="server_busy"
+            ) from error
+        try:
+            outcome = await _read_in_child(file, rows, int(self._config.max_upload_mb * MIB) * UNPACKED)
+        finally:
+            self._reading.release()
+        if isinstance(outcome, Refused):
+            refuse = TooLarge if outcome.is_too_large else InvalidInput
+            raise refuse(outcome.reason, kind=outcome.kind)
+        return outcome
+
+    async def _check_quota(self, caller: Caller, size: int) -> None:
+        quota_mb = self._config.quota_mb
+        await self._store.read(
+            lambda session: check_room(session, caller.user_id, size, quota_mb, what="this import")
+        )
+
+    def _write(self, caller: Caller, rows: IO[bytes]) -> None:
+        import_id = new_id()
+        rows.seek(0)
+        try:
+            write_hidden(self._store, caller.user_id, import_id, rows)
+            self._store.write_now(lambda session: reveal(session, caller.user_id, import_id))
+        except BaseException:
+            # Where even this fails (the store is closed, the disk is full), the next start does it.
+            with contextlib.suppress(Exception):
+                hidden = self._store.read_now(lambda session: hidden_of(session, caller.user_id, import_id))
+                forget(self._store, self._forget_runs, hidden)
+            raise
+
+
+def _export_active(sentence: str) -> TooMany:
+    return TooMany(sentence, retry_after=RETRY_SECONDS, kind="export_active")
+
+
+async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcome:
+    file.seek(0)
+    child = await start_child(
+        sys.executable, "-P", "-m", "luxx.domain.transfer.child", str(limit), str(rows.fileno()),
+        stdin=file.fileno(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        pass_fds=(rows.fileno(),), env=_environment(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            told, said = await child.communicate()
+    except TimeoutError:
+        return TAKES_TOO_LONG
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode == 0:
+        return _outcome.decode(told)
+    if child.returncode is not None and child.returncode < 0:
+        # A signal: past its time, or the system had no more memory for it.
+        logger.warning("import_reader_killed", signal=-child.returncode)
+        return TAKES_TOO_LONG
+    logger.error("import_reader_broke", said=said.decode(errors="replace")[-4000:])
+    raise Unavailable("the file could not be read; the server's log says more", kind="import_failed")
+
+
+TAKES_TOO_LONG = Refused(
+    kind="import_too_large", reason="the file takes too much time or memory to read", is_too_large=True
+)
+
+
+def _environment() -> dict[str, str]:
+    """No secret, no key: only where programs and modules are."""
+    return {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

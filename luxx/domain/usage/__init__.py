@@ -1,0 +1,1 @@
+"""Tokens and money: what was used, what is reserved, limits by day."""

@@ -1,0 +1,351 @@
+"""What was used and what it cost, summed from the ledger: by day, model, provider, conversation.
+
+Costs are sums over completions of known price; how many had none is said beside them. It only reads.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Any, assert_never, cast
+
+import msgspec
+from sqlalchemy import ColumnElement, FunctionElement, Row, Select, Subquery, case, func, select, true
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.usage.ledger import UsageRow
+from luxx.domain.usage.reserve import day_of, midnight_of
+from luxx.errors import InvalidInput, NotAllowed
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.engine import Store
+from luxx.providers.addresses import is_operator
+from luxx.providers.models import ProviderRow
+from luxx.providers.queries import visible_to
+from luxx.wire.run import RunKind
+
+
+class DayOfTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """`reserved` is set aside for model calls under way. Where there is no limit, it and `left` are null."""
+
+    limit: int | None
+    spent: int
+    reserved: int
+    left: int | None
+
+
+class DayOfMoney(msgspec.Struct, frozen=True, kw_only=True):
+    """The same in US dollars; `spent` counts completions of known price."""
+
+    limit: float | None
+    spent: float
+    reserved: float
+    left: float | None
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run may take; null where there is no limit. `iterations` are model calls with tools."""
+
+    tokens: int | None
+    cost: float | None
+    seconds: float | None
+    tool_calls: int | None
+    iterations: int
+
+
+class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`resets_at`: when the day, which is one of UTC, is over."""
+
+    resets_at: datetime
+    tokens_per_day: DayOfTokens
+    cost_per_day: DayOfMoney
+    per_run: RunLimits
+
+
+def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iterations: int) -> UsageLimits:
+    """The caller's own."""
+    day = day_of(session.connection(), caller.user_id)
+    spent, held = day.spent, day.held
+    return UsageLimits(
+        resets_at=midnight_of(utc_now()) + timedelta(days=1),
+        tokens_per_day=DayOfTokens(
+            limit=limits.tokens_per_day or None,
+            spent=spent.tokens,
+            reserved=held.tokens,
+            left=max(0, limits.tokens_per_day - spent.tokens - held.tokens)
+            if limits.tokens_per_day
+            else None,
+        ),
+        cost_per_day=DayOfMoney(
+            limit=limits.cost_per_day or None,
+            spent=spent.cost,
+            reserved=held.cost,
+            left=max(0.0, limits.cost_per_day - spent.cost - held.cost) if limits.cost_per_day else None,
+        ),
+        per_run=RunLimits(
+            tokens=limits.tokens_per_run or None,
+            cost=limits.cost_per_run or None,
+            seconds=limits.seconds_per_run or None,
+            tool_calls=limits.tool_calls_per_run or None,
+            iterations=iterations,
+        ),
+    )
+
+
+WHOLE = "whole_"
+"""Before the names of sums over all groups."""
+
+COST_DIGITS = 10
+"""Of a sum of money, so that 0.1 + 0.2 is 0.3."""
+
+
+class GroupBy(StrEnum):
+    """`conversation`, `room` and `task` count only what was used in one."""
+
+    DAY = "day"
+    MODEL = "model"
+    PROVIDER = "provider"
+    CONVERSATION = "conversation"
+    ROOM = "room"
+    TASK = "task"
+    USER = "user"
+    TENANT = "tenant"
+
+
+class Scope(StrEnum):
+    """Whose usage: one's own, the tenant's (ADMIN), the whole server's (operators)."""
+
+    OWN = "own"
+    TENANT = "tenant"
+    ALL = "all"
+
+
+class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over `completions`. `cost` in US dollars counts only those of known price: `unpriced` says how
+    many are left out, and where all are, it is null. `estimated` says of how many the counts are ours,
+    because the provider did not tell them.
+    """
+
+    completions: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    cost: float | None
+    unpriced: int
+    estimated: int
+
+
+class UsageGroup(UsageSums, frozen=True, kw_only=True):
+    """`key` is the day, the model's name, or an id; null for what was deleted since. `name` is what people
+    call it, where you may see that.
+    """
+
+    key: str | None
+    name: str | None
+
+
+class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of groups: days newest first, others dearest first. `total` and `sums` are of all groups."""
+
+    items: list[UsageGroup]
+    total: int
+    page: int
+    page_size: int
+    sums: UsageSums
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """`first` and `last` are days in UTC, both included. `subject_id`: what was used in one conversation."""
+
+    group_by: GroupBy = GroupBy.DAY
+    scope: Scope = Scope.OWN
+    first: date | None = None
+    last: date | None = None
+    subject_id: str | None = None
+    page: int = 1
+    page_size: int = 20
+
+
+class UsageService:
+    """One per process."""
+
+    def __init__(self, store: Store, limits: LimitsConfig, iterations: int) -> None:
+        self._store = store
+        self._limits = limits
+        self._iterations = iterations
+
+    async def report(self, caller: Caller, query: UsageQuery) -> UsageReport:
+        """Raises InvalidInput for days in the wrong order, NotAllowed for a scope above the caller."""
+        if query.first is not None and query.last is not None and query.first > query.last:
+            raise InvalidInput(
+                "'from' must not be later than 'to'", detail={"fields": {"from": "is later than 'to'"}}
+            )
+        _check_scope(caller, query.scope)
+        return await self._store.read(lambda session: _report(session, caller, query))
+
+    async def limits(self, caller: Caller) -> UsageLimits:
+        """What the caller may still spend."""
+        return await self._store.read(
+            lambda session: read_limits(session, caller, self._limits, self._iterations)
+        )
+
+
+def _check_scope(caller: Caller, scope: Scope) -> None:
+    match scope:
+        case Scope.OWN:
+            return
+        case Scope.TENANT:
+            if not caller.is_admin:
+                raise NotAllowed("only an administrator sees the usage of others")
+        case Scope.ALL:
+            if not is_operator(caller):
+                raise NotAllowed("only an administrator of the default tenant sees the whole server's usage")
+        case _:
+            assert_never(scope)
+
+
+_SUMS: tuple[tuple[str, ColumnElement[Any]], ...] = (
+    ("completions", func.count()),
+    ("prompt_tokens", func.sum(UsageRow.prompt_tokens)),
+    ("completion_tokens", func.sum(UsageRow.completion_tokens)),
+    ("cached_tokens", func.sum(UsageRow.cached_tokens)),
+    ("cache_write_tokens", func.sum(UsageRow.cache_write_tokens)),
+    ("reasoning_tokens", func.sum(UsageRow.reasoning_tokens)),
+    ("cost", func.sum(UsageRow.cost)),
+    ("priced", func.count(UsageRow.cost)),
+    ("estimated", func.sum(case((UsageRow.is_estimated, 1), else_=0))),
+)
+
+
+def _report(session: Session, caller: Caller, query: UsageQuery) -> UsageReport:
+    groups = _groups(caller, query)
+    page = session.execute(_page(groups, query)).all()
+    # Every row of the page carries the whole as well: the ledger is read once. Only an empty page does not.
+    whole = page[0] if page else session.execute(_alone(groups)).one()
+    keys = [row.key for row in page if row.key is not None]
+    names = _names(session, caller, query.group_by, keys)
+    return UsageReport(
+        items=[
+            UsageGroup(
+                key=None if row.key is None else str(row.key), name=names.get(row.key), **_sums_of(row)
+            )
+            for row in page
+        ],
+        total=whole.groups or 0,
+        page=query.page,
+        page_size=query.page_size,
+        sums=UsageSums(**_sums_of(whole, WHOLE)),
+    )
+
+
+def _groups(caller: Caller, query: UsageQuery) -> Subquery:
+    key, kind = _key(query.group_by)
+    rows = select(key.label("key"), *(column.label(name) for name, column in _SUMS))
+    rows = rows.where(_in_scope(caller, query.scope))
+    if kind is not None:
+        rows = rows.where(UsageRow.kind == kind.value)
+    if query.first is not None:
+        rows = rows.where(UsageRow.created_at >= datetime.combine(query.first, time.min, UTC))
+    if query.last is not None:
+        rows = rows.where(UsageRow.created_at <= datetime.combine(query.last, time.max, UTC))
+    if query.subject_id is not None:
+        rows = rows.where(UsageRow.subject_id == query.subject_id)
+    return rows.group_by(key).subquery()
+
+
+def _whole(groups: Subquery) -> list[tuple[str, FunctionElement[Any]]]:
+    sums = [(WHOLE + name, func.sum(groups.c[name])) for name, _ in _SUMS]
+    return [("groups", func.count()), *sums]
+
+
+def _alone(groups: Subquery) -> Select[Any]:
+    return select(*(sum_.label(name) for name, sum_ in _whole(groups))).select_from(groups)
+
+
+def _page(groups: Subquery, query: UsageQuery) -> Select[Any]:
+    over_all = [sum_.over().label(name) for name, sum_ in _whole(groups)]
+    wanted = select(groups, *over_all).limit(query.page_size).offset((query.page - 1) * query.page_size)
+    if query.group_by == GroupBy.DAY:
+        return wanted.order_by(groups.c.key.desc())
+    tokens = groups.c.prompt_tokens + groups.c.completion_tokens
+    return wanted.order_by(func.coalesce(groups.c.cost, -1.0).desc(), tokens.desc(), groups.c.key)
+
+
+def _key(group_by: GroupBy) -> tuple[ColumnElement[Any], RunKind | None]:
+    """What rows are grouped by, and the only kind of rows that have it."""
+    match group_by:
+        case GroupBy.DAY:
+            return func.date(UsageRow.created_at), None
+        case GroupBy.MODEL:
+            return UsageRow.__table__.c.model, None
+        case GroupBy.PROVIDER:
+            return UsageRow.__table__.c.provider_id, None
+        case GroupBy.CONVERSATION:
+            return UsageRow.__table__.c.subject_id, RunKind.CHAT
+        case GroupBy.ROOM:
+            return UsageRow.__table__.c.subject_id, RunKind.ROOM
+        case GroupBy.TASK:
+            return UsageRow.__table__.c.subject_id, RunKind.TASK
+        case GroupBy.USER:
+            return UsageRow.__table__.c.user_id, None
+        case GroupBy.TENANT:
+            return UsageRow.__table__.c.tenant_id, None
+        case _:
+            assert_never(group_by)
+
+
+def _in_scope(caller: Caller, scope: Scope) -> ColumnElement[bool]:
+    match scope:
+        case Scope.OWN:
+            return UsageRow.user_id == caller.user_id
+        case Scope.TENANT:
+            return UsageRow.tenant_id == caller.tenant_id
+        case Scope.ALL:
+            return true()
+        case _:
+            assert_never(scope)
+
+
+def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any]) -> dict[Any, str]:
+    """Names of the keys that the caller may know: of a conversation only its owner."""
+    wanted: Any
+    match group_by:
+        case GroupBy.PROVIDER:
+            wanted = select(ProviderRow.id, ProviderRow.name).where(
+                ProviderRow.id.in_(keys), visible_to(caller)
+            )
+        case GroupBy.CONVERSATION:
+            wanted = select(ConversationRow.id, ConversationRow.title).where(
+                ConversationRow.id.in_(keys),
+                ConversationRow.user_id == caller.user_id,
+                ConversationRow.import_id.is_(None),
+            )
+        case GroupBy.USER:
+            is_seen = true() if is_operator(caller) else User.tenant_id == caller.tenant_id
+            wanted = select(User.id, User.username).where(User.id.in_(keys), is_seen)
+        case GroupBy.TENANT:
+            is_seen = true() if is_operator(caller) else Tenant.id == caller.tenant_id
+            wanted = select(Tenant.id, Tenant.name).where(Tenant.id.in_(keys), is_seen)
+        case GroupBy.DAY | GroupBy.MODEL | GroupBy.ROOM | GroupBy.TASK:
+            return {}
+        case _:
+            assert_never(group_by)
+    return dict(cast("Iterable[tuple[Any, str]]", session.execute(wanted).all()))
+
+
+def _sums_of(row: Row[Any], prefix: str = "") -> dict[str, Any]:
+    counts = {name: int(getattr(row, prefix + name) or 0) for name, _ in _SUMS if name != "cost"}
+    cost = float(getattr(row, prefix + "cost") or 0.0)
+    priced = counts.pop("priced")
+    unpriced = counts["completions"] - priced
+    return {
+        **counts,
+        "total_tokens": counts["prompt_tokens"] + counts["completion_tokens"],
+        "cost": None if unpriced and not priced else round(cost, COST_DIGITS),
+        "unpriced": unpriced,
+    }

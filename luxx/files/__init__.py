@@ -1,1 +1,0 @@
-"""A user's files as people handle them: upload, list, download, delete, attach to a message."""

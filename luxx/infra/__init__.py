@@ -1,0 +1,1 @@
+"""What every layer above builds on: database, bus, network, documents, configuration."""

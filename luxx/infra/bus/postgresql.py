@@ -1,0 +1,176 @@
+"""The bus of processes that share a PostgreSQL: LISTEN and NOTIFY, on two connections of their own.
+
+A payload of NOTIFY is a text below 8,000 bytes, so packets are cut and written in base64. It needs a real
+session: a pooler that hands sessions around by transaction cannot carry it.
+"""
+
+import asyncio
+from binascii import Error as NotBase64
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import Engine
+
+from luxx.infra.store.engine import POSTGRESQL_PATIENCE
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.pq.abc import PGconn
+
+CHANNEL = "luxx"
+"""The channel of all; a process's own is this with its name."""
+
+MOST_CHARACTERS = 7_900
+APPLICATION = "luxx bus"
+
+STATEMENT = b"luxx_notify"
+PREPARE = (
+    b"PREPARE luxx_notify (text[], text[]) AS SELECT count(pg_notify(c, p)) FROM unnest($1, $2) AS t(c, p)"
+)
+
+
+class PostgresqlWire:
+    """A wire (`luxx.infra.bus.network.Wire`) over the database that the engine is for."""
+
+    most: int | None = MOST_CHARACTERS * 3 // 4
+
+    def __init__(self, engine: Engine) -> None:
+        # The driver that the engine has loaded: a process with another database need not have it.
+        self._driver = cast("Any", engine.dialect.loaded_dbapi)
+        _, parameters = engine.dialect.create_connect_args(engine.url)
+        self._parameters = {**parameters, **POSTGRESQL_PATIENCE, "application_name": APPLICATION}
+        self._listening: psycopg.AsyncConnection[Any] | None = None
+        self._sending: psycopg.AsyncConnection[Any] | None = None
+        self._statement: _Statement | None = None
+
+    async def open(self, process: str) -> None:
+        """Connects both, and listens."""
+        self._listening = await self._connect()
+        self._sending = await self._connect()
+        for channel in (CHANNEL, _channel(process)):
+            await self._listening.execute(f'LISTEN "{channel}"'.encode())
+        # A notification makes a commit record; nothing is lost if the disk gets it later.
+        await self._sending.execute(b"SET synchronous_commit TO off")
+        await self._sending.execute(PREPARE)
+        self._statement = _Statement(self._sending.pgconn)
+
+    async def listen(self, hear: Callable[[bytes], None]) -> None:
+        """Reads the socket whenever it has something: the driver's own way would wake ten times a second."""
+        assert self._listening is not None
+        pgconn = self._listening.pgconn
+        loop, broken = asyncio.get_running_loop(), asyncio.Event()
+        errors: list[Exception] = []
+
+        def read() -> None:
+            try:
+                pgconn.consume_input()
+                while notification := pgconn.notifies():
+                    _hear(hear, notification.extra)
+            except Exception as error:
+                # Raised where it is awaited; the loop itself would only log it, again and again.
+                errors.append(error)
+                loop.remove_reader(socket)
+                broken.set()
+
+        socket = pgconn.socket
+        loop.add_reader(socket, read)
+        read()  # What came with the answers to LISTEN.
+        try:
+            await broken.wait()
+        finally:
+            loop.remove_reader(socket)
+        raise errors[0]
+
+    async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
+        """All of them in one statement."""
+        assert self._statement is not None
+        # Neither names nor base64 hold anything that an array would have to quote.
+        channels = ",".join(_channel(to) for to, _ in packets).encode("ascii")
+        payloads = b",".join(b2a_base64(packet, newline=False) for _, packet in packets)
+        await self._statement.run([b"{%s}" % channels, b"{%s}" % payloads])
+
+    async def close(self) -> None:
+        """Closes both."""
+        if self._statement is not None:
+            self._statement.close()
+            self._statement = None
+        for connection in (self._listening, self._sending):
+            if connection is not None:
+                await connection.close()
+        self._listening = self._sending = None
+
+    async def _connect(self) -> "psycopg.AsyncConnection[Any]":
+        return await self._driver.AsyncConnection.connect(**self._parameters, autocommit=True)
+
+
+class _Statement:
+    """The prepared statement on its connection, driven by the socket's own readiness.
+
+    It runs for nearly every word of an answer that is followed elsewhere; the driver's way would cost it
+    four times as much.
+    """
+
+    def __init__(self, pgconn: "PGconn") -> None:
+        self._pgconn = pgconn
+        self._loop = asyncio.get_running_loop()
+        self._socket = pgconn.socket
+        self._answer: asyncio.Future[None] | None = None
+        self._loop.add_reader(self._socket, self._read)
+
+    async def run(self, parameters: list[bytes]) -> None:
+        """Returns once the database has answered."""
+        self._answer = self._loop.create_future()
+        self._pgconn.send_query_prepared(STATEMENT, parameters)
+        while self._pgconn.flush():
+            await self._until_writable()
+        await self._answer
+
+    def close(self) -> None:
+        """Looks at the socket no more."""
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+
+    async def _until_writable(self) -> None:
+        writable = asyncio.Event()
+        self._loop.add_writer(self._socket, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        try:
+            self._pgconn.consume_input()
+            while not self._pgconn.is_busy():
+                result = self._pgconn.get_result()
+                if result is None:
+                    self._settle(None)
+                    return
+                if result.error_message:
+                    raise ConnectionError(result.error_message.decode("utf-8", "replace"))
+        except Exception as error:
+            # Raised where it is awaited; the loop itself would only log it, again and again.
+            self._loop.remove_reader(self._socket)
+            self._settle(error)
+
+    def _settle(self, error: Exception | None) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+
+def _channel(process: str | None) -> str:
+    return CHANNEL if process is None else f"{CHANNEL}_{process}"
+
+
+def _hear(hear: Callable[[bytes], None], payload: bytes) -> None:
+    try:
+        packet = a2b_base64(payload)
+    except NotBase64:
+        packet = payload  # Somebody else's use of the channel: the bus says so, and goes on.
+    hear(packet)

@@ -1,0 +1,115 @@
+"""The bus of processes that share a Redis: one stream for all and one for each process.
+
+Streams and not channels of publish and subscribe: a process that is cut off for a moment finds what was
+said meanwhile. They are short and expire, so Redis need keep nothing on a disk.
+"""
+
+import asyncio
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from luxx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+KEPT = 10_000
+"""Packets kept in a stream, about."""
+
+EXPIRES_SECONDS = 120
+"""A process's stream goes this long after the last word to it."""
+
+BLOCK_MS = 5_000
+READ_AT_ONCE = 500
+PATIENCE_SECONDS = 10.0
+FIELD = b"p"
+
+
+class RedisWire:
+    """A wire (`luxx.infra.bus.network.Wire`). `family` separates this installation from others."""
+
+    most: int | None = None
+
+    def __init__(self, url: str, family: str) -> None:
+        self._url = url
+        self._prefix = f"luxx:{family}"
+        self._all = f"{self._prefix}:all".encode()
+        self._own = b""
+        self._places: dict[bytes, bytes] = {}
+        self._listening: Any = None
+        self._sending: Any = None
+        make_client(url)
+
+    async def open(self, process: str) -> None:
+        """Connects, and notes where the stream of all ends."""
+        pool = make_client(self._url).connection_pool
+        self._listening, self._sending = await pool.get_connection(), await pool.get_connection()
+        self._own = self._stream(process)
+        newest = await _asked(self._sending, b"XREVRANGE", self._all, b"+", b"-", b"COUNT", b"1")
+        # Known already where it was away for a moment: it reads on from there.
+        self._places.setdefault(self._own, b"0-0")
+        self._places.setdefault(self._all, newest[0][0] if newest else b"0-0")
+
+    async def listen(self, hear: Callable[[bytes], None]) -> None:
+        """Reads both streams on."""
+        assert self._listening is not None
+        options = (b"COUNT", READ_AT_ONCE, b"BLOCK", BLOCK_MS, b"STREAMS")
+        while True:
+            async with asyncio.timeout(BLOCK_MS / 1000 + PATIENCE_SECONDS):
+                read = await _asked(
+                    self._listening, b"XREAD", *options, *self._places, *self._places.values()
+                )
+            for stream, entries in read or ():
+                for place, fields in entries:
+                    self._places[stream] = place
+                    hear(fields[1])
+
+    async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
+        """All of them in one round trip."""
+        assert self._sending is not None
+        commands: list[tuple[Any, ...]] = [
+            (b"XADD", self._stream(to), b"MAXLEN", b"~", KEPT, b"*", FIELD, packet) for to, packet in packets
+        ]
+        commands += [(b"EXPIRE", self._stream(to), EXPIRES_SECONDS) for to in {to for to, _ in packets}]
+        await self._sending.send_packed_command(self._sending.pack_commands(commands))
+        for _ in commands:
+            await self._sending.read_response()
+
+    async def close(self) -> None:
+        """Ends the connections. Its own stream is left to expire."""
+        for connection in (self._listening, self._sending):
+            if connection is not None:
+                await connection.disconnect(nowait=True)
+        self._listening = self._sending = None
+
+    def _stream(self, process: str | None) -> bytes:
+        return self._all if process is None else f"{self._prefix}:{process}".encode()
+
+
+async def _asked(connection: Any, *command: Any) -> Any:
+    """The answer to one command, straight from its connection: the client's layers cost more than Redis."""
+    await connection.send_command(*command)
+    return await connection.read_response()
+
+
+def make_client(url: str) -> "Redis":
+    """A client that connects when it is used. Raises ConfigError for a wrong URL or a missing package."""
+    try:
+        module: Any = import_module("redis.asyncio")
+        retry: Any = import_module("redis.asyncio.retry")
+        backoff: Any = import_module("redis.backoff")
+    except ImportError as error:
+        raise ConfigError("hub.url: Redis needs a package; install luxx with its extra 'redis'") from error
+    try:
+        return module.Redis.from_url(
+            url,
+            retry=retry.Retry(backoff.NoBackoff(), 0),
+            socket_connect_timeout=PATIENCE_SECONDS,
+            # With a timeout of its own it would swallow a cancellation now and then; ours are outside.
+            socket_timeout=None,
+            client_name="luxx",
+            protocol=2,
+        )
+    except ValueError as error:
+        raise ConfigError(f"hub.url: {error}; write redis://host:6379/0") from error

@@ -1,0 +1,382 @@
+"""How the configuration is found, merged and checked: command line over environment over file over defaults.
+
+Whatever cannot be right stops the start with a ConfigError that names the place, the key and the
+way out. Values are read towards the type their key has, so a secret of digits stays text. What the
+keys mean stands in `config.py` and in the shipped `config.yaml`.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+import yaml
+from msgspec import UNSET
+
+from luxx.errors import ConfigError, InvalidInput
+from luxx.infra.config.schema import Config, McpServerConfig, ModelConfig
+from luxx.infra.network.urls import allowed_host
+
+DEFAULT_FILE = Path("config.yaml")
+PREFIX = "LUXX_"
+OTHER_VARIABLES = frozenset(
+    {
+        "LUXX_ADMIN_PASSWORD",
+        "LUXX_FORBID_SKIPS",
+        "LUXX_PASSWORD",
+        "LUXX_RELOAD_ARGUMENTS",
+        "LUXX_WIRE_FIXTURES",
+    }
+)
+"""Variables with our prefix that are not configuration keys."""
+
+MOST_ENVIRONMENT = 32 * 1024
+"""Characters of what one MCP server is given: it has to fit a pipe."""
+
+VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+TEXT_TAG = "tag:yaml.org,2002:str"
+NULL_TAG = "tag:yaml.org,2002:null"
+
+Values = dict[str, Any]
+
+
+def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
+    """The checked configuration. Raises ConfigError with file, line and key.
+
+    `path` None reads `config.yaml` if there is one. `overrides` has dotted keys (`app.port`, `data_dir`);
+    None there means not given.
+    """
+    places: dict[str, str] = {}
+    merged: dict[str, Any] = {}
+    for layer in (
+        _read_file(path, environ, places),
+        _read_environment(environ, places),
+        _read_overrides(overrides, places),
+    ):
+        for section, values in layer.items():
+            merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
+    _agree_on_database(merged, places)
+    _agree_on_prices(merged.get("models", []), places)
+    _require_hosts(merged.get("tools", {}).get("network_allow", []), places)
+    _agree_on_servers(merged.get("mcp", {}).get("servers", []), places)
+    sections = _fields(Config)
+    return Config(
+        **{
+            name: _bare(sections[name])(**value) if isinstance(value, dict) else value
+            for name, value in merged.items()
+        }
+    )
+
+
+def _read_file(path: Path | None, environ: Mapping[str, str], places: dict[str, str]) -> Values:
+    file = path or DEFAULT_FILE
+    if path is None and not file.exists():
+        return {}
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _failure(
+            str(file), "", f"cannot be read ({error}); give a readable file with --config"
+        ) from error
+    root = _compose(text, str(file), has_lines=True)
+    reader = _Reader(str(file), environ, places, has_lines=True)
+    return {} if root is None else reader.read_struct(root, Config, "")
+
+
+def _read_environment(environ: Mapping[str, str], places: dict[str, str]) -> Values:
+    layer: Values = {}
+    sections = {name: _fields(type_) for name, type_ in _fields(Config).items() if _is_struct(type_)}
+    lists = {name: type_ for name, type_ in _fields(Config).items() if get_origin(_bare(type_)) is list}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        place = f"environment variable {variable}"
+        section, _, key = variable.removeprefix(PREFIX).lower().partition("__")
+        if section in lists and not key:
+            if text:
+                layer[section] = _value_of_text(text, lists[section], section, place, places)
+            continue
+        if key not in sections.get(section, {}):
+            known = [f"{PREFIX}{s}__{k}".upper() for s in sections for k in sections[s]]
+            raise _failure(place, "", "unknown" + _nearest(variable, [*known, *OTHER_VARIABLES]))
+        if text:
+            value = _value_of_text(text, sections[section][key], f"{section}.{key}", place, places)
+            layer.setdefault(section, {})[key] = value
+    return layer
+
+
+def _read_overrides(overrides: Mapping[str, Any], places: dict[str, str]) -> Values:
+    layer: Values = {}
+    for dotted, given in overrides.items():
+        if given is None:
+            continue
+        section, _, key = dotted.rpartition(".")
+        fields = _fields(_bare(_fields(Config)[section])) if section else _fields(Config)
+        place = f"--{key.replace('_', '-')}"
+        text = str(given) if isinstance(given, int | float | str | Path) else None
+        if isinstance(given, bool) or text is None:
+            value = _converted(given, fields[key], dotted, place)
+            places[dotted] = place
+        else:
+            value = _value_of_text(text, fields[key], dotted, place, places)
+        if section:
+            layer.setdefault(section, {})[key] = value
+        else:
+            layer[key] = value
+    return layer
+
+
+def _value_of_text(text: str, type_: Any, key: str, place: str, places: dict[str, str]) -> Any:
+    """A value given outside a file: text as it stands for a text key, else YAML."""
+    node: yaml.Node | None
+    if _is_text(type_) and not _is_nullable(type_):
+        node = yaml.ScalarNode(TEXT_TAG, text, style='"')
+    elif _bare(type_) == list[str] and not text.lstrip().startswith("["):
+        entries = [yaml.ScalarNode(TEXT_TAG, part.strip(), style='"') for part in text.split(",")]
+        node = yaml.SequenceNode("", [entry for entry in entries if entry.value])
+    else:
+        node = _compose(text, place)
+    if node is None:
+        raise _failure(place, key, "is empty; write a value or leave it out")
+    return _Reader(place, None, places, has_lines=False).read(node, type_, key)
+
+
+def _compose(text: str, place: str, *, has_lines: bool = False) -> yaml.Node | None:
+    untyped: Any = yaml
+    try:
+        return untyped.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark and has_lines else ""
+        raise _failure(f"{place}{line}", "", f"not valid YAML: {error.problem}; mend it there") from error
+    except yaml.YAMLError as error:
+        raise _failure(place, "", "not valid YAML: it contains a character that may not be there") from error
+
+
+class _Reader:
+    """Reads YAML nodes towards types. `environ` None leaves `${…}` alone (what is not from a file)."""
+
+    def __init__(
+        self, place: str, environ: Mapping[str, str] | None, places: dict[str, str], *, has_lines: bool
+    ) -> None:
+        self._place = place
+        self._environ = environ
+        self._places = places
+        self._has_lines = has_lines
+
+    def read(self, node: yaml.Node, type_: Any, key: str) -> Any:
+        """The value of `node` as `type_`, or UNSET if its variables are all empty."""
+        self._places[key] = self._at(node)
+        bare = _bare(type_)
+        if get_origin(bare) is list:
+            return self._read_list(node, get_args(bare)[0], key)
+        if _is_struct(bare):
+            values = self.read_struct(node, bare, key)
+            return _converted(values, type_, key, self._at(node))
+        if not isinstance(node, yaml.ScalarNode):
+            raise _failure(self._at(node), key, "must be one value, not a list or a section" + _hint(type_))
+        value = self._scalar(node, type_, key)
+        return value if value is UNSET else _converted(value, type_, key, self._at(node))
+
+    def read_struct(self, node: yaml.Node, struct: Any, key: str) -> Values:
+        """What a section says, key by key; what it leaves out is left out."""
+        if isinstance(node, yaml.ScalarNode) and node.tag == NULL_TAG:
+            return {}
+        if not isinstance(node, yaml.MappingNode):
+            raise _failure(self._at(node), key, "must be a section of 'key: value' lines")
+        fields = _fields(struct)
+        lines: dict[str, int] = {}
+        values: Values = {}
+        for name_node, child in node.value:
+            name = str(name_node.value) if isinstance(name_node, yaml.ScalarNode) else "(not a name)"
+            inner = f"{key}.{name}" if key else name
+            if name not in fields or inner == "data_dir":
+                raise _failure(self._at(name_node), inner, "unknown key" + _nearest_key(inner, list(fields)))
+            if name in lines:
+                raise _failure(
+                    self._at(name_node), inner, f"stands already in line {lines[name]}; remove one"
+                )
+            lines[name] = name_node.start_mark.line + 1
+            is_section = not key and _is_struct(fields[name])
+            value = (self.read_struct if is_section else self.read)(child, fields[name], inner)
+            if value is not UNSET:
+                values[name] = value
+        return values
+
+    def _read_list(self, node: yaml.Node, type_: Any, key: str) -> list[Any]:
+        if not isinstance(node, yaml.SequenceNode):
+            raise _failure(self._at(node), key, "must be a list; write [first, second]")
+        values = [self.read(child, type_, f"{key}[{index}]") for index, child in enumerate(node.value)]
+        return [value for value in values if value is not UNSET]
+
+    def _scalar(self, node: yaml.ScalarNode, type_: Any, key: str) -> Any:
+        text = str(node.value)
+        is_substituted = self._environ is not None and "${" in text
+        if is_substituted:
+            text = self._substituted(text, key, node)
+            if not text:
+                return UNSET
+        elif node.tag == NULL_TAG:
+            if _is_nullable(type_):
+                return None
+            raise _failure(self._at(node), key, "is empty; write a value or remove the line")
+        if _is_text(type_):
+            return text
+        loader: Any = yaml.SafeLoader("")
+        tag: str = loader.resolve(yaml.ScalarNode, text, (True, False)) if is_substituted else str(node.tag)
+        try:
+            return loader.construct_object(yaml.ScalarNode(tag, text))
+        except (ValueError, yaml.YAMLError) as error:
+            raise _failure(self._at(node), key, f"cannot be read as a value{_hint(type_)}") from error
+
+    def _substituted(self, text: str, key: str, node: yaml.Node) -> str:
+        environ = self._environ or {}
+
+        def replace(match: re.Match[str]) -> str:
+            if match[0] == "$${":
+                return "${"
+            name, colon, default = (match[1] or "").partition(":")
+            if not VARIABLE_NAME.fullmatch(name):
+                raise _failure(
+                    self._at(node), key, "'${' starts no ${NAME} or ${NAME:default}; as text it is '$${'"
+                )
+            value = environ.get(name) or default
+            if not value and not colon:
+                raise _failure(
+                    self._at(node),
+                    key,
+                    f"the variable {name} is not set; set it, or write ${{{name}:default}}",
+                )
+            return value
+
+        return VARIABLE.sub(replace, text)
+
+    def _at(self, node: yaml.Node) -> str:
+        return f"{self._place}:{node.start_mark.line + 1}" if self._has_lines else self._place
+
+
+def _converted(value: Any, type_: Any, key: str, place: str) -> Any:
+    try:
+        converted = msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise _failure(place, key, str(error) + _hint(type_)) from error
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise _failure(place, key, "must be a finite number" + _hint(type_))
+    return converted
+
+
+def _agree_on_database(merged: Values, places: Mapping[str, str]) -> None:
+    """`database.type` follows the URL where it is not given, and may not contradict it."""
+    database = merged.setdefault("database", {})
+    url = database.get("url", Config().database.url)
+    scheme = str(url).partition(":")[0].partition("+")[0]
+    place = places.get("database.url", "the defaults")
+    if scheme not in ("sqlite", "postgresql"):
+        raise _failure(place, "database.url", "must begin with sqlite:/// or postgresql://")
+    if database.setdefault("type", scheme) != scheme:
+        where = places["database.type"]
+        raise _failure(
+            where,
+            "database.type",
+            f"says {database['type']}, but database.url ({place}) is a {scheme} URL; make them agree "
+            "or leave database.type out",
+        )
+
+
+def _agree_on_prices(models: list[ModelConfig], places: Mapping[str, str]) -> None:
+    """A completion has a prompt and an answer: it has a price where both have one."""
+    for index, model in enumerate(models):
+        key = f"models[{index}]"
+        has_cache = model.cached_input_price is not None or model.cache_write_price is not None
+        if (model.input_price is None) != (model.output_price is None):
+            raise _failure(
+                places[key], key, "input_price and output_price belong together; write both or none"
+            )
+        if has_cache and model.input_price is None:
+            raise _failure(places[key], key, "a price for the cache needs input_price and output_price")
+        if model.max_output > model.context_window:
+            raise _failure(
+                places[key], key, "max_output is larger than context_window, which it is a part of"
+            )
+
+
+def _require_hosts(entries: list[str], places: Mapping[str, str]) -> None:
+    for index, entry in enumerate(entries):
+        key = f"tools.network_allow[{index}]"
+        try:
+            allowed_host(entry)
+        except InvalidInput as error:
+            raise _failure(places[key], key, error.message) from error
+
+
+def _agree_on_servers(servers: list[McpServerConfig], places: Mapping[str, str]) -> None:
+    """The tools of two servers of a tenant are told apart by the servers' names."""
+    for index, server in enumerate(servers):
+        key = f"mcp.servers[{index}]"
+        if any((one.name, one.tenant) == (server.name, server.tenant) for one in servers[:index]):
+            raise _failure(places[f"{key}.name"], f"{key}.name", "another server of the tenant has this name")
+        if sum(len(one) for one in server.env) > MOST_ENVIRONMENT:
+            problem = f"takes more than {MOST_ENVIRONMENT // 1024} KiB in all"
+            raise _failure(places[f"{key}.env"], f"{key}.env", problem)
+
+
+def _failure(place: str, key: str, problem: str) -> ConfigError:
+    file, _, line = place.rpartition(":")
+    detail: dict[str, Any] = {"place": place, "key": key}
+    if line.isdigit():
+        detail |= {"file": file, "line": int(line)}
+    return ConfigError(f"{place}: {f'{key}: ' if key else ''}{problem}", detail=detail)
+
+
+def _nearest_key(key: str, fields: list[str]) -> str:
+    section, _, name = key.rpartition(".")
+    if key == "data_dir":
+        return "; the data directory is given on the command line: --data-dir PATH"
+    homes = [s for s, type_ in _fields(Config).items() if _is_struct(type_) and name in _fields(type_)]
+    if homes:
+        return f"; did you mean {homes[0]}.{name}?"
+    return _nearest(
+        key, [f"{section}.{field}" if section else field for field in fields if field != "data_dir"]
+    )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else "; remove it, or see config.yaml for the keys there are"
+
+
+def _hint(type_: Any) -> str:
+    bare = _bare(type_)
+    if _is_nullable(type_):
+        bare = _bare(next(choice for choice in get_args(bare) if choice is not NoneType))
+    if get_origin(bare) is Literal:
+        return "; write one of " + ", ".join(get_args(bare))
+    hints = {bool: "; write true or false", int: "; write a whole number", float: "; write a number"}
+    return hints.get(bare, "; write text") if not _is_struct(bare) else "; see config.yaml for an example"
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(struct)}
+
+
+def _bare(type_: Any) -> Any:
+    return get_args(type_)[0] if get_origin(type_) is Annotated else type_
+
+
+def _is_struct(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+
+
+def _is_text(type_: Any) -> bool:
+    bare = _bare(type_)
+    return (
+        bare is str or get_origin(bare) is Literal or (str in get_args(bare) and get_origin(bare) is not list)
+    )
+
+
+def _is_nullable(type_: Any) -> bool:
+    return NoneType in get_args(_bare(type_))

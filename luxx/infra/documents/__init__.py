@@ -1,0 +1,1 @@
+"""Text of web pages and PDF files, read in a separate process."""

@@ -1,0 +1,354 @@
+"""What of a page is its content: not its menus, its banners, its scripts, nor what nobody sees.
+
+Works on the parser's tree; text is made of it by `markdown.py`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import urljoin, urlsplit
+
+from luxx.infra.documents.tree import Element
+
+_NEVER = frozenset(
+    (
+        *("script", "style", "noscript", "template", "svg", "canvas", "iframe", "frame", "object", "embed"),
+        *("applet", "audio", "video", "source", "track", "map", "button", "input", "select", "textarea"),
+        *("option", "datalist", "dialog", "link", "meta", "base", "title", "math"),
+    )
+)
+_AROUND = frozenset(("nav", "aside", "footer", "header", "form", "menu"))
+_AROUND_ROLES = frozenset(
+    (
+        *("navigation", "banner", "contentinfo", "complementary", "search", "dialog", "alertdialog"),
+        *("menu", "menubar", "toolbar"),
+    )
+)
+_CHROME = re.compile(
+    r"(?:^|[\s_-])(?:cookies?|consent|gdpr|newsletter|subscribe|breadcrumbs?|share|sharing|social|sidebar|"
+    r"navbar|navigation|menu|advert(?:s|isement)?|ads|promo|popup|modal|related|recommended|footer|masthead|"
+    r"skip-link|pagination|toc-container|sr-only|visually-hidden)(?:$|[\s_-])"
+)
+_CHROME_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", "a", "table"))
+_HIDDEN = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*(?:0+\.?0*|\.0+)(?![.\d])"
+)
+# A part that looks like chrome by its name is content all the same if it holds this share of the text.
+_TOO_MUCH = 0.4
+_MAIN_SHARE = 0.25
+_MAIN_LEAST = 140
+_PARAGRAPH_LEAST = 25
+_BLOCK_SHARE = 0.35
+
+
+def content_of(root: Element) -> Element:
+    """The element that holds the content, cleaned; the tree is changed."""
+    body = root if root.tag == "body" else root.find(".//body")
+    _drop(root, _is_never_seen)
+    # A page may leave out its body's tag, and the parser takes younger elements for the head's.
+    head = root.find("head")
+    if body is None or (head is not None and head.text_content().strip()):
+        body = root
+    sizes = _sizes(body)
+    total = sizes.get(body, 0)
+    main = _marked(body, sizes, total)
+    if main is None:
+        main = body
+    whole = max(sizes.get(main, 0), 1)
+    _drop(main, lambda element: _is_around(element, sizes, whole))
+    if main is not body:
+        return main
+    densest = _densest(body, _sizes(body))
+    return body if densest is None else densest
+
+
+def _drop(top: Element, is_unwanted: Callable[[Element], bool]) -> None:
+    """Takes parts out, keeping the text that follows them."""
+    for element in [one for one in top.iterdescendants() if is_unwanted(one)]:
+        if element.getparent() is not None:
+            element.drop_tree()
+
+
+def _is_never_seen(element: Element) -> bool:
+    if element.tag in _NEVER:
+        return True
+    attributes = element.attrib
+    if not attributes:
+        return False
+    if "hidden" in attributes or attributes.get("aria-hidden") == "true":
+        return True
+    style = attributes.get("style")
+    return style is not None and _HIDDEN.search(style[:2000].lower()) is not None
+
+
+def _is_around(element: Element, sizes: dict[Element, int], whole: int) -> bool:
+    get = element.attrib.get
+    if sizes.get(element, 0) > _TOO_MUCH * whole:
+        return False
+    if element.tag in _AROUND:
+        # An article's own header holds its title.
+        return element.tag != "header" or element.find(".//h1") is None
+    if get("role") in _AROUND_ROLES:
+        return True
+    if element.tag not in _CHROME_TAGS:
+        return False
+    named = f"{get('class', '')} {get('id', '')}"[:300].lower()
+    return _CHROME.search(named) is not None and element.find(".//h1") is None
+
+
+def _sizes(top: Element) -> dict[Element, int]:
+    """Characters of text in each element."""
+    sizes: dict[Element, int] = {}
+    for element in _from_the_leaves(top):
+        size = len((element.text or "").strip())
+        for child in element:
+            size += sizes.get(child, 0) + len((child.tail or "").strip())
+        sizes[element] = size
+    return sizes
+
+
+def _from_the_leaves(top: Element) -> Iterator[Element]:
+    return reversed(list(top.iter()))
+
+
+def _marked(body: Element, sizes: dict[Element, int], total: int) -> Element | None:
+    """What the page itself calls its content, if that is a fair part of it."""
+    found = [
+        element
+        for element in body.iter()
+        if element.tag in ("main", "article")
+        or element.attrib.get("role") in ("main", "article")
+        or element.attrib.get("itemprop") == "articleBody"
+    ]
+    best = max(found, key=lambda element: sizes.get(element, 0), default=None)
+    if best is None or sizes[best] < max(_MAIN_LEAST, _MAIN_SHARE * total):
+        return None
+    return best
+
+
+def _densest(body: Element, sizes: dict[Element, int]) -> Element | None:
+    """The element around most of the page's running text, if most of it is inside one."""
+    scores: dict[Element, float] = {}
+    for paragraph in body.iter("p", "pre", "blockquote", "td"):
+        size = sizes.get(paragraph, 0) - sum(sizes.get(link, 0) for link in paragraph.iter("a"))
+        # What holds paragraphs is judged by them.
+        is_around = paragraph.tag in ("td", "blockquote") and paragraph.find(".//p") is not None
+        if size < _PARAGRAPH_LEAST or is_around:
+            continue
+        parent = paragraph.getparent()
+        for share in (1.0, 0.5):
+            if parent is None or parent is body.getparent():
+                break
+            scores[parent] = scores.get(parent, 0.0) + size * share
+            parent = parent.getparent()
+    best = max(scores, key=lambda element: scores[element], default=None)
+    if best is None or sizes.get(best, 0) < _BLOCK_SHARE * sizes.get(body, 0):
+        return None
+    return best
+
+
+_BLOCKS = frozenset(
+    (
+        *("address", "article", "aside", "body", "center", "dd", "details", "div", "dl", "dt", "fieldset"),
+        *("figcaption", "figure", "footer", "form", "header", "hgroup", "html", "main", "nav", "p"),
+        *("section", "summary", "ul", "ol", "li", "pre", "blockquote", "table", "hr"),
+    )
+)
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_STRONG = {"strong": "**", "b": "**", "em": "*", "i": "*", "del": "~~", "s": "~~"}
+_SPACES = re.compile(r"[ \t\r\n\f\v\u00a0]+")
+_BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
+_LANGUAGE = re.compile(r"(?:language|lang|highlight-source)-([\w+#.-]{1,20})")
+_MOST_CELLS = 50
+_TEXT_OF_LINK = 200
+_LONG_LINE = 1500
+
+
+class Writer:
+    """Makes text of elements. `is_plain`: without marks and addresses. `base`: what links are relative to."""
+
+    def __init__(self, base: str, *, is_plain: bool = False) -> None:
+        self._base = base
+        self._is_plain = is_plain
+        self.links: dict[str, str] = {}
+        """Texts by address, in the order of the page."""
+
+    def write(self, element: Element) -> str:
+        """All of it, without blank lines at its ends and never two in a row."""
+        return _BLANK_LINES.sub("\n\n", self._blocks(element)).strip()
+
+    def _blocks(self, element: Element) -> str:
+        """What an element contains: runs of inline text and blocks, each block between blank lines."""
+        parts: list[str] = []
+        run: list[str] = [element.text or ""]
+
+        def end_run() -> None:
+            if text := _tidy("".join(run)):
+                parts.append(text)
+            run.clear()
+
+        for child in element:
+            if _is_block(child) or _holds_blocks(child):
+                end_run()
+                if text := self._block(child):
+                    parts.append(text)
+            else:
+                run.append(self._inline(child))
+            run.append(child.tail or "")
+        end_run()
+        return "\n\n".join(parts)
+
+    def _block(self, element: Element) -> str:
+        tag = element.tag
+        match tag:
+            case "pre":
+                return self._code(element)
+            case "ul" | "ol":
+                return self._list(element)
+            case "table":
+                return self._table(element)
+            case "blockquote":
+                inner = self.write(element)
+                return (
+                    inner if self._is_plain else "\n".join(f"> {line}".rstrip() for line in inner.split("\n"))
+                )
+            case "hr":
+                return "" if self._is_plain else "---"
+            case _ if tag in _HEADINGS:
+                text = self._line(element)
+                return text if self._is_plain or not text else f"{'#' * _HEADINGS[tag]} {text}"
+            case _:
+                return self._blocks(element)
+
+    def _line(self, element: Element) -> str:
+        """What an element contains, as one line."""
+        return _SPACES.sub(" ", self._inside(element).replace("\x1e", " ")).strip()
+
+    def _inside(self, element: Element) -> str:
+        parts = [element.text or ""]
+        for child in element:
+            parts.append(self._inline(child))
+            parts.append(child.tail or "")
+        return "".join(parts)
+
+    def _inline(self, element: Element) -> str:
+        tag = element.tag
+        if tag == "br":
+            return "\x1e"
+        if tag == "img":
+            alt = _SPACES.sub(" ", element.attrib.get("alt", "")).strip()[:_TEXT_OF_LINK]
+            return alt if self._is_plain or not alt else f"![{alt}]"
+        if tag == "a":
+            return self._link(element)
+        inner = self._inside(element)
+        if _is_block(element):
+            return f" {inner} "
+        if self._is_plain or not inner.strip():
+            return inner
+        if tag in ("code", "kbd", "samp", "tt"):
+            return _around(inner, "``" if "`" in inner else "`")
+        return _around(inner, _STRONG[tag]) if tag in _STRONG else inner
+
+    def _link(self, element: Element) -> str:
+        inner = self._inside(element)
+        address = _address(self._base, element.attrib.get("href", ""))
+        if not address:
+            return inner
+        text = _SPACES.sub(" ", inner.replace("\x1e", " ")).strip()
+        if address not in self.links or not self.links[address]:
+            self.links[address] = text[:_TEXT_OF_LINK]
+        if self._is_plain or not text:
+            return inner
+        return _around(inner.replace("\x1e", " "), "[", f"]({address})")
+
+    def _code(self, element: Element) -> str:
+        text = "".join(element.itertext()).replace("\r\n", "\n").strip("\n")
+        if self._is_plain or not text.strip():
+            return text
+        longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        named = [one.attrib.get("class", "") for one in (element, *element.iter("code"))]
+        language = next((found[1] for name in named if (found := _LANGUAGE.search(name[:300]))), "")
+        return f"{fence}{language}\n{text}\n{fence}"
+
+    def _list(self, element: Element) -> str:
+        lines: list[str] = []
+        number = 1
+        for item in element:
+            text = _BLANK_LINES.sub("\n\n", self._blocks(item)).strip()
+            # A list inside an item follows its text at once.
+            text = re.sub(r"\n\n(?=(?:- |\d+\. ))", "\n", text)
+            if not text:
+                continue
+            mark = f"{number}. " if element.tag == "ol" else "- "
+            number += 1
+            first, *more = text.split("\n")
+            lines.append(mark + first)
+            lines += [f"{' ' * len(mark)}{line}".rstrip() for line in more]
+        return "\n".join(lines)
+
+    def _table(self, element: Element) -> str:
+        rows = [
+            [self._line(cell) for cell in row if cell.tag in ("td", "th")][:_MOST_CELLS]
+            for row in element.iter("tr")
+        ]
+        rows = [row for row in rows if any(row)]
+        width = max((len(row) for row in rows), default=0)
+        if width <= 1 or element.find(".//table") is not None:
+            # A table of one column, or of tables, lays out a page.
+            return "\n\n".join(part for cell in element.iter("td", "th", "caption")
+                               if cell.find(".//td") is None and (part := self._blocks(cell)))  # fmt: skip
+        if self._is_plain:
+            return "\n".join("\t".join(row) for row in rows)
+        cells = [[cell.replace("|", "\\|") for cell in [*row, *[""] * (width - len(row))]] for row in rows]
+        lines = [f"| {' | '.join(row)} |" for row in cells]
+        return "\n".join([lines[0], "|" + " --- |" * width, *lines[1:]])
+
+
+def _tidy(text: str) -> str:
+    """A run of inline text, its lines broken only where the page breaks them."""
+    return "\n".join(_broken(_SPACES.sub(" ", line).strip()) for line in text.split("\x1e")).strip()
+
+
+def _broken(line: str) -> str:
+    """A long line in several: lines past a bound are cut when a model reads them."""
+    pieces: list[str] = []
+    while len(line) > _LONG_LINE:
+        place = max(line.rfind(mark, _LONG_LINE // 2, _LONG_LINE) for mark in " 。，、")
+        if place < 0:
+            break
+        pieces.append(line[: place + 1].rstrip())
+        line = line[place + 1 :]
+    return "\n".join([*pieces, line])
+
+
+def _is_block(element: Element) -> bool:
+    return element.tag in _BLOCKS or element.tag in _HEADINGS
+
+
+def _holds_blocks(element: Element) -> bool:
+    """Whether it is one of the many elements without a meaning of their own that pages wrap blocks in."""
+    return element.tag != "a" and any(_is_block(inside) for inside in element.iterdescendants())
+
+
+def _around(text: str, before: str, after: str = "") -> str:
+    """Marks set inside the spaces at both ends, where they would not count."""
+    core = text.strip()
+    if not core:
+        return text
+    start = text[: len(text) - len(text.lstrip())]
+    return f"{start}{before}{core}{after or before}{text[len(text.rstrip()) :]}"
+
+
+def _address(base: str, href: str) -> str:
+    """The whole address of a link; empty for what is no page."""
+    href = href.strip()
+    if not href or href.startswith("#") or len(href) > 2000:
+        return ""
+    try:
+        address = urljoin(base, href)
+        scheme = urlsplit(address).scheme
+    except ValueError:
+        return ""
+    if scheme not in ("http", "https"):
+        return ""
+    return address.replace(" ", "%20").replace("(", "%28").replace(")", "%29")

@@ -1,0 +1,112 @@
+"""One web page, or another text from the web, made readable; in a process of its own that may be killed.
+
+Started by `page.py`: stdin is what is asked, as a line, and then what the server sent; stdout is one JSON
+object. The process limits itself before it looks at what it was given.
+"""
+
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from luxx.infra.documents.bounds import limit, storable
+from luxx.infra.documents.charset import decode
+from luxx.infra.documents.content import Writer, content_of
+from luxx.infra.documents.reader import LINK_BYTES, PageForm, PageLink, PageRequest, PageText
+from luxx.infra.documents.tree import Element, parse_html
+
+# The parser's tree is at most some 2,000 deep, and writing one element takes a few calls.
+_CALLS_WITHIN_CALLS = 20_000
+_TITLE = 300
+_DESCRIPTION = 500
+
+
+def main() -> None:
+    memory, seconds = (int(word) for word in sys.argv[1:3])
+    limit(memory, seconds)
+    sys.setrecursionlimit(_CALLS_WITHIN_CALLS)
+    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageRequest)
+    try:
+        answer = read(sys.stdin.buffer.read(), asked)
+    except MemoryError:
+        answer = PageText(error="memory")
+    except (RecursionError, ValueError, TypeError) as error:
+        answer = PageText(error=f"broken: {type(error).__name__}")
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.flush()
+
+
+def read(data: bytes, asked: PageRequest) -> PageText:
+    """What was asked for, of at most so many characters."""
+    decoded = decode(data, asked.charset)
+    if "\0" in decoded.text[:2000] and not asked.is_html:
+        return PageText(error="binary")
+    text = storable(decoded.text)
+    if not asked.is_html:
+        return _cut(PageText(text=text, charset=decoded.charset), asked)
+    page = _page(text, asked)
+    return _cut(msgspec.structs.replace(page, charset=decoded.charset), asked)
+
+
+def _page(text: str, asked: PageRequest) -> PageText:
+    root, is_cut = parse_html(text)
+    if root is None:
+        return PageText(text=text if asked.form is PageForm.HTML else "")
+    title, description = _title(root), _meta(root, "description") or _meta(root, "og:description")
+    writer = Writer(_base(root, asked.url), is_plain=asked.form is PageForm.TEXT)
+    content = writer.write(content_of(root))
+    return PageText(
+        title=title,
+        description=description,
+        text=text if asked.form is PageForm.HTML else content,
+        links=_links(writer.links, asked.links),
+        is_cut=is_cut and asked.form is not PageForm.HTML,
+    )
+
+
+def _links(found: Mapping[str, str], most: int) -> list[PageLink]:
+    """The first that fit."""
+    room = most * LINK_BYTES
+    kept: list[PageLink] = []
+    for url, text in found.items():
+        size = len(url.encode()) + len(text.encode())
+        if len(kept) < most and size <= room:
+            kept.append(PageLink(text=text, url=url))
+            room -= size
+    return kept
+
+
+def _title(root: Element) -> str:
+    found = root.find(".//title")
+    title = _line(found.text_content()) if found is not None else ""
+    title = title or _meta(root, "og:title")
+    if not title and (heading := root.find(".//h1")) is not None:
+        title = _line(heading.text_content())
+    return title[:_TITLE]
+
+
+def _meta(root: Element, name: str) -> str:
+    for meta in root.iter("meta"):
+        if name in (meta.attrib.get("name", "").lower(), meta.attrib.get("property", "").lower()):
+            return _line(meta.attrib.get("content", ""))[:_DESCRIPTION]
+    return ""
+
+
+def _base(root: Element, url: str) -> str:
+    found = root.find(".//base[@href]")
+    href = found.attrib.get("href", "") if found is not None else ""
+    return href if href.startswith(("http://", "https://")) else url
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cut(page: PageText, asked: PageRequest) -> PageText:
+    if len(page.text) <= asked.characters:
+        return page
+    return msgspec.structs.replace(page, text=page.text[: asked.characters], is_cut=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Web pages as text, for whoever fetched one: the process that reads it is `page_text.py`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from luxx.errors import Unavailable
+from luxx.infra.children import start_child
+
+_GRACE_SECONDS = 1.0
+
+
+class Ended(StrEnum):
+    """Why there is no answer."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    LONG = "long"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock.
+
+    Without a `wait` it is a little more than the work.
+    """
+
+    memory: int
+    seconds: int
+    wait: float | None = None
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.seconds + _GRACE_SECONDS if self.wait is None else self.wait
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """The first arguments of each reader."""
+        return str(self.memory), str(self.seconds)
+
+
+class RunReader(Protocol):
+    """Runs a module that reads one document, as `read_in_process` does; no argument has a space in it."""
+
+    async def __call__(
+        self, module: str, arguments: Sequence[str], given: int | bytes, bounds: Bounds, *, limit: int
+    ) -> bytes | Ended: ...
+
+
+async def read_in_process(
+    module: str, arguments: Sequence[str], given: int | bytes, bounds: Bounds, *, limit: int
+) -> bytes | Ended:
+    """What `module` answers, at most `limit` bytes; `given` is its input, as a descriptor or as bytes.
+
+    An answer that was cut off is for the caller to notice, as MEMORY is what the kernel does not tell.
+    Raises Unavailable where no process can be started.
+    """
+    try:
+        child = await start_child(
+            sys.executable, "-P", "-m", module, *bounds.words, *arguments,
+            stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise Unavailable("this server cannot start a process to read it just now; try again") from error
+    feeding = asyncio.create_task(_feed(child, given)) if isinstance(given, bytes) else None
+    try:
+        async with asyncio.timeout(bounds.wait_seconds):
+            return await _heard(child, limit)
+    except TimeoutError:
+        return Ended.TIME
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        if feeding is not None:
+            feeding.cancel()
+        await asyncio.shield(child.wait())
+
+
+async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
+    assert child.stdin is not None
+    with suppress(ConnectionError):
+        child.stdin.write(data)
+        await child.stdin.drain()
+    child.stdin.close()
+
+
+async def _heard(child: asyncio.subprocess.Process, limit: int) -> bytes | Ended:
+    assert child.stdout is not None
+    said = bytearray()
+    while piece := await child.stdout.read(65_536):
+        said += piece
+        if len(said) > limit:
+            return Ended.LONG
+    if said:
+        return bytes(said)
+    # The kernel ended it: for its time by one of these signals, else for its memory.
+    is_late = await child.wait() in (-signal.SIGXCPU, -signal.SIGKILL)
+    return Ended.TIME if is_late else Ended.MEMORY
+
+
+class _Line:
+    def __init__(self, places: int) -> None:
+        self.places = asyncio.Semaphore(places)
+        self.waiting = 0
+
+
+class Places:
+    """One per kind of document and server."""
+
+    def __init__(self, *, in_all: int, per_user: int, patience: float) -> None:
+        self._in_all = asyncio.Semaphore(in_all)
+        self._per_user = per_user
+        self._patience = patience
+        self._lines: dict[int, _Line] = {}
+
+    @asynccontextmanager
+    async def of(self, user_id: int) -> AsyncGenerator[None]:
+        """A place of theirs. Raises TimeoutError where they would wait for longer than the patience."""
+        line = self._lines.setdefault(user_id, _Line(self._per_user))
+        line.waiting += 1
+        try:
+            async with asyncio.timeout(self._patience) as patience, line.places, self._in_all:
+                # Waiting is over; how long the work takes is bounded elsewhere.
+                patience.reschedule(None)
+                yield
+        finally:
+            line.waiting -= 1
+            if not line.waiting:
+                self._lines.pop(user_id, None)
+
+
+PAGE_MEMORY_BYTES = 640 * 1024 * 1024
+"""Address space of the process: five million bytes of small paragraphs take a third of it."""
+
+PAGE_SECONDS = 5
+"""Of work; a page of a megabyte takes one."""
+
+WAIT_SECONDS = 15.0
+"""By the clock: others go first on a busy machine."""
+
+PAGES_AT_ONCE = 4
+PAGES_PER_USER = 2
+"""Processes of one server, and of one user; more wait for their turn."""
+
+PAGE_PATIENCE_SECONDS = 30.0
+"""How long a page may wait for its turn."""
+
+
+MOST_LINKS = 50
+LINK_BYTES = 200
+
+
+class PageForm(StrEnum):
+    MARKDOWN = "markdown"
+    TEXT = "text"
+    HTML = "html"
+
+
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`url` is what links are relative to, `charset` what the server said. Not `is_html`: a plain text.
+
+    `links` are given at most, and these take `LINK_BYTES` each on the average.
+    """
+
+    url: str
+    form: PageForm = PageForm.MARKDOWN
+    characters: int
+    links: int = MOST_LINKS
+    charset: str = ""
+    is_html: bool = True
+
+
+class PageLink(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    url: str
+
+
+class PageText(msgspec.Struct, frozen=True, kw_only=True):
+    """`error` is binary, memory, time, long or broken with the reason; empty where there is a text."""
+
+    text: str = ""
+    title: str = ""
+    description: str = ""
+    links: list[PageLink] = []
+    charset: str = ""
+    is_cut: bool = False
+    error: str = ""
+
+
+class PageProcess:
+    """One per server; `run_reader` runs the module that reads."""
+
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = PAGE_MEMORY_BYTES,
+        seconds: int = PAGE_SECONDS,
+    ) -> None:
+        self._run_reader = run_reader
+        self._bounds = Bounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
+        self._places = Places(in_all=PAGES_AT_ONCE, per_user=PAGES_PER_USER, patience=PAGE_PATIENCE_SECONDS)
+
+    async def read(self, data: bytes, asked: PageRequest, user_id: int = 0) -> PageText:
+        """The page made readable, for a user. Raises Unavailable where too many are being read."""
+        limit = 12 * asked.characters + 500_000
+        answer = await self.run("luxx.infra.documents.page_text", data, asked, limit=limit, user_id=user_id)
+        if isinstance(answer, Ended):
+            return PageText(error=answer)
+        try:
+            return msgspec.json.decode(answer, type=PageText)
+        except msgspec.DecodeError:
+            return PageText(error=Ended.MEMORY)
+
+    async def run(
+        self, module: str, data: bytes, asked: msgspec.Struct, *, limit: int, user_id: int = 0
+    ) -> bytes | Ended:
+        """The same process and bounds for another `module` that reads pages.
+
+        Its input is what is `asked`, on a line of its own, and the page: anybody of this machine may read the
+        arguments of a process.
+        """
+        given = msgspec.json.encode(asked) + b"\n" + data
+        try:
+            async with self._places.of(user_id):
+                return await self._run_reader(module, [], given, self._bounds, limit=limit)
+        except TimeoutError as error:
+            raise Unavailable("too many pages are being read just now; try again") from error
+
+
+MAX_PDF_BYTES = 50 * 1024 * 1024
+PDF_MEMORY_BYTES = 768 * 1024 * 1024
+"""Address space of the process: reading a book of 50 MB takes less, a bomb more."""
+
+PDF_SECONDS = 30
+PDFS_AT_ONCE = 2
+PDFS_PER_USER = 1
+"""Processes of one server, and of one user; more wait for their turn."""
+
+PDF_PATIENCE_SECONDS = 60.0
+"""How long a PDF may wait for its turn."""
+
+
+class PdfText(msgspec.Struct, frozen=True):
+    """`error` is encrypted, memory, time, pages, long or broken; empty where there is a text."""
+
+    text: str = ""
+    title: str = ""
+    pages: int = 0
+    is_cut: bool = False
+    error: str = ""
+
+
+class PdfProcess:
+    """One per server; `run_reader` runs the module that reads."""
+
+    def __init__(
+        self,
+        run_reader: RunReader = read_in_process,
+        *,
+        memory_bytes: int = PDF_MEMORY_BYTES,
+        seconds: int = PDF_SECONDS,
+    ) -> None:
+        self._run_reader = run_reader
+        self._bounds = Bounds(memory=memory_bytes, seconds=seconds)
+        self._places = Places(in_all=PDFS_AT_ONCE, per_user=PDFS_PER_USER, patience=PDF_PATIENCE_SECONDS)
+
+    async def read(
+        self, given: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
+    ) -> PdfText:
+        """The text of a PDF, a descriptor or bytes; past `characters` cut, or an error if it may not be.
+
+        Raises Unavailable where too many are being read.
+        """
+        try:
+            async with self._places.of(user_id):
+                answer = await self._run_reader(
+                    "luxx.infra.documents.pdf_text",
+                    [str(characters), str(int(may_cut))],
+                    given,
+                    self._bounds,
+                    # In JSON a character takes twelve bytes at most.
+                    limit=12 * characters + 10_000,
+                )
+        except TimeoutError as error:
+            raise Unavailable("too many PDFs are being read just now; try again", kind="pdf_busy") from error
+        if isinstance(answer, Ended):
+            return PdfText(error=answer)
+        try:
+            return msgspec.json.decode(answer, type=PdfText)
+        except msgspec.DecodeError:
+            return PdfText(error=Ended.MEMORY)

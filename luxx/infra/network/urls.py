@@ -1,0 +1,148 @@
+"""URLs as people, models and pages write them, read so that every later parser sees the same host."""
+
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, urljoin, urlsplit
+
+import msgspec
+
+from luxx.errors import InvalidInput
+from luxx.infra.network.hosts import (
+    DEFAULT_PORTS,
+    Reach,
+    canonical_host,
+    is_literal,
+    join_host_port,
+    reach_of_name,
+)
+
+MAX_URL = 4096
+_BAD = re.compile(r"[\s\\\x00-\x20\x7f\ud800-\udfff]")
+# What a path or a query says as it is, on the wire; what is encoded already stays as it is.
+_PLAIN = "!$%&'()*+,-./:;=?@[]_|~^"
+# Below it lives what must not be spoken to in HTTP: mail, shells, printers, databases of old.
+_FIRST_FREE_PORT = 1024
+
+
+class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """`host` is canonical; `target` is the path with its query. A fragment is dropped."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """The host, with its port where that is not the usual one."""
+        where = join_host_port(self.host, self.port)
+        return where.rpartition(":")[0] if DEFAULT_PORTS[self.scheme] == self.port else where
+
+    @property
+    def text(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+    @property
+    def target_on_the_wire(self) -> bytes:
+        """With everything encoded that a request cannot say as it is."""
+        return quote(self.target, safe=_PLAIN).encode()
+
+
+def parse_url(text: str) -> WebUrl:
+    """The URL written in `text`. Raises InvalidInput with a sentence saying what is wrong with it."""
+    text = text.strip()
+    if not text or len(text) > MAX_URL:
+        raise InvalidInput(f"a URL has 1 to {MAX_URL:,} characters")
+    if _BAD.search(text):
+        raise InvalidInput("a URL contains no spaces, control characters or backslashes; percent-encode them")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"'{_shown(text)}' is not a valid URL") from error
+    scheme = parts.scheme.lower()
+    if scheme not in DEFAULT_PORTS:
+        raise InvalidInput(f"'{_shown(text)}' does not begin with http:// or https://")
+    if "@" in parts.netloc:
+        raise InvalidInput("a URL with a user name or password in it is not fetched")
+    if not parts.hostname:
+        raise InvalidInput(f"'{_shown(text)}' has no host")
+    port = DEFAULT_PORTS[scheme] if port is None else port
+    if port < _FIRST_FREE_PORT and port not in DEFAULT_PORTS.values():
+        raise InvalidInput(f"port {port} is not one of the web: it must be 80, 443, or 1024 and above")
+    target = parts.path or "/"
+    if not target.startswith("/"):
+        raise InvalidInput(f"'{_shown(text)}' is not a valid URL")
+    if parts.query:
+        target += f"?{parts.query}"
+    return WebUrl(scheme=scheme, host=canonical_host(_host_part(parts.netloc)), port=port, target=target)
+
+
+def next_url(url: WebUrl, location: str) -> WebUrl:
+    """Where a redirect leads. Raises InvalidInput."""
+    try:
+        return parse_url(urljoin(url.text, location))
+    except ValueError as error:
+        raise InvalidInput(f"'{_shown(location)}' is not a valid URL") from error
+
+
+def _host_part(netloc: str) -> str:
+    if netloc.startswith("["):
+        return netloc.partition("]")[0] + "]"
+    return netloc.partition(":")[0]
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+USUAL_PORTS = frozenset(DEFAULT_PORTS.values())
+"""Of an entry without a port."""
+
+_PORT = re.compile(r"(.+):([0-9]{1,5})")
+_ANY = "*."
+_HOW = "write it like example.org, example.org:8443 or *.example.org"
+
+
+class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """`host` is canonical; with `is_suffix` it stands for all names below it, and not for itself."""
+
+    host: str
+    ports: frozenset[int]
+    is_suffix: bool = False
+
+    def allows(self, host: str, port: int) -> bool:
+        is_meant = host.endswith(f".{self.host}") if self.is_suffix else host == self.host
+        return is_meant and port in self.ports
+
+
+class AllowList:
+    """Raises InvalidInput for an entry that is none."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._entries = tuple(allowed_host(text) for text in entries)
+
+    def allows(self, host: str, port: int) -> bool:
+        """Whether a canonical host is listed, with this port."""
+        return any(entry.allows(host, port) for entry in self._entries)
+
+
+def allowed_host(text: str) -> AllowedHost:
+    """One entry. Raises InvalidInput."""
+    name, ports = text.strip(), USUAL_PORTS
+    is_suffix = name.startswith(_ANY)
+    name = name.removeprefix(_ANY)
+    if (found := _PORT.fullmatch(name)) is not None and not name.endswith("]"):
+        name, ports = found[1], frozenset({int(found[2])})
+    if not all(0 < port < 65536 for port in ports):
+        raise InvalidInput(f"'{text}' has no port that there is; {_HOW}")
+    try:
+        host = canonical_host(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"'{text}' is not a host; {_HOW}") from error
+    if is_suffix and (is_literal(host) or "." not in host):
+        raise InvalidInput(f"'{text}' would open too much; name at least two parts, as in *.example.org")
+    if reach_of_name(host) is Reach.FORBIDDEN:
+        where = join_host_port(host, min(ports))
+        raise InvalidInput(f"{where} is a metadata or link-local address, which is never reached; remove it")
+    return AllowedHost(host=host, ports=ports, is_suffix=is_suffix)

@@ -1,0 +1,268 @@
+"""What operators see: structured logs without secrets, and the metrics of this process.
+
+A log is an event name and fields: `structlog.get_logger().info("run_finished", run_id=…)`. Logs of
+libraries come out the same way. Metrics live in a registry of their own, so two servers in one
+process do not share them. What is worth counting is counted where it happens, not here.
+"""
+
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from structlog.typing import EventDict, Processor
+
+from luxx.wire.delta import Usage
+
+HIDDEN = "[hidden]"
+SECRET_WORDS = (
+    r"api[_-]?key|authorization|password|passwd|secret(?:[_-]?key)?|token|cookie|ticket|credentials?"
+)
+SECRET_KEY = re.compile(rf"(?:{SECRET_WORDS})$", re.IGNORECASE)
+SECRET_TEXT = re.compile(
+    r"\b(?P<scheme>bearer|basic)\s+[\w.~+/=-]{6,}"
+    r"|(?P<url>\b[a-z][a-z0-9+.-]{0,30}://)[^\s/@'\"]{1,500}@"
+    r"|\b(?:sk|gsk|xai|ghp|gho|hf|glpat)[-_][\w-]{8,}"
+    r"|\bAIza[\w-]{20,}"
+    r"|\beyJ[\w-]{5,}\.[\w-]{5,}\.?[\w-]*"
+    rf"|(?P<name>(?:{SECRET_WORDS})['\"]?\s{{0,3}}[=:]\s{{0,3}}(?:(?:bearer|basic)\s{{1,3}})?)"
+    r"(?:'[^']+'|\"[^\"]+\"|[^\s'\",;&})]+)",
+    re.IGNORECASE,
+)
+LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "litestar")
+QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack", "uvicorn.sockets")
+"""Libraries whose info is our debug."""
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
+
+
+def redact(text: str) -> str:
+    """`text` without what looks like a key, a token or a password."""
+    return SECRET_TEXT.sub(_hide, text)
+
+
+def redact_fields(value: Any) -> Any:
+    """`value` with its texts redacted and the values of keys that name secrets hidden, at any depth."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        return {
+            key: _hidden(item) if _names_secret(key) else redact_fields(item) for key, item in fields.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact_fields(item) for item in cast("list[Any]", value)]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact(str(value))
+
+
+def _hide(match: re.Match[str]) -> str:
+    if match["scheme"]:
+        return f"{match['scheme']} {HIDDEN}"
+    if match["url"]:
+        return f"{match['url']}{HIDDEN}@"
+    return f"{match['name'] or ''}{HIDDEN}"
+
+
+def _names_secret(key: Any) -> bool:
+    return isinstance(key, str) and SECRET_KEY.search(key) is not None
+
+
+def _hidden(value: Any) -> Any:
+    return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
+
+
+def configure_logging(level: str, *, stream: TextIO | None = None, for_people: bool | None = None) -> None:
+    """Sends all logs of this process to `stream` (stderr): for people on a terminal, as JSON lines elsewhere.
+
+    Call at start, before the engine and uvicorn (with `log_config=None`) are made. Another call replaces it.
+    """
+    target = stream or sys.stderr
+    number = logging.getLevelNamesMapping()[level]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _redact_event,
+    ]
+    renderer = _renderer(target.isatty() if for_people is None else for_people)
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(target),
+        cache_logger_on_first_use=False,
+    )
+    _route_libraries(number, target, shared, renderer)
+
+
+def _route_libraries(number: int, target: TextIO, shared: list[Processor], renderer: Processor) -> None:
+    handler = logging.StreamHandler(target)
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name], processors=[remove, *shared, renderer]
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for name in LIBRARIES:
+        logger = logging.getLogger(name)
+        # The engine adds a console handler of its own to a logger that has none.
+        logger.handlers[:] = [logging.NullHandler()]
+        logger.propagate = True
+    for name in QUIET:
+        logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+
+
+def _redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if _names_secret(key):
+            event[key] = _hidden(value)
+        elif key not in ("timestamp", "level"):
+            event[key] = redact_fields(value)
+    return event
+
+
+def _renderer(for_people: bool) -> Processor:
+    if for_people:
+        return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=str).encode
+
+    def render_json(_logger: Any, _method: str, event: EventDict) -> str:
+        return encode(event).decode()
+
+    return render_json
+
+
+class Metrics:
+    """The counters of one server process. Labels have few values: route templates, tools, outcomes."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._http: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        ProcessCollector(registry=self.registry)
+        self._describe_http()
+        self._describe_runs()
+        self._describe_house()
+
+    def _describe_http(self) -> None:
+        at = self.registry
+        self.http_requests_total = Counter(
+            "luxx_http_requests", "Requests answered.", ["method", "route", "status"], registry=at
+        )
+        self.http_request_seconds = Histogram(
+            "luxx_http_request_seconds",
+            "Seconds until the answer began.",
+            ["method", "route"],
+            buckets=SECONDS,
+            registry=at,
+        )
+        self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=at)
+        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=at)
+
+    def _describe_runs(self) -> None:
+        at = self.registry
+        self.runs_started_total = Counter("luxx_runs_started", "Runs started.", ["kind"], registry=at)
+        self.runs_finished_total = Counter(
+            "luxx_runs_finished", "Runs that ended, by status.", ["kind", "status"], registry=at
+        )
+        self.runs_active = Gauge("luxx_runs_active", "Runs this process is working on.", registry=at)
+        self.deltas_total = Counter("luxx_deltas", "Deltas read from providers.", registry=at)
+        self.upstream_requests_total = Counter(
+            "luxx_upstream_requests", "Requests to providers, by outcome.", ["outcome"], registry=at
+        )
+        self.tokens_total = Counter("luxx_tokens", "Tokens as providers counted them.", ["kind"], registry=at)
+        self.tool_calls_total = Counter("luxx_tool_calls", "Tool calls.", ["tool", "success"], registry=at)
+        self.tool_seconds = Histogram(
+            "luxx_tool_seconds", "Seconds a tool call took.", ["tool"], buckets=LONG_SECONDS, registry=at
+        )
+
+    def _describe_house(self) -> None:
+        self.db_write_seconds = Histogram(
+            "luxx_db_write_seconds",
+            "Seconds from asking for a write until it was on disk.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.bus_up = Gauge(
+            "luxx_bus_up", "Whether other servers are heard just now.", registry=self.registry
+        )
+        self.bus_packets_total = Counter(
+            "luxx_bus_packets",
+            "Packets sent to and heard from other servers.",
+            ["way"],
+            registry=self.registry,
+        )
+        self.bus_dropped_total = Counter(
+            "luxx_bus_dropped", "Messages that found no room on the bus.", registry=self.registry
+        )
+        self.relayed_runs = Gauge(
+            "luxx_relayed_runs", "Runs followed here that another server drives.", registry=self.registry
+        )
+        self.event_loop_lag_seconds = Histogram(
+            "luxx_event_loop_lag_seconds",
+            "How late the event loop woke up.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """One answered request. Keeps the labelled counters: finding them costs more than counting."""
+        key = (method, route, status)
+        found = self._http.get(key)
+        if found is None:
+            found = self._http[key] = (
+                self.http_requests_total.labels(method, route, str(status)),
+                self.http_request_seconds.labels(method, route),
+            )
+        found[0].inc()
+        found[1].observe(seconds)
+
+    @contextmanager
+    def run(self, kind: str) -> Generator[Callable[[str, Usage], None]]:
+        """Around a drive: counts it as active. Call what is given when the run ends, with its status."""
+        self.runs_active.inc()
+        self.runs_started_total.labels(kind).inc()
+
+        def ended(status: str, usage: Usage) -> None:
+            self.runs_finished_total.labels(kind, status).inc()
+            self.tokens_total.labels("prompt").inc(usage.prompt_tokens)
+            self.tokens_total.labels("completion").inc(usage.completion_tokens)
+
+        try:
+            yield ended
+        finally:
+            self.runs_active.dec()
+
+    def tool_called(self, name: str, seconds: float, *, success: bool) -> None:
+        """A tool call that ended. `name` must be a registered tool's: a model may ask for anything."""
+        self.tool_calls_total.labels(name, str(success).lower()).inc()
+        self.tool_seconds.labels(name).observe(seconds)
+
+    def model_called(self, outcome: str, deltas: int) -> None:
+        """A model call that ended: `ok`, `cancelled`, or the kind of its error."""
+        self.upstream_requests_total.labels(outcome).inc()
+        self.deltas_total.inc(deltas)
+
+    def render(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+async def watch_event_loop(metrics: Metrics, interval: float = 0.5) -> None:
+    """Measures until cancelled how much later than asked the event loop wakes up."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval
+        await asyncio.sleep(interval)
+        metrics.event_loop_lag_seconds.observe(max(0.0, loop.time() - due))

@@ -1,0 +1,86 @@
+"""Changing a database, step by step, to this version's: the process that `store/upgrade.py` starts.
+
+The steps are in `migrations/versions/`. A SQLite file is copied before it is changed.
+"""
+
+import sqlite3
+import sys
+from pathlib import Path
+
+import msgspec
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, make_url, text
+from sqlalchemy.exc import DBAPIError
+
+from luxx.errors import DatabaseFromFuture
+from luxx.infra.store.engine import open_engine
+from luxx.infra.store.upgrade import LOCK, SCRIPTS, Upgraded, from_future
+
+
+def migrate(engine: Engine, *, to: str | None = None) -> Upgraded:
+    """Upgrades the database to the newest step, or an empty one to an older step.
+
+    Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
+    does not.
+    """
+    copy: Path | None = None
+    settings = _settings()
+    scripts = ScriptDirectory.from_config(settings)
+    newest = to or scripts.get_current_head() or ""
+    with engine.connect() as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+        current = MigrationContext.configure(connection).get_current_revision()
+        if current == newest:
+            return Upgraded(before=current, after=newest)
+        _check_known(scripts, current)
+        if current is not None and engine.dialect.name == "sqlite":
+            copy = _copy(Path(str(engine.url.database)), current)
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, newest)
+    return Upgraded(before=current, after=newest, copy=str(copy) if copy else None)
+
+
+def _settings() -> AlembicConfig:
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(SCRIPTS))
+    settings.set_main_option("path_separator", "os")
+    return settings
+
+
+def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
+    known = {script.revision for script in scripts.walk_revisions()}
+    if current is not None and current not in known:
+        raise from_future(current)
+
+
+def _copy(path: Path, step: str) -> Path:
+    """A whole copy beside the file, taken through SQLite so that what is in its WAL is in it."""
+    target = path.with_name(f"{path.name}.before-upgrade-from-{step}")
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as source, sqlite3.connect(target) as copy:
+        source.backup(copy)
+    source.close()
+    copy.close()
+    target.chmod(0o600)
+    return target
+
+
+def main() -> None:
+    """`python -m luxx.infra.store.migrate [STEP]`: database URL on stdin, an Upgraded as JSON on stdout."""
+    engine = open_engine(make_url(sys.stdin.read()))
+    try:
+        upgraded = migrate(engine, to=sys.argv[1] if len(sys.argv) > 1 else None)
+    except DatabaseFromFuture as error:
+        upgraded = Upgraded(refused=error.message)
+    except DBAPIError as error:
+        upgraded = Upgraded(failed=" ".join(str(error.orig).split()))
+    finally:
+        engine.dispose()
+    sys.stdout.buffer.write(msgspec.json.encode(upgraded))
+
+
+if __name__ == "__main__":
+    main()

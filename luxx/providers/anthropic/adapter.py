@@ -1,0 +1,282 @@
+"""The Anthropic Messages dialect: its adapter and its stream parser.
+
+Requests are built in `anthropic_request.py`, events decoded in `anthropic_event.py`, content blocks
+gathered in `anthropic_content.py`. No network.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from luxx.errors import Dropped, Garbled, ProviderError
+from luxx.infra.clock import new_id
+from luxx.providers.adapter import CompletionRequest, Held, Opening, Target, UpstreamRequest
+from luxx.providers.anthropic.content import ContentReader, Event, EventUsage, decode_event, message_of
+from luxx.providers.anthropic.request import build_message_request, build_models_request
+from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
+from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.sse import SseSplitter
+from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
+
+_REASONS = {
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.REFUSED,
+    "pause_turn": FinishReason.PAUSED,
+    "compaction": FinishReason.PAUSED,
+}
+_STATUS_OF_ERROR = {
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+}
+"""What the vendor documents as the status of these; inside a stream only the name is told."""
+
+
+class AnthropicAdapter:
+    dialect = "anthropic"
+
+    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+        self._new_call_id = new_call_id
+
+    def build_request(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
+        return build_message_request(request, target, stream=stream)
+
+    def parser(self) -> "AnthropicParser":
+        return AnthropicParser(self._new_call_id)
+
+    def models_request(self, target: Target) -> UpstreamRequest:
+        return build_models_request(target)
+
+    def parse_models(self, body: bytes) -> list[str]:
+        items = _page(body).get("data")
+        if not isinstance(items, list):
+            raise Garbled("The provider's list of models has no list in it.")
+        models = [cast("dict[str, Any]", item) for item in cast("list[Any]", items) if isinstance(item, dict)]
+        return [str(model["id"]) for model in models if model.get("id")]
+
+    def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
+        """The request for the page after this one, if there is one."""
+        page = _page(body)
+        last = page.get("last_id")
+        if not page.get("has_more") or not isinstance(last, str) or not last:
+            return None
+        return build_models_request(target, after=f"&after_id={quote(last, safe='')}")
+
+
+class AnthropicParser:
+    """One answer: server-sent events or, from servers that ignore `stream`, one JSON body.
+
+    An error inside the stream is raised after the deltas that came before it were given out. The answer
+    is whole when it told its stop reason, and it ends with the body: one stream may hold several messages.
+    """
+
+    rest_seconds = 2.0
+
+    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+        self._splitter = SseSplitter()
+        self._content = ContentReader(new_call_id)
+        self._opening = Opening()
+        self._held = Held()
+        self._failure: ProviderError | None = None
+        self._usage = EventUsage()
+        self._has_begun = False
+        self._has_stopped = False
+        self._model = ""
+        self._finish = ""
+        self._explanation = ""
+
+    @property
+    def is_done(self) -> bool:
+        """A message ended, and as a rule nothing follows; the body may stay open all the same."""
+        return self._has_stopped
+
+    def feed(self, piece: bytes) -> list[Delta]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._opening.is_events:
+            piece = self._opening.gather(piece)
+        out: list[Delta] = []
+        try:
+            for name, data in self._splitter.feed(piece):
+                self._read(name, data, out)
+                if self._failure is not None:
+                    break
+        except ProviderError as error:
+            self._failure = error
+        # What came before a failure is given first; the next call raises it.
+        if self._failure is not None and not out:
+            raise self._failure
+        return out
+
+    def close(self) -> list[Delta]:
+        out: list[Delta] = []
+        if self._failure is None and self._opening.is_json:
+            self._read_body(bytes(self._opening.body), out)
+        elif self._failure is None:
+            self._read_rest(out)
+        if self._failure is not None:
+            raise self._failure
+        if not self._finish and not self._has_stopped:
+            raise self._broken_off()
+        self._content.close(out)
+        replay = self._replay()
+        if replay:
+            out.append(ReplayDelta(data=replay))
+        out.append(FinishDelta(reason=self._reason(), raw=self._finish))
+        return out
+
+    def _read(self, name: bytes, data: bytes, out: list[Delta]) -> None:
+        if not data or name == b"ping" or data.startswith(b"[DONE]"):
+            return
+        if name == b"error":
+            self._fail(data)
+            return
+        event = decode_event(data)
+        if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
+            self._held.coming = len(data)
+            self._held.keep()
+        self._read_event(event, data, out)
+
+    def _read_event(self, event: Event, data: bytes, out: list[Delta]) -> None:
+        match event.type:
+            case "content_block_delta" if event.delta is not None:
+                self._content.grow(event.index, event.delta, out)
+            case "content_block_start" if event.content_block is not None:
+                self._has_begun = True
+                self._content.begin(event.content_block, out)
+            case "content_block_stop":
+                self._content.stop(event.index, out)
+            case "message_start" | "message":
+                self._read_message(event, out)
+            case "message_delta":
+                self._read_end(event, out)
+            case "message_stop":
+                self._has_stopped = True
+            case "error":
+                self._fail(data)
+            case _:
+                # Pings, and events of a later version; an error of a server that names it otherwise.
+                if event.error:
+                    self._fail(data)
+
+    def _read_message(self, event: Event, out: list[Delta]) -> None:
+        if self._has_begun:
+            return  # a second message in one stream: its blocks are read, what it says of itself is not
+        self._has_begun = True
+        message = message_of(event)
+        self._model = message.model or ""
+        for block in message.content or []:
+            self._content.begin(block, out)
+        if message.usage is not None:
+            self._count(message.usage, out)
+        if event.type == "message":
+            self._has_stopped = True
+            self._finish = event.stop_reason or ""
+            self._explain(event.stop_details)
+
+    def _read_end(self, event: Event, out: list[Delta]) -> None:
+        if event.delta is not None and event.delta.stop_reason:
+            self._finish = event.delta.stop_reason
+            self._explain(event.delta.stop_details)
+        if event.usage is not None:
+            self._count(event.usage, out)
+
+    def _explain(self, details: dict[str, Any] | None) -> None:
+        explanation = (details or {}).get("explanation")
+        self._explanation = explanation if isinstance(explanation, str) else ""
+
+    def _count(self, told: EventUsage, out: list[Delta]) -> None:
+        known = self._usage
+        for name in told.__struct_fields__:
+            value = getattr(told, name)
+            if value is not None:
+                setattr(known, name, value)
+        read, written = known.cache_read_input_tokens or 0, known.cache_creation_input_tokens or 0
+        prompt = (known.input_tokens or 0) + read + written
+        completion = known.output_tokens or 0
+        thought = known.output_tokens_details
+        if not prompt and not completion:
+            return
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            reasoning_tokens=(thought.thinking_tokens or 0) if thought else 0,
+            cached_tokens=read,
+            cache_write_tokens=written,
+        )
+        out.append(UsageDelta(usage=usage))
+
+    def _reason(self) -> FinishReason:
+        reason = _REASONS.get(self._finish, FinishReason.UNKNOWN)
+        if self._content.has_calls and reason in (FinishReason.STOP, FinishReason.UNKNOWN):
+            return FinishReason.TOOL_CALLS
+        return reason
+
+    def _replay(self) -> dict[str, Any]:
+        replay: dict[str, Any] = {}
+        if not self._content.is_plain() or self._reason() is FinishReason.PAUSED:
+            replay = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
+        if self._explanation and not self._content.has_text:
+            replay["refusal"] = self._explanation
+        return replay
+
+    def _fail(self, data: bytes) -> None:
+        found = read_error_body(data)
+        if found.status is None:
+            status = next((s for name, s in _STATUS_OF_ERROR.items() if name in found.code), None)
+            found = msgspec.structs.replace(found, status=status)
+        self._failure = as_provider_error(found)
+
+    def _read_body(self, body: bytes, out: list[Delta]) -> None:
+        try:
+            event = decode_event(body)
+        except Garbled as error:
+            if body.rstrip().endswith((b"}", b"]")):
+                raise
+            raise Dropped("The provider's answer ended in the middle.") from error
+        self._read_event(event, body, out)
+        if self._failure is None and event.type != "message":
+            raise Garbled("The provider's answer holds nothing that a model could have said.")
+
+    def _read_rest(self, out: list[Delta]) -> None:
+        for name, data in self._splitter.finish():
+            try:
+                self._read(name, data, out)
+            except Garbled:
+                # Half an event: the stream was cut there, which `close` reports.
+                return
+
+    def _broken_off(self) -> ProviderError:
+        stray = self._splitter.stray.strip()
+        if stray.startswith((b"{", b"error:")):
+            return as_provider_error(read_error_body(stray.removeprefix(b"error:")))
+        if self._has_begun:
+            return Dropped("The provider's stream ended in the middle of the answer.")
+        if stray and not any(field.startswith(stray[:5]) for field in (b"data:", b"event:")):
+            shown = cut(stray.decode("utf-8", "replace"))[:80]
+            return Garbled(f"The provider sent what is no message: {shown!r}")
+        return Dropped("The provider's stream ended before the answer began.")
+
+
+def _page(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Garbled("The provider's list of models is not JSON.") from error
+    if isinstance(value, list):
+        return {"data": value}
+    if not isinstance(value, dict):
+        raise Garbled("The provider's list of models has no list in it.")
+    fields = cast("dict[str, Any]", value)
+    if fields.get("error"):
+        raise as_provider_error(read_error(fields))
+    return fields

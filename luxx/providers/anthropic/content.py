@@ -1,0 +1,294 @@
+"""The content blocks of an Anthropic answer as they grow: what is shown of them, and what goes back whole.
+
+Only a client's own tools (`tool_use`) become calls; server tools and their results stay in the content.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.errors import Garbled
+from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+
+Block = dict[str, Any]
+
+
+class OutputDetails(msgspec.Struct):
+    thinking_tokens: int | None = None
+
+
+class EventUsage(msgspec.Struct):
+    """Cumulative; a count that is absent leaves the one told before."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class EventDelta(msgspec.Struct):
+    """Of a block, or (`stop_reason`, `stop_details`) of the message."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    signature: str | None = None
+    citation: Any = None
+    content: Any = None
+    encrypted_content: Any = None
+    stop_reason: str | None = None
+    stop_details: dict[str, Any] | None = None
+
+
+class EventMessage(msgspec.Struct):
+    model: str | None = None
+    content: list[Block] | None = None
+    usage: EventUsage | None = None
+
+
+class Event(msgspec.Struct):
+    """An event; also a whole message, as a server answers that was not asked to stream."""
+
+    type: str = ""
+    index: int | None = None
+    delta: EventDelta | None = None
+    content_block: Block | None = None
+    message: Any = None
+    usage: EventUsage | None = None
+    error: Any = None
+    model: str | None = None
+    content: list[Block] | None = None
+    stop_reason: str | None = None
+    stop_details: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(Event).decode
+
+
+def decode_event(data: bytes) -> Event:
+    """Raises Garbled when it is not JSON or no object that could be an event."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_leniently(data)
+
+
+def message_of(event: Event) -> EventMessage:
+    """The message that an event carries: of `message_start`, or the event itself."""
+    if event.type == "message":
+        return EventMessage(model=event.model, content=event.content, usage=event.usage)
+    try:
+        return msgspec.convert(event.message, EventMessage, strict=False)
+    except (msgspec.ValidationError, RecursionError):
+        return EventMessage()
+
+
+def _decode_leniently(data: bytes) -> Event:
+    shown = data[:80].decode("utf-8", "replace")
+    try:
+        value = json.loads(data.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError) as error:
+        raise Garbled(f"The provider sent what is not JSON: {shown!r}") from error
+    if not isinstance(value, dict):
+        raise Garbled(f"The provider sent JSON that is no object: {shown!r}")
+    try:
+        return msgspec.convert(_encodable(cast("object", value)), Event, strict=False)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise Garbled(f"The provider sent JSON that is no event of a message: {shown!r}") from error
+
+
+def _encodable(value: object) -> object:
+    """Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case list():
+            return [_encodable(item) for item in cast("list[object]", value)]
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {_encodable(key): _encodable(item) for key, item in items}
+        case _:
+            return value
+
+
+_TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+class OpenBlock:
+    """`slot` counts the calls among the blocks, None for others; `parts` are its text or its input."""
+
+    __slots__ = ("fields", "is_closed", "is_told", "parts", "slot", "type")
+
+    def __init__(self, fields: Block, slot: int | None) -> None:
+        self.fields = fields
+        self.type = str(fields.get("type", ""))
+        self.slot = slot
+        self.parts: list[str] = []
+        self.is_told = False
+        self.is_closed = False
+
+
+class ContentReader:
+    """Reads blocks by their position; `new_id` names a call whose server gave none.
+
+    Positions count on when a second message begins in one stream, and deltas go by index to the block
+    at that position, whichever message it was of: that is what the vendor's own SDK reads.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._blocks: list[OpenBlock] = []
+        self._calls = 0
+        self._call_ids: set[str] = set()
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self._blocks)
+
+    @property
+    def has_calls(self) -> bool:
+        return self._calls > 0
+
+    @property
+    def has_text(self) -> bool:
+        return any(block.type == "text" and any(block.parts) for block in self._blocks)
+
+    def begin(self, fields: Block, out: list[Delta]) -> None:
+        is_call = fields.get("type") == "tool_use"
+        block = OpenBlock(fields, self._calls if is_call else None)
+        self._blocks.append(block)
+        if is_call:
+            self._calls += 1
+            fields["id"] = self._own_id(_text(fields, "id"))
+            fields["name"] = _text(fields, "name")
+            out.append(_call_delta(block, ""))
+        elif block.type == "text":
+            _say(block, _text(fields, "text"), TextDelta, out)
+        elif block.type == "thinking":
+            _say(block, _text(fields, "thinking"), ThinkingDelta, out)
+
+    def grow(self, index: int | None, delta: EventDelta, out: list[Delta]) -> None:
+        """A delta that does not fit its block is left out."""
+        block = self._at(index)
+        if block is None:
+            return
+        match delta.type, block.type:
+            case "text_delta", "text":
+                _say(block, delta.text, TextDelta, out)
+            case "thinking_delta", "thinking":
+                _say(block, delta.thinking, ThinkingDelta, out)
+            case "signature_delta", "thinking":
+                block.fields["signature"] = delta.signature or ""
+            case "citations_delta", "text":
+                told = block.fields.get("citations")
+                if not isinstance(told, list):
+                    told = block.fields["citations"] = []
+                cast("list[Any]", told).append(delta.citation)
+            case "compaction_delta", "compaction":
+                block.fields["content"] = delta.content
+                if delta.encrypted_content is not None:
+                    block.fields["encrypted_content"] = delta.encrypted_content
+            case "input_json_delta", kind if (
+                kind in _TAKES_INPUT and delta.partial_json and not block.is_closed
+            ):
+                block.parts.append(delta.partial_json)
+                if block.slot is not None:
+                    block.is_told = True
+                    out.append(_call_delta(block, delta.partial_json))
+            case _:
+                pass
+
+    def stop(self, index: int | None, out: list[Delta]) -> None:
+        block = self._at(index)
+        if block is not None:
+            # An input is whole then; what a second message adds at this index is of another call.
+            block.is_closed = True
+            _tell_input(block, out)
+
+    def close(self, out: list[Delta]) -> None:
+        """A call's arguments are told even where there were none, and where its block was never closed."""
+        for block in self._blocks:
+            _tell_input(block, out)
+
+    def content(self) -> list[Block]:
+        """The blocks whole, in their order, as they must be sent back."""
+        return [_whole(block) for block in self._blocks]
+
+    def is_plain(self) -> bool:
+        """Whether text and calls alone say all there is, so that nothing need be kept beside them."""
+        return all(_is_plain(block) for block in self._blocks)
+
+    def _own_id(self, call_id: str) -> str:
+        # The same id for two calls would make their results indistinguishable.
+        if not call_id or call_id in self._call_ids:
+            call_id = f"toolu_{self._new_id().replace('-', '')}"
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _at(self, index: int | None) -> OpenBlock | None:
+        if index is None or not 0 <= index < len(self._blocks):
+            # A server that counts badly means the block it has just begun.
+            return self._blocks[-1] if self._blocks else None
+        return self._blocks[index]
+
+
+def _tell_input(block: OpenBlock, out: list[Delta]) -> None:
+    if block.slot is None or block.is_told:
+        return
+    block.is_told = True
+    out.append(_call_delta(block, msgspec.json.encode(block.fields.get("input") or {}).decode()))
+
+
+def _whole(block: OpenBlock) -> Block:
+    fields = dict(block.fields)
+    if block.type in ("text", "thinking"):
+        fields[block.type] = "".join(block.parts)
+    elif block.type in _TAKES_INPUT:
+        fields["input"] = _object(block)
+    if not fields.get("citations", True):
+        del fields["citations"]
+    return fields
+
+
+def _object(block: OpenBlock) -> Any:
+    if not block.parts:
+        return block.fields.get("input") or {}
+    try:
+        value = msgspec.json.decode("".join(block.parts))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _is_plain(block: OpenBlock) -> bool:
+    match block.type:
+        case "text":
+            return not block.fields.get("citations")
+        case "tool_use":
+            caller = block.fields.get("caller")
+            return not caller or caller == {"type": "direct"}
+        case _:
+            return False
+
+
+def _call_delta(block: OpenBlock, arguments: str) -> ToolCallDelta:
+    return ToolCallDelta(
+        slot=block.slot or 0, call_id=block.fields["id"], name=block.fields["name"], arguments=arguments
+    )
+
+
+def _say(
+    block: OpenBlock, text: str | None, kind: type[TextDelta] | type[ThinkingDelta], out: list[Delta]
+) -> None:
+    if text:
+        block.parts.append(text)
+        out.append(kind(text=text))
+
+
+def _text(fields: Block, name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""

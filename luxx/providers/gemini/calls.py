@@ -1,0 +1,247 @@
+"""Function calls of the Gemini dialect: whole in one part, or streamed as values at JSON paths.
+
+A streamed call opens with its name and `willContinue`, grows by `partialArgs`, and closes with a
+fragment without `willContinue`, often an empty one. Ids are often missing. What the values at paths
+make together is `gemini_arguments.py`'s.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.errors import Garbled
+from luxx.wire.delta import Delta, ToolCallDelta
+
+_STEP = re.compile(
+    r"""\.(?P<name>[^.\[\]]+) | \[\s*(?P<index>\d{1,9})\s*\]
+      | \[\s*'(?P<single>(?:[^'\\]|\\.)*)'\s*\] | \[\s*"(?P<double>(?:[^"\\]|\\.)*)"\s*\]""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+MAX_DEPTH = 64
+MAX_GAPS = 100
+"""How many items of arrays may be left out in all; a model writes them in order."""
+
+_VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
+
+
+class PartialArguments:
+    """Grows by `put`; strings at one path are joined, anything else takes the place of what was there.
+
+    `is_broken`: a path could not be followed, so the object is not what the model meant.
+    """
+
+    def __init__(self) -> None:
+        self._root: list[Any] = [{}]
+        self._gaps = 0
+        self.is_broken = False
+        self.has_values = False
+
+    def merge(self, values: dict[str, Any]) -> None:
+        """Takes arguments that came as an object."""
+        self.has_values = True
+        if isinstance(self._root[0], dict):
+            cast("dict[str, Any]", self._root[0]).update(values)
+
+    def put(self, item: dict[str, Any]) -> None:
+        """Takes one item of `partialArgs`; one without a value only says that its path is complete."""
+        self.has_values = True
+        kind = next((kind for kind in _VALUES if kind in item), None)
+        steps = _steps(item.get("jsonPath"))
+        if steps is None:
+            self.is_broken = True
+        elif kind is not None:
+            self._put(steps, _value(kind, item[kind]))
+
+    def text(self) -> str:
+        """The JSON text of what is there so far."""
+        return msgspec.json.encode(self._root[0], enc_hook=_joined).decode()
+
+    def _put(self, steps: list[str | int], value: Any) -> None:
+        place: Any = self._root
+        key: str | int = 0
+        for step in steps:
+            child: Any = _get(place, key)
+            if not isinstance(child, list if isinstance(step, int) else dict):
+                child = [] if isinstance(step, int) else {}
+                if not self._set(place, key, child):
+                    return
+            place, key = cast("Any", child), step
+        old = _get(place, key)
+        if not isinstance(value, str):
+            self._set(place, key, value)
+        elif isinstance(old, _Text):
+            old.pieces.append(value)
+        else:
+            self._set(place, key, _Text([old, value] if isinstance(old, str) else [value]))
+
+    def _set(self, place: Any, key: str | int, value: Any) -> bool:
+        if isinstance(key, int) and key >= len(place):
+            gap = key - len(place)
+            if self._gaps + gap > MAX_GAPS:
+                self.is_broken = True
+                return False
+            self._gaps += gap
+            place.extend([None] * (gap + 1))
+        place[key] = value
+        return True
+
+
+class _Text:
+    """A string that grows; joined once, when it is whole."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: list[str]) -> None:
+        self.pieces = pieces
+
+
+def _joined(text: object) -> str:
+    assert isinstance(text, _Text)
+    return "".join(text.pieces)
+
+
+def _steps(path: object) -> list[str | int] | None:
+    """`$.a.b[0]['c d']` as `["a", "b", 0, "c d"]`; None for what is no such path."""
+    if not isinstance(path, str):
+        return None
+    rest = path.strip().removeprefix("$")
+    if rest and rest[0] not in ".[":
+        rest = "." + rest
+    steps: list[str | int] = []
+    at = 0
+    while at < len(rest):
+        step = _STEP.match(rest, at)
+        if step is None or len(steps) >= MAX_DEPTH:
+            return None
+        if step["index"] is not None:
+            steps.append(int(step["index"]))
+        elif step["name"] is not None:
+            steps.append(step["name"])
+        else:
+            quoted = step["single"] if step["single"] is not None else step["double"]
+            steps.append(_ESCAPED.sub(r"\1", quoted))
+        at = step.end()
+    return steps
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind == "nullValue":
+        return None
+    if kind == "numberValue" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        # The wire has only doubles; a tool that asks for an integer must get one.
+        return int(value)
+    return value
+
+
+def _get(place: Any, key: str | int) -> Any:
+    if isinstance(key, int):
+        return place[key] if key < len(place) else None
+    return place.get(key)
+
+
+MAX_OPEN_CALLS = 128
+"""Each fragment is looked for among the open calls; models write one after the other."""
+
+
+class FunctionCallReader:
+    """Turns `functionCall` parts into ToolCallDeltas; `new_id` names a call whose server gave none.
+
+    A streamed call is shown when it opens, and its arguments once they are whole: the paths may come
+    in any order, so no prefix of the JSON text is certain before.
+    """
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._ids: set[str] = set()
+        self._open: list[_OpenCall] = []
+        self._slots = 0
+
+    @property
+    def has_calls(self) -> bool:
+        return self._slots > 0
+
+    def read(self, fragment: dict[str, Any], out: list[Delta]) -> str:
+        """Reads one fragment; gives the id of the call it belongs to, empty where it belongs to none."""
+        given_id, name = _word(fragment.get("id")), _word(fragment.get("name"))
+        args, partial = fragment.get("args"), fragment.get("partialArgs")
+        more = fragment.get("willContinue") is True
+        call = self._continued(given_id, name, fragment)
+        if call is None:
+            if not (name or given_id or args or partial):
+                return ""
+            call = self._begin(given_id, name)
+            if not (more or partial):
+                # The usual case: the whole call in one part.
+                out.append(call.delta(_json_text(args)))
+                return call.call_id
+            if len(self._open) == MAX_OPEN_CALLS:
+                raise Garbled(f"The provider began more than {MAX_OPEN_CALLS} calls and ended none of them.")
+            self._open.append(call)
+            out.append(call.delta(""))
+        if isinstance(args, dict):
+            call.arguments.merge(cast("dict[str, Any]", args))
+        for item in cast("list[object]", partial) if isinstance(partial, list) else []:
+            if isinstance(item, dict):
+                call.arguments.put(cast("dict[str, Any]", item))
+        if not more:
+            self._shut(call, out, is_whole=True)
+        return call.call_id
+
+    def close(self, out: list[Delta], *, is_whole: bool) -> None:
+        """Ends calls that nobody closed. Cut ones end in broken JSON, so that nothing runs half a call."""
+        for call in tuple(self._open):
+            self._shut(call, out, is_whole=is_whole)
+
+    def _continued(self, given_id: str, name: str, fragment: dict[str, Any]) -> "_OpenCall | None":
+        if given_id:
+            known = next((call for call in self._open if call.given_id == given_id), None)
+            if known is not None:
+                return known
+        last = self._open[-1] if self._open else None
+        if last is None or (given_id and last.given_id) or (name and name != last.name):
+            return None
+        if name and last.arguments.has_values and not fragment.get("partialArgs"):
+            # The name again: a second call of the same tool, unless this is nothing but the close.
+            return last if "args" not in fragment and not fragment.get("willContinue") else None
+        return last
+
+    def _begin(self, given_id: str, name: str) -> "_OpenCall":
+        call_id = given_id
+        if not call_id or call_id in self._ids:
+            # The same id for two calls would make their results indistinguishable.
+            call_id = f"call_{self._new_id().replace('-', '')}"
+        self._ids.add(call_id)
+        call = _OpenCall(slot=self._slots, call_id=call_id, given_id=given_id, name=name)
+        self._slots += 1
+        return call
+
+    def _shut(self, call: "_OpenCall", out: list[Delta], *, is_whole: bool) -> None:
+        self._open.remove(call)
+        text = call.arguments.text()
+        out.append(call.delta(text if is_whole and not call.arguments.is_broken else text[:-1]))
+
+
+class _OpenCall:
+    __slots__ = ("arguments", "call_id", "given_id", "name", "slot")
+
+    def __init__(self, *, slot: int, call_id: str, given_id: str, name: str) -> None:
+        self.slot = slot
+        self.call_id = call_id
+        self.given_id = given_id
+        self.name = name
+        self.arguments = PartialArguments()
+
+    def delta(self, arguments: str) -> ToolCallDelta:
+        return ToolCallDelta(slot=self.slot, call_id=self.call_id, name=self.name, arguments=arguments)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json_text(args: object) -> str:
+    return msgspec.json.encode(cast("object", args) if isinstance(args, dict) else {}).decode()

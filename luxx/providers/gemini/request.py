@@ -1,0 +1,363 @@
+"""The Gemini dialect's requests: contents, tools and switches, as `generateContent` takes them.
+
+What of an earlier answer goes back unchanged is `gemini_replay.py`'s.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from luxx.providers.adapter import CompletionRequest, Target, UpstreamRequest
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptImage,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
+from luxx.wire.tool import ToolCall, ToolSpec
+
+KEY = "gemini"
+"""The dialect's key in a ReplayDelta; its value is a list of notes, one per part, in order."""
+
+MAX_PART_BYTES = 256 * 1024
+"""A part that is not ours and larger is not stored: generated pictures are megabytes."""
+
+KEPT_PARTS = (
+    "executableCode",
+    "codeExecutionResult",
+    "toolCall",
+    "toolResponse",
+    "inlineData",
+    "fileData",
+)
+"""What a part is noted for: kinds that no delta stands for."""
+
+Part = dict[str, Any]
+
+_NOT_KEPT = ("text", "functionCall", "functionResponse")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?")
+
+
+class PartNotes:
+    """Notes the parts of one answer as they come; neighbouring fragments without a signature are one."""
+
+    def __init__(self) -> None:
+        self._notes: list[dict[str, Any]] = []
+        self._by_call: dict[str, dict[str, Any]] = {}
+        self._is_needed = False
+
+    def spoke(self, text: str, signature: str, *, is_thought: bool) -> None:
+        kind = "thought" if is_thought else "text"
+        # Without a note, the text of an answer goes before its calls.
+        self._is_needed |= bool(text and self._by_call and not is_thought)
+        last = self._notes[-1] if self._notes else {}
+        if text and not signature and kind in last and "signature" not in last:
+            last[kind] += len(text)
+        elif text or signature:
+            self._note({kind: len(text)}, signature)
+
+    def called(self, call_id: str, signature: str) -> None:
+        """A fragment of a call; of a streamed one, any fragment may bring the signature."""
+        known = self._by_call.get(call_id)
+        if known is None:
+            self._by_call[call_id] = self._note({"call": call_id}, signature)
+        elif signature:
+            known["signature"] = signature
+            self._is_needed = True
+
+    def other(self, part: Part) -> None:
+        """A part of a kind that no delta stands for, such as code the server ran."""
+        if len(msgspec.json.encode(part)) <= MAX_PART_BYTES:
+            self._is_needed = True
+            self._notes.append({"part": part})
+
+    def replay(self) -> dict[str, Any]:
+        """What to store; empty where the message's own text and calls say it all."""
+        return {KEY: self._notes} if self._is_needed else {}
+
+    def _note(self, note: dict[str, Any], signature: str) -> dict[str, Any]:
+        if signature:
+            note["signature"] = signature
+            self._is_needed = True
+        self._notes.append(note)
+        return note
+
+
+def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], Part]) -> list[Part]:
+    """The parts of an earlier answer, each signature on the part it came with.
+
+    Where the message's text is no longer the one that was noted, its text is one part, without its
+    signatures; calls keep theirs.
+    """
+    notes = _notes(prompt)
+    if sum(_length(note, "text") for note in notes) != len(prompt.text):
+        notes = [{"text": len(prompt.text)}, *(note for note in notes if "call" in note)]
+    has_thoughts = sum(_length(note, "thought") for note in notes) == len(prompt.thinking)
+    calls = {call.call_id: call for call in prompt.tool_calls}
+    parts: list[Part] = []
+    said = thought = 0
+    for note in notes:
+        part: Part | None = None
+        if "call" in note:
+            call = calls.pop(str(note["call"]), None)
+            part = call_part(call) if call is not None else None
+        elif "part" in note:
+            part = _other_part(note["part"])
+        elif "thought" in note:
+            text = prompt.thinking[thought : thought + _length(note, "thought")]
+            thought += len(text)
+            # Thoughts alone are only a summary for people; with a signature they are the model's own.
+            part = {"text": text, "thought": True} if has_thoughts and _signature(note) else None
+        else:
+            text = prompt.text[said : said + _length(note, "text")]
+            said += len(text)
+            part = {"text": text} if text or _signature(note) else None
+        if part is not None:
+            parts.append(_signed(part, note))
+    return parts + [call_part(call) for call in calls.values()]
+
+
+def _notes(prompt: AssistantPrompt) -> list[dict[str, Any]]:
+    kept = prompt.replay.get(KEY)
+    if not isinstance(kept, list):
+        return []
+    return [cast("dict[str, Any]", note) for note in cast("list[object]", kept) if isinstance(note, dict)]
+
+
+def _length(note: dict[str, Any], kind: str) -> int:
+    length = note.get(kind)
+    return max(0, length) if isinstance(length, int) else 0
+
+
+def _other_part(part: object) -> Part | None:
+    """A part as `other` noted it. An imported note may hold anything; a call in it would have no result."""
+    if not isinstance(part, dict):
+        return None
+    known = cast("Part", part)
+    is_kept = any(isinstance(known.get(kind), dict) for kind in KEPT_PARTS)
+    return known if is_kept and all(known.get(kind) is None for kind in _NOT_KEPT) else None
+
+
+def _signature(note: dict[str, Any]) -> str:
+    signature = note.get("signature")
+    return signature if isinstance(signature, str) and _BASE64.fullmatch(signature) else ""
+
+
+def _signed(part: Part, note: dict[str, Any]) -> Part:
+    signature = _signature(note)
+    return {**part, "thoughtSignature": signature} if signature else part
+
+
+MODELS_PER_PAGE = 1000
+"""The most that one page of the list may hold."""
+
+_OPENING = "Go on."
+"""Said for a person where a prompt begins with the model's words, which the API refuses."""
+
+_NO_SIGNATURE = "skip_thought_signature_validator"
+"""What the API takes in the place of a signature for a call that another model made."""
+
+_VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
+_GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+_NOT_THINKERS = re.compile(r"image|tts|live|audio|embedding")
+_READABLE_IMAGES = frozenset({"image/png", "image/jpeg", "image/webp"})
+
+Content = dict[str, Any]
+
+
+def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
+    """The POST for one completion; the key is in a header, never in the address."""
+    body: dict[str, Any] = {"contents": _contents(request)}
+    system = "\n\n".join(
+        message.text for message in request.messages if isinstance(message, SystemPrompt) and message.text
+    )
+    if system:
+        body["systemInstruction"] = {"parts": [{"text": system}]}
+    if request.tools:
+        body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
+    config = _generation_config(request)
+    if config:
+        body["generationConfig"] = config
+    verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return UpstreamRequest(
+        url=f"{endpoint(target.base_url)}/{_model_path(request.model)}:{verb}",
+        headers={
+            **_headers(target),
+            "content-type": "application/json",
+            "accept": "text/event-stream" if stream else "application/json",
+        },
+        body=msgspec.json.encode(body),
+    )
+
+
+def build_models_request(target: Target, page_token: str = "") -> UpstreamRequest:
+    """The GET of one page of the list of models."""
+    page = f"&pageToken={quote(page_token, safe='')}" if page_token else ""
+    return UpstreamRequest(
+        url=f"{endpoint(target.base_url)}/models?pageSize={MODELS_PER_PAGE}{page}",
+        headers={**_headers(target), "accept": "application/json"},
+        body=b"",
+    )
+
+
+def endpoint(base_url: str) -> str:
+    """`base_url` with its version (`/v1beta` unless it names one), also when pasted with more at its end."""
+    base = base_url.strip().rstrip("/")
+    base = re.sub(r"(/openai|/models(/.*)?)$", "", base)
+    return base if _VERSION.search(base) else f"{base}/v1beta"
+
+
+def _headers(target: Target) -> dict[str, str]:
+    return {"x-goog-api-key": target.api_key} if target.api_key else {}
+
+
+def _model_path(model: str) -> str:
+    name = model.strip()
+    if name.startswith("tunedModels/"):
+        return f"tunedModels/{quote(name.removeprefix('tunedModels/'), safe='')}"
+    return f"models/{quote(name.removeprefix('models/'), safe='')}"
+
+
+def _contents(request: CompletionRequest) -> list[Content]:
+    """Turns that alternate and begin with a person's, neighbours of one role made one."""
+    contents: list[Content] = []
+    for message in request.messages:
+        role, parts = _turn(message)
+        if not parts:
+            continue
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        else:
+            contents.append({"role": role, "parts": parts})
+    if not contents or contents[0]["role"] != "user":
+        contents.insert(0, {"role": "user", "parts": [{"text": _OPENING}]})
+    if _generation(request.model) >= (3, 0):
+        _sign_foreign_calls(contents)
+    return contents
+
+
+def _turn(message: PromptMessage) -> tuple[str, list[Part]]:
+    match message:
+        case SystemPrompt():
+            return "", []
+        case UserPrompt():
+            text: list[Part] = [{"text": message.text}] if message.text else []
+            return "user", [*(_image(image) for image in message.images), *text]
+        case AssistantPrompt():
+            return "model", parts_of(message, _call)
+        case ToolPrompt():
+            return "user", [_result(message)]
+
+
+def _image(image: PromptImage) -> Part:
+    if image.media_type not in _READABLE_IMAGES:
+        # The whole request would be refused for it.
+        return {"text": f"[An image of type {image.media_type}, which this model cannot read.]"}
+    return {"inlineData": {"mimeType": image.media_type, "data": b64encode(image.data).decode()}}
+
+
+def _call(call: ToolCall) -> Part:
+    return {
+        "functionCall": {
+            "id": call.call_id,
+            "name": _function_name(call.name),
+            "args": _object(call.arguments),
+        }
+    }
+
+
+def _result(prompt: ToolPrompt) -> Part:
+    # As text: what is no JSON object has no other form here, and numbers would all become doubles.
+    said = {"output" if prompt.success else "error": prompt.content}
+    name = _function_name(prompt.name)
+    return {"functionResponse": {"id": prompt.call_id, "name": name, "response": said}}
+
+
+def _function_name(name: str) -> str:
+    """A name as the API takes it; what a model made up may be anything, and its error goes back with it."""
+    name = re.sub(r"[^A-Za-z0-9_.:-]", "_", name)[:64] or "unnamed"
+    return name if name[0].isalpha() or name[0] == "_" else f"_{name[:63]}"
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _sign_foreign_calls(contents: list[Content]) -> None:
+    """From its third generation on the API refuses, in the turn that is going on, unsigned calls.
+
+    Of parallel calls only the first is signed. One without comes from a model of another provider.
+    """
+    for content in reversed(contents):
+        parts: list[Part] = content["parts"]
+        if content["role"] == "user":
+            if any("functionResponse" not in part for part in parts):
+                return
+            continue
+        first = next((part for part in parts if "functionCall" in part), None)
+        if first is not None:
+            first.setdefault("thoughtSignature", _NO_SIGNATURE)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    schema = {key: value for key, value in tool.parameters.items() if key != "$schema"}
+    if schema.get("properties") or schema.keys() - {"type", "properties", "required", "additionalProperties"}:
+        declared["parametersJsonSchema"] = schema
+    # An object without properties is refused; a function without parameters is not.
+    return declared
+
+
+def _generation_config(request: CompletionRequest) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if request.temperature is not None:
+        config["temperature"] = request.temperature
+    if request.max_tokens is not None:
+        config["maxOutputTokens"] = request.max_tokens
+    thinking = _thinking(request.model, wanted=request.thinking_enabled)
+    if thinking:
+        config["thinkingConfig"] = thinking
+    # Before its third generation the API refuses a schema for the answer beside tools.
+    if request.response_schema is not None and (not request.tools or _generation(request.model) >= (3, 0)):
+        config["responseMimeType"] = "application/json"
+        config["responseJsonSchema"] = {
+            key: value for key, value in request.response_schema.items() if key != "$schema"
+        }
+    return config
+
+
+def _generation(model: str) -> tuple[int, int]:
+    """(2, 5) for gemini-2.5-flash; names that follow the newest model (`…-latest`) count as the third."""
+    name = model.lower()
+    found = _GENERATION.search(name)
+    if found is None:
+        return (3, 0) if "gemini" in name and name.endswith("-latest") else (0, 0)
+    return int(found[1]), int(found[2] or 0)
+
+
+def _thinking(model: str, *, wanted: bool) -> dict[str, Any]:
+    """How this model is told to think, or to think as little as it can; nothing where it knows no switch."""
+    name = model.lower()
+    generation = _generation(model)
+    if _NOT_THINKERS.search(name) or generation < (2, 5):
+        return {}
+    is_pro = "pro" in name
+    if generation < (3, 0):
+        if wanted:
+            return {"includeThoughts": True, "thinkingBudget": -1}
+        return {"thinkingBudget": 128 if is_pro else 0}
+    if wanted:
+        return {"includeThoughts": True}
+    if name.endswith("-latest"):
+        return {}
+    return {"thinkingLevel": "LOW" if is_pro else "MINIMAL"}

@@ -1,0 +1,326 @@
+"""The embedded model: llama.cpp's server in a child process, started when needed, restarted when it dies.
+
+The child itself is `local_server.py`, its file `local_files.py`'s. It proves the whole path without a key
+and is not clever. One LocalModel belongs to one event loop, best that of the main thread: on Linux the
+child dies with the thread that started it.
+"""
+
+import asyncio
+import importlib.util
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import assert_never
+
+import httpx
+import msgspec
+import structlog
+
+from luxx.errors import Unavailable
+from luxx.infra.children import start_child
+from luxx.infra.config.schema import LocalConfig
+from luxx.providers.catalog import EMBEDDED_CONTEXT
+from luxx.providers.local.files import find_model, model_name_of
+
+LOCAL = "local"
+"""The provider type and the name of the embedded model."""
+
+NOTE = "a very small model that only shows that everything works; connect a real one under providers"
+SERVER_SCRIPT = Path(__file__).with_name("server.py")
+LOG_FILE = "local-model.log"
+
+PARALLEL = 4
+CACHE_MIB = 128
+LOAD_SECONDS = 300.0
+HEALTH_SECONDS = 60.0
+HEALTH_PAUSE_SECONDS = 0.05
+RESTARTS = 5
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 8.0
+STABLE_SECONDS = 60.0
+"""A child that was up this long has proved itself: the count of restarts begins anew."""
+RETRY_SECONDS = 10.0
+"""A failed start is reported for this long before asking again tries again."""
+
+_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "SYSTEMROOT", "PYTHONPATH")
+_LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_LOG_ERROR = re.compile(r"^[0-9.]+ E +(.*)$", re.MULTILINE)
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class LocalState(StrEnum):
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class LocalAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the embedded model listens right now; another port and key after every start."""
+
+    base_url: str
+    api_key: str
+
+    def __repr__(self) -> str:
+        return f"LocalAddress({self.base_url})"
+
+
+class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`reason` says what failed; `note` what this model is."""
+
+    state: LocalState
+    model: str
+    reason: str = ""
+    note: str = NOTE
+
+
+class _Ended(Exception):
+    """The child could not start or is gone; `was_ready` tells which."""
+
+    def __init__(self, reason: str, *, was_ready: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.was_ready = was_ready
+
+
+class _Spoken(msgspec.Struct):
+    """The one line the child says."""
+
+    address: str = ""
+    error: str = ""
+
+
+class LocalModel:
+    def __init__(self, config: LocalConfig, data_dir: Path) -> None:
+        self._config = config
+        self._data_dir = data_dir.absolute()
+        self._state = LocalState.STOPPED
+        self._reason = ""
+        self._failed_at = 0.0
+        self._address: LocalAddress | None = None
+        self._pid: int | None = None
+        self._settled = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def model_name(self) -> str:
+        path = find_model(self._config.model_path, self._data_dir)
+        return model_name_of(path) if path is not None else ""
+
+    @property
+    def base_url(self) -> str | None:
+        """Where it listens, None while it does not."""
+        return self._address.base_url if self._address else None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return self._pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._data_dir / "logs" / LOG_FILE
+
+    def missing(self) -> str | None:
+        """What keeps it from being started, as a sentence; None if nothing does."""
+        if not self._config.enabled:
+            return "the embedded model is switched off (local.enabled)"
+        if importlib.util.find_spec("xllamacpp") is None:
+            return "the embedded model needs the extra: pip install 'luxx[local]'"
+        path = find_model(self._config.model_path, self._data_dir)
+        if path is None:
+            return "the embedded model's file is not there yet: run `luxx model pull smollm2`"
+        if not path.is_file():
+            return f"local.model_path: there is no file {path}"
+        return None
+
+    def status(self) -> LocalStatus:
+        reason = self._reason
+        if self._state is LocalState.STOPPED:
+            reason = self.missing() or ""
+        return LocalStatus(state=self._state, model=self.model_name, reason=reason)
+
+    def host_ports(self) -> frozenset[str]:
+        """What the address guard may let through for us: the `host:port` we listen on."""
+        if self._address is None:
+            return frozenset()
+        return frozenset({httpx.URL(self._address.base_url).netloc.decode()})
+
+    def start(self) -> None:
+        """Begins to start it, and returns at once. Does nothing where it is up, starting or cannot be."""
+        if self._is_closed or (self._supervisor is not None and not self._supervisor.done()):
+            return
+        self._settled.clear()
+        self._state, self._reason = LocalState.STARTING, ""
+        self._supervisor = asyncio.create_task(self._supervise(), name="local-model")
+
+    async def stop(self) -> None:
+        """Ends the child; nothing starts it again."""
+        self._is_closed = True
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._supervisor
+        self._state = LocalState.STOPPED
+        self._settled.set()
+
+    async def ensure_ready(self, timeout: float) -> LocalAddress:
+        """Its address, once it answers. Raises Unavailable with the reason."""
+        recently = time.monotonic() - self._failed_at < RETRY_SECONDS
+        if self._state is LocalState.STOPPED or (self._state is LocalState.FAILED and not recently):
+            self.start()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._settled.wait()
+        except TimeoutError as error:
+            raise Unavailable(f"the embedded model was not ready in {timeout:.0f} s; try again") from error
+        match self._state:
+            case LocalState.READY if self._address is not None:
+                return self._address
+            case LocalState.STARTING | LocalState.READY:
+                raise Unavailable("the embedded model is being restarted; try again")
+            case LocalState.STOPPED:
+                raise Unavailable("the embedded model is being shut down")
+            case LocalState.FAILED:
+                raise Unavailable(self._reason, kind="local_model_failed")
+            case _:
+                assert_never(self._state)
+
+    async def _supervise(self) -> None:
+        restarts = 0
+        while True:
+            started = time.monotonic()
+            try:
+                await self._run()
+            except _Ended as ended:
+                if time.monotonic() - started > STABLE_SECONDS:
+                    restarts = 0
+                if not ended.was_ready or restarts >= RESTARTS:
+                    self._fail(ended.reason)
+                    return
+                delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**restarts)
+                restarts += 1
+                self._state, self._reason = LocalState.STARTING, ended.reason
+                log.warning("local_model_restarts", reason=ended.reason, delay_seconds=delay)
+                await asyncio.sleep(delay)
+
+    def _fail(self, reason: str) -> None:
+        self._state, self._reason, self._failed_at = LocalState.FAILED, reason, time.monotonic()
+        self._settled.set()
+        log.warning("local_model_failed", reason=reason)
+
+    async def _run(self) -> None:
+        """One life of the child, from its start to its end. Always raises: _Ended, or being cancelled."""
+        missing = self.missing()
+        path = find_model(self._config.model_path, self._data_dir)
+        if missing or path is None:
+            raise _Ended(missing or "the embedded model's file is gone")
+        api_key = secrets.token_urlsafe(24)
+        try:
+            child = await self._spawn(path, api_key)
+        except OSError as error:
+            raise _Ended(f"the embedded model's process cannot be started: {error}") from error
+        self._pid = child.pid
+        try:
+            url = await self._listening(child, path)
+            self._address = LocalAddress(base_url=f"{url}/v1", api_key=api_key)
+            self._state, self._reason = LocalState.READY, ""
+            self._settled.set()
+            log.info(
+                "local_model_ready", model=model_name_of(path), base_url=self._address.base_url, note=NOTE
+            )
+            code = await child.wait()
+            raise _Ended(
+                f"the embedded model ended by itself (code {code}); see {self.log_path}", was_ready=True
+            )
+        finally:
+            self._settled.clear()
+            self._address, self._pid = None, None
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+
+    async def _spawn(self, path: Path, api_key: str) -> asyncio.subprocess.Process:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        output = os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            child = await start_child(
+                sys.executable,
+                "-P",  # else this folder's modules would stand in for the library's own imports
+                str(SERVER_SCRIPT),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=output,
+                env=_environment(os.environ, self._config.threads),
+                start_new_session=True,  # Ctrl-C ends the server first, and the server ends us
+            )
+        finally:
+            os.close(output)
+        settings = {
+            "parent": os.getpid(),
+            "model": str(path),
+            "alias": model_name_of(path),
+            "api_key": api_key,
+            "threads": max(1, self._config.threads),
+            "context": EMBEDDED_CONTEXT,
+            "parallel": PARALLEL,
+            "cache_mib": CACHE_MIB,
+        }
+        assert child.stdin is not None
+        child.stdin.write(msgspec.json.encode(settings) + b"\n")
+        return child
+
+    async def _listening(self, child: asyncio.subprocess.Process, path: Path) -> str:
+        """The child's address once it says so and its `/health` is good (503 while it loads)."""
+        assert child.stdout is not None
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                line = await child.stdout.readline()
+        except TimeoutError as error:
+            raise _Ended(f"the embedded model {path.name} was not loaded in {LOAD_SECONDS:.0f} s") from error
+        try:
+            spoken = msgspec.json.decode(line, type=_Spoken)
+        except msgspec.DecodeError:
+            spoken = _Spoken(error="its process ended without a word")
+        if not spoken.address:
+            raise _Ended(
+                f"the embedded model {path.name} cannot be run: "
+                f"{_last_error(self.log_path) or spoken.error}; see {self.log_path}"
+            )
+        await self._healthy(spoken.address)
+        return spoken.address
+
+    async def _healthy(self, url: str) -> None:
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(HEALTH_SECONDS),
+                httpx.AsyncClient(trust_env=False, timeout=5) as client,
+            ):
+                while True:
+                    with suppress(httpx.HTTPError):
+                        if (await client.get(f"{url}/health")).status_code == 200:
+                            return
+                    await asyncio.sleep(HEALTH_PAUSE_SECONDS)
+        raise _Ended(f"the embedded model loaded but was not healthy in {HEALTH_SECONDS:.0f} s")
+
+
+def _environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
+    """What the child may know of ours, which holds no secret; its threads wait without spinning."""
+    kept = {name: value for name, value in environ.items() if name in (*_PASSED_ON, *_LIBRARY_PATHS)}
+    return kept | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, threads))}
+
+
+def _last_error(path: Path) -> str:
+    """The first error line in the child's log: those after it only say that nothing came of it."""
+    with suppress(OSError):
+        found = _LOG_ERROR.search(path.read_text(encoding="utf-8", errors="replace")[:65_536])
+        return found.group(1)[:300] if found else ""
+    return ""

@@ -1,0 +1,1 @@
+"""The dialect of OpenAI chat completions, which compatible servers speak too."""

@@ -1,0 +1,344 @@
+"""The OpenAI chat completions dialect and all that is compatible: its adapter and its stream parser.
+
+Requests are built in `openai_request.py`, chunks decoded in `openai_chunk.py`, the fragments of tool
+calls sorted in `openai_calls.py`, inline thinking split in `openai_text.py`. No network.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from luxx.errors import Dropped, Garbled, ProviderError, ProviderFailed
+from luxx.infra.clock import new_id
+from luxx.providers.adapter import CompletionRequest, Held, Opening, Target, UpstreamRequest
+from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.openai_chat.calls import InlineThinking, ReasoningDetails, TextPlace, ToolCallReader
+from luxx.providers.openai_chat.chunk import (
+    Chunk,
+    ChunkChoice,
+    ChunkMessage,
+    ChunkUsage,
+    ContentPart,
+    decode_chunk,
+)
+from luxx.providers.openai_chat.request import build_completion_request, build_models_request
+from luxx.providers.sse import SseSplitter
+from luxx.wire.delta import (
+    Delta,
+    FinishDelta,
+    FinishReason,
+    ReplayDelta,
+    TextDelta,
+    ThinkingDelta,
+    Usage,
+    UsageDelta,
+)
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,
+    "content_filter": FinishReason.REFUSED,
+    "sensitive": FinishReason.REFUSED,
+    "refusal": FinishReason.REFUSED,
+}
+_FAILED = {"error", "network_error", "insufficient_system_resource"}
+
+
+class OpenAIAdapter:
+    dialect = "openai"
+
+    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+        self._new_call_id = new_call_id
+
+    def build_request(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
+        return build_completion_request(request, target, stream=stream)
+
+    def parser(self) -> "OpenAIParser":
+        return OpenAIParser(self._new_call_id)
+
+    def models_request(self, target: Target) -> UpstreamRequest:
+        return build_models_request(target)
+
+    def parse_models(self, body: bytes) -> list[str]:
+        """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Garbled("The provider's list of models is not JSON.") from error
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            value = fields.get("data", fields.get("models"))
+        if not isinstance(value, list):
+            raise Garbled("The provider's list of models has no list in it.")
+        return [name for item in cast("list[object]", value) if (name := _model_name(item))]
+
+
+class OpenAIParser:
+    """One answer: server-sent events or, from servers that ignore `stream`, one JSON body.
+
+    An error inside the stream is raised after the deltas that came before it were given out.
+    The answer is whole when it said [DONE], a finish reason, or its closing usage.
+    """
+
+    rest_seconds = 0.2
+
+    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+        self._splitter = SseSplitter()
+        self._calls = ToolCallReader(new_call_id)
+        self._inline = InlineThinking()
+        self._opening = Opening()
+        self._held = Held()
+        self._failure: ProviderError | None = None
+        self._has_ended = False
+        self._has_chunks = False
+        self._has_delta = False
+        self._has_closing_usage = False
+        self._choice: int | None = None
+        self._finish = ""
+        self._refusal: list[str] = []
+        self._details = ReasoningDetails()
+        self._used_reasoning_content = False
+
+    @property
+    def is_done(self) -> bool:
+        """The stream said that nothing follows; the body may stay open all the same."""
+        return self._has_ended
+
+    def feed(self, piece: bytes) -> list[Delta]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._opening.is_events:
+            piece = self._opening.gather(piece)
+        out: list[Delta] = []
+        try:
+            if (data := self._splitter.single(piece)) is not None:
+                self._read_event(b"", data, out)
+            else:
+                self._read_events(piece, out)
+        except ProviderError as error:
+            self._failure = error
+        # What came before a failure is given first; the next call raises it.
+        if self._failure is not None and not out:
+            raise self._failure
+        return out
+
+    def close(self) -> list[Delta]:
+        out: list[Delta] = []
+        if self._failure is None and self._opening.is_json:
+            self._read_body(bytes(self._opening.body), out)
+        elif self._failure is None:
+            self._read_rest(out)
+        if self._failure is not None:
+            raise self._failure
+        if not self._has_ended and not self._finish and not self._has_closing_usage:
+            raise self._broken_off()
+        self._end(out)
+        if self._failure is not None:
+            raise self._failure
+        return out
+
+    def _read_events(self, piece: bytes, out: list[Delta]) -> None:
+        for name, data in self._splitter.feed(piece):
+            self._read_event(name, data, out)
+            if self._failure is not None:
+                break
+
+    def _read_event(self, name: bytes, data: bytes, out: list[Delta]) -> None:
+        if self._has_ended or not data:
+            return
+        if data.startswith(b"[DONE]"):
+            self._end(out)
+            return
+        if name == b"error":
+            self._failure = as_provider_error(read_error_body(data))
+            return
+        self._held.coming = len(data)
+        try:
+            chunk = decode_chunk(data)
+        except Garbled:
+            if b"\n" not in data:
+                raise
+            # No blank line between the events of some servers: each line is one.
+            for line in data.split(b"\n"):
+                self._read_event(name, line, out)
+            return
+        self._read_chunk(chunk, out)
+
+    def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
+        choices = chunk.choices
+        if choices:
+            self._has_chunks = True
+            for choice in choices:
+                # Of several choices (n > 1) the first one seen is the answer.
+                if self._choice is None:
+                    self._choice = choice.index
+                if choice.index is None or choice.index == self._choice:
+                    self._read_choice(choice, out)
+        if chunk.usage is not None:
+            self._read_usage(chunk.usage, out)
+            self._has_closing_usage = self._has_chunks and not choices
+        elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
+            self._read_usage(chunk.x_groq.usage, out)
+        if chunk.x_groq is not None and chunk.x_groq.error:
+            self._failure = as_provider_error(read_error(chunk.x_groq.error))
+        if chunk.error:
+            self._failure = as_provider_error(read_error({"error": chunk.error, "code": chunk.code}))
+        elif chunk.object == "error" or (chunk.message and (chunk.code or chunk.type) and not choices):
+            self._failure = as_provider_error(
+                read_error({"message": chunk.message, "code": chunk.code, "type": chunk.type})
+            )
+
+    def _read_choice(self, choice: ChunkChoice, out: list[Delta]) -> None:
+        if choice.delta is not None:
+            self._has_delta = True
+            self._read_message(choice.delta, out)
+        elif choice.message is not None and not self._has_delta:
+            self._read_message(choice.message, out)
+        if choice.finish_reason:
+            self._finish = choice.finish_reason
+        if choice.error:
+            self._failure = as_provider_error(read_error({"error": choice.error}))
+
+    def _read_message(self, message: ChunkMessage, out: list[Delta]) -> None:
+        if message.reasoning_content:
+            self._used_reasoning_content = True
+            self._think(message.reasoning_content, out)
+        elif message.reasoning:
+            self._think(message.reasoning, out)
+        elif message.reasoning_details:
+            for detail in message.reasoning_details:
+                self._think(detail.get("text") or detail.get("summary") or "", out)
+        if message.reasoning_details:
+            self._held.keep()
+            self._details.read(message.reasoning_details)
+        content = message.content
+        if content:
+            if isinstance(content, list):
+                self._read_parts(content, out)
+            elif self._inline.place is TextPlace.TEXT:
+                out.append(TextDelta(text=content))
+            else:
+                self._inline.read(content, out)
+        if message.tool_calls:
+            self._held.keep()
+            self._inline.flush(out)
+            self._calls.read(message.tool_calls, out)
+        if message.refusal:
+            self._held.keep()
+            self._refusal.append(message.refusal)
+
+    def _read_parts(self, parts: list[ContentPart], out: list[Delta]) -> None:
+        for part in parts:
+            if isinstance(part.thinking, str):
+                self._think(part.thinking, out)
+            elif part.thinking:
+                for inner in part.thinking:
+                    self._think(inner.text or "", out)
+            elif part.text:
+                self._inline.read(part.text, out)
+
+    def _think(self, text: object, out: list[Delta]) -> None:
+        if not isinstance(text, str) or not text:
+            return
+        if self._inline.place is TextPlace.START:
+            # Who thinks in a field of its own does not think inline.
+            self._inline.flush(out)
+        out.append(ThinkingDelta(text=text))
+
+    def _read_usage(self, told: ChunkUsage, out: list[Delta]) -> None:
+        prompt, completion = told.prompt_tokens or 0, told.completion_tokens or 0
+        if not prompt and not completion:
+            return
+        in_prompt, in_completion = told.prompt_tokens_details, told.completion_tokens_details
+        cached = in_prompt.cached_tokens if in_prompt else None
+        reasoning = in_completion.reasoning_tokens if in_completion else None
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=told.total_tokens or prompt + completion,
+            reasoning_tokens=reasoning or told.reasoning_tokens or 0,
+            cached_tokens=cached or told.cached_tokens or told.prompt_cache_hit_tokens or 0,
+        )
+        out.append(UsageDelta(usage=usage))
+
+    def _end(self, out: list[Delta]) -> None:
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._inline.flush(out)
+        if self._finish in _FAILED:
+            self._failure = ProviderFailed(f"The provider broke off its answer: {cut(self._finish)}")
+            return
+        if not (self._has_delta or self._finish or self._has_closing_usage or self._calls.has_calls):
+            self._failure = Garbled("The provider's answer holds nothing that a model could have said.")
+            return
+        self._calls.close(out)
+        replay = self._replay()
+        if replay:
+            out.append(ReplayDelta(data=replay))
+        out.append(FinishDelta(reason=self._reason(), raw=self._finish))
+
+    def _reason(self) -> FinishReason:
+        reason = _REASONS.get(self._finish, FinishReason.UNKNOWN)
+        if self._refusal:
+            return FinishReason.REFUSED
+        if self._calls.has_calls and reason in (FinishReason.STOP, FinishReason.UNKNOWN):
+            return FinishReason.TOOL_CALLS
+        return reason
+
+    def _replay(self) -> dict[str, Any]:
+        replay: dict[str, Any] = {}
+        if details := self._details.whole():
+            replay["reasoning_details"] = details
+        if self._used_reasoning_content and self._calls.has_calls:
+            replay["reasoning_field"] = "reasoning_content"
+        if self._refusal:
+            replay["refusal"] = "".join(self._refusal)
+        return replay
+
+    def _read_body(self, body: bytes, out: list[Delta]) -> None:
+        try:
+            self._read_chunk(decode_chunk(body), out)
+        except Garbled as error:
+            if body.rstrip().endswith((b"}", b"]")):
+                raise
+            raise Dropped("The provider's answer ended in the middle.") from error
+        if self._has_chunks and not self._finish:
+            self._has_closing_usage = True
+
+    def _read_rest(self, out: list[Delta]) -> None:
+        for name, data in self._splitter.finish():
+            try:
+                self._read_event(name, data, out)
+            except Garbled:
+                # Half an event: the stream was cut there, which `close` reports.
+                return
+
+    def _broken_off(self) -> ProviderError:
+        stray = self._splitter.stray.strip()
+        if stray.startswith((b"{", b"error:")):
+            return as_provider_error(read_error_body(stray.removeprefix(b"error:")))
+        if self._has_chunks:
+            return Dropped("The provider's stream ended in the middle of the answer.")
+        if stray and not b"data:".startswith(stray[:5]):
+            shown = cut(stray.decode("utf-8", "replace"))[:80]
+            return Garbled(f"The provider sent what is no completion: {shown!r}")
+        return Dropped("The provider's stream ended before the answer began.")
+
+
+def _model_name(item: object) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict):
+        return ""
+    fields = cast("dict[str, Any]", item)
+    return str(fields.get("id") or fields.get("name") or fields.get("model") or "")

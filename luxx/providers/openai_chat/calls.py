@@ -1,0 +1,276 @@
+"""Tool calls of the OpenAI dialect: which call a fragment belongs to, when servers say it badly.
+
+Seen: no index, every call at index 0, id and name on every fragment, empty ids and names,
+null arguments, whole calls in one chunk, one id for several calls.
+"""
+
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from luxx.providers.openai_chat.chunk import ChunkToolCall
+from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+
+_MARKS = re.compile(r'["{}\[\]]')
+_STRING_MARKS = re.compile(r'"|\\.?', re.DOTALL)
+
+
+class ToolCallReader:
+    """Turns fragments into ToolCallDeltas; `new_id` names a call whose server gave none."""
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._calls: list[_OpenCall] = []
+        self._by_index: dict[int, _OpenCall] = {}
+        self._by_id: dict[str, _OpenCall] = {}
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    def read(self, fragments: list[ChunkToolCall], out: list[Delta]) -> None:
+        for position, fragment in enumerate(fragments):
+            name, arguments = _words(fragment)
+            call = self._call_of(fragment, position, name, arguments)
+            self._grow(call, name, arguments, out)
+
+    def close(self, out: list[Delta]) -> None:
+        """Gives calls that never got a name, so that the loop can answer them with an error."""
+        for call in self._calls:
+            if not call.is_shown:
+                self._show(call, out)
+
+    def _call_of(self, fragment: ChunkToolCall, position: int, name: str, arguments: str) -> "_OpenCall":
+        index, call_id = fragment.index, fragment.id or ""
+        if index is not None:
+            call = self._by_index.get(index)
+        elif position and name and not call_id:
+            call = None
+        else:
+            call = self._by_id.get(call_id) or (self._calls[-1] if self._calls else None)
+        if call is None or _begins_another(call, call_id, name, arguments):
+            # The same id for two calls would make their results indistinguishable.
+            call = _OpenCall(len(self._calls), "" if call_id in self._by_id else call_id)
+            self._calls.append(call)
+        elif call_id and not call.call_id and call_id not in self._by_id:
+            call.call_id = call_id
+        if call.call_id:
+            self._by_id[call.call_id] = call
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _grow(self, call: "_OpenCall", name: str, arguments: str, out: list[Delta]) -> None:
+        if arguments:
+            call.arguments.append(arguments)
+        if call.is_shown:
+            if arguments:
+                out.append(
+                    ToolCallDelta(slot=call.slot, call_id=call.call_id, name=call.name, arguments=arguments)
+                )
+        elif name:
+            call.name = name
+            self._show(call, out)
+
+    def _show(self, call: "_OpenCall", out: list[Delta]) -> None:
+        call.is_shown = True
+        # 40 characters is the longest id OpenAI takes back.
+        call.call_id = call.call_id or f"call_{self._new_id().replace('-', '')}"
+        out.append(
+            ToolCallDelta(
+                slot=call.slot, call_id=call.call_id, name=call.name, arguments="".join(call.arguments)
+            )
+        )
+
+
+class _OpenCall:
+    """`is_shown`: its first delta, with id and name, is out."""
+
+    __slots__ = ("_looked_at", "_object", "arguments", "call_id", "is_shown", "name", "slot")
+
+    def __init__(self, slot: int, call_id: str) -> None:
+        self.slot = slot
+        self.call_id = call_id
+        self.name = ""
+        self.arguments: list[str] = []
+        self.is_shown = False
+        self._object = _ObjectReader()
+        self._looked_at = 0
+
+    def is_whole(self) -> bool:
+        """Whether the arguments so far are an object that has ended; what was looked at is not again."""
+        if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
+            return False
+        for fragment in self.arguments[self._looked_at :]:
+            self._object.read(fragment)
+        self._looked_at = len(self.arguments)
+        return self._object.has_ended
+
+
+class _ObjectReader:
+    """Finds where the text of a JSON object ends, fed in fragments cut anywhere."""
+
+    __slots__ = ("_depth", "_ends", "_in_string", "_is_escaped", "_start")
+
+    def __init__(self) -> None:
+        self._start = ""
+        self._depth = 0
+        self._ends = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._start == "{" and self._ends == 1 and self._depth == 0 and not self._in_string
+
+    def read(self, fragment: str) -> None:
+        self._start = self._start or fragment.lstrip()[:1]
+        at = int(self._is_escaped)
+        self._is_escaped = False
+        while found := (_STRING_MARKS if self._in_string else _MARKS).search(fragment, at):
+            at = found.end()
+            mark = found[0]
+            if mark == '"':
+                self._in_string = not self._in_string
+            elif mark[0] == "\\":
+                # What it escapes may come with the next fragment.
+                self._is_escaped = len(mark) == 1
+            elif mark in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                self._ends += self._depth == 0
+
+
+def _words(fragment: ChunkToolCall) -> tuple[str, str]:
+    function = fragment.function
+    if function is None:
+        return "", ""
+    return function.name or "", function.arguments or ""
+
+
+def _begins_another(call: _OpenCall, call_id: str, name: str, arguments: str) -> bool:
+    if not name or call_id == call.call_id != "":
+        return False
+    if call_id and call.call_id:
+        # A new id alone is no new call: some servers make one up for every fragment.
+        return not call.is_shown or name != call.name or call.is_whole() or not call.arguments
+    if not call.name:
+        return False
+    return name != call.name or (bool(arguments) and call.is_whole())
+
+
+_JOINED = ("text", "summary")
+
+
+class ReasoningDetails:
+    """Feed it each chunk's details, in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+
+    def read(self, details: list[dict[str, Any]]) -> None:
+        """Joins fragments of one reasoning block: same type and index, no data of their own."""
+        for detail in details:
+            last = self._blocks[-1] if self._blocks else None
+            if last is None or "data" in detail or not last.goes_on_with(detail):
+                last = _Block()
+                self._blocks.append(last)
+            last.grow(detail)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The blocks as they must be sent back."""
+        return [block.whole() for block in self._blocks]
+
+
+class _Block:
+    __slots__ = ("_fields", "_texts")
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+
+    def goes_on_with(self, detail: dict[str, Any]) -> bool:
+        return all(self._fields.get(key) == detail.get(key) for key in ("type", "index"))
+
+    def grow(self, detail: dict[str, Any]) -> None:
+        for key, value in detail.items():
+            if key in _JOINED and isinstance(value, str):
+                self._texts.setdefault(key, []).append(value)
+                self._fields[key] = None  # keeps its place among the others
+            elif value is not None or key not in self._fields:
+                self._fields[key] = value
+
+    def whole(self) -> dict[str, Any]:
+        return self._fields | {key: "".join(parts) for key, parts in self._texts.items()}
+
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+
+MAX_BLANKS = 1_000
+"""Characters before a tag that are waited for; past them, what comes is text."""
+
+
+class TextPlace(StrEnum):
+    START = "start"
+    THINKING = "thinking"
+    TEXT = "text"
+
+
+class InlineThinking:
+    """Splits text into thinking and text; every character between the tags is kept as it came."""
+
+    def __init__(self) -> None:
+        self.place = TextPlace.START
+        self._held = ""
+
+    def read(self, text: str, out: list[Delta]) -> None:
+        text = self._held + text
+        self._held = ""
+        if self.place is TextPlace.START:
+            text = self._read_start(text)
+        if self.place is TextPlace.THINKING and text:
+            text = self._read_thinking(text, out)
+        if self.place is TextPlace.TEXT and text:
+            out.append(TextDelta(text=text))
+
+    def flush(self, out: list[Delta]) -> None:
+        """What was held back because a tag might have begun there; no tag can begin after this."""
+        held, self._held = self._held, ""
+        if self.place is TextPlace.THINKING:
+            if held:
+                out.append(ThinkingDelta(text=held))
+            return
+        self.place = TextPlace.TEXT
+        if held:
+            out.append(TextDelta(text=held))
+
+    def _read_start(self, text: str) -> str:
+        begun = text.lstrip()
+        if begun.startswith(_OPEN):
+            self.place = TextPlace.THINKING
+            return begun[len(_OPEN) :]
+        if _OPEN.startswith(begun) and len(text) <= MAX_BLANKS:
+            self._held = text
+            return ""
+        self.place = TextPlace.TEXT
+        return text
+
+    def _read_thinking(self, text: str, out: list[Delta]) -> str:
+        thinking, tag, rest = text.partition(_CLOSE)
+        if tag:
+            self.place = TextPlace.TEXT
+        else:
+            thinking, self._held = _without_tag_start(text)
+        if thinking:
+            out.append(ThinkingDelta(text=thinking))
+        return rest
+
+
+def _without_tag_start(text: str) -> tuple[str, str]:
+    at = text.rfind("<", max(0, len(text) - len(_CLOSE) + 1))
+    if at >= 0 and _CLOSE.startswith(text[at:]):
+        return text[:at], text[at:]
+    return text, ""

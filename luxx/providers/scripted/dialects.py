@@ -1,0 +1,99 @@
+"""Replies of the scripted provider in the three dialects: streams piece by piece, and whole bodies."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from luxx.providers.scripted.script import (
+    Asked,
+    Bytes,
+    Call,
+    Counts,
+    Fail,
+    Finish,
+    Gate,
+    Pause,
+    ReplyEvent,
+    Text,
+    Thinking,
+)
+
+Told = Thinking | Text | Call | Counts | Finish | Fail
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_delta`: the pace of the script applies before it."""
+
+    data: bytes
+    is_delta: bool = True
+
+
+Move = Written | Gate | Pause
+
+
+class Speaker(Protocol):
+    """Writes one stream of a dialect; `event` is told each scripted event, in order."""
+
+    def begin(self) -> list[Any]: ...
+    def event(self, event: Told) -> list[Any]: ...
+    def end(self) -> list[Any]: ...
+    def frame(self, value: Any) -> bytes: ...
+
+
+def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
+    """The reply with the ending a real server would add, unless the script ends otherwise."""
+    if any(isinstance(event, Finish | Fail | Bytes) for event in reply):
+        return reply
+    has_call = any(isinstance(event, Call) for event in reply)
+    at = next((n for n, event in enumerate(reply) if isinstance(event, Counts)), len(reply))
+    return [*reply[:at], Finish(reason="tool_calls" if has_call else "stop"), *reply[at:]]
+
+
+def write_stream(asked: Asked, reply: list[ReplyEvent], speaker: Speaker) -> Iterator[Move]:
+    """The stream's bytes in the order they are sent, with the script's gates and pauses between."""
+    events = complete_reply(reply)
+    is_bare = any(isinstance(event, Bytes) for event in events)
+    if not is_bare:
+        yield from _frames(speaker, speaker.begin(), is_delta=False)
+    for event in events:
+        match event:
+            case Gate() | Pause():
+                yield event
+            case Bytes():
+                yield Written(data=event.data.encode())
+            case Text():
+                for piece in _pieces(event):
+                    yield from _frames(speaker, speaker.event(Text(text=piece)))
+            case Fail():
+                yield from _frames(speaker, speaker.event(event))
+                return
+            case _:
+                yield from _frames(speaker, speaker.event(event))
+    if not is_bare:
+        yield from _frames(speaker, speaker.end(), is_delta=False)
+
+
+def call_id(event: Call, number: int) -> str:
+    return event.id or f"call_{number}"
+
+
+def arguments_text(event: Call) -> str:
+    if isinstance(event.arguments, str):
+        return event.arguments
+    return msgspec.json.encode(event.arguments).decode()
+
+
+def _frames(speaker: Speaker, values: list[Any], *, is_delta: bool = True) -> Iterator[Written]:
+    for value in values:
+        yield Written(data=speaker.frame(value), is_delta=is_delta)
+
+
+def _pieces(event: Text) -> list[str]:
+    if event.pieces == 1 or not event.text:
+        return [event.text]
+    if event.pieces == 0:
+        words = event.text.split(" ")
+        return [word if n == 0 else " " + word for n, word in enumerate(words)]
+    size = -(-len(event.text) // event.pieces)
+    return [event.text[at : at + size] for at in range(0, len(event.text), size)]

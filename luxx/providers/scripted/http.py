@@ -1,0 +1,185 @@
+"""The scripted provider's HTTP/1.1: requests read from a socket, replies spoiled byte by byte as scripted."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from luxx.providers.scripted.script import Faults
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+GARBAGE = b"\x00\xff{]\x07#\xfe}"
+
+_REASONS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 429: "Busy"}
+
+
+class Received:
+    """A request the scripted provider got, and how it went on. `closed_at` is a monotonic time."""
+
+    def __init__(
+        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: "Connection"
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.connection = connection
+        self.rule = ""
+        self.is_answered = False
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def closed_at(self) -> float | None:
+        """When the client closed the socket; None while it is open."""
+        return self.connection.closed_at
+
+    async def wait_closed(self, timeout: float) -> None:
+        """Returns once the client closed the socket; raises TimeoutError. Only in the server's own loop."""
+        async with asyncio.timeout(timeout):
+            await self.connection.gone.wait()
+
+
+class ClientGone(Exception):
+    """The client closed the socket before the answer was whole."""
+
+
+class Connection(asyncio.StreamReaderProtocol):
+    """One client's socket. `gone` is set the moment the client closes it."""
+
+    def __init__(self, serve: Callable[["Connection"], Awaitable[None]]) -> None:
+        self.reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
+        super().__init__(self.reader, self._begin)
+        self.gone = asyncio.Event()
+        self.closed_at: float | None = None
+        self._serve = serve
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def writer(self) -> asyncio.StreamWriter:
+        assert self._writer is not None
+        return self._writer
+
+    def eof_received(self) -> bool | None:
+        self._note_gone()
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._note_gone()
+        super().connection_lost(exc)
+
+    async def wait_for(self, awaitable: Awaitable[object]) -> None:
+        """Awaits this, unless the client leaves first: then ClientGone."""
+        waits = [asyncio.ensure_future(awaitable), asyncio.ensure_future(self.gone.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.gone.is_set():
+            raise ClientGone
+
+    async def _begin(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        await self._serve(self)
+
+    def _note_gone(self) -> None:
+        if self.closed_at is None:
+            self.closed_at = time.monotonic()
+            self.gone.set()
+
+
+async def read_request(connection: Connection) -> Received | None:
+    """The next request on this socket; None when the client is done with it."""
+    reader = connection.reader
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = first.split(" ", 2)
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name
+        }
+        size = int(headers.get("content-length", "0"))
+        if size > MAX_REQUEST_BYTES:
+            return None
+        body = await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+        return None
+    return Received(method, path, headers, body, connection)
+
+
+class Reply:
+    """One answer on its way out: the head, then the body, with the faults at their offsets."""
+
+    def __init__(self, connection: Connection, faults: Faults) -> None:
+        self._connection = connection
+        self._faults = faults
+        self._sent = 0
+        self._is_chunked = False
+
+    async def begin(self, status: int, headers: dict[str, str], *, size: int | None) -> None:
+        """Sends the head; without a size the body is chunked."""
+        if self._faults.never_start:
+            await self._connection.wait_for(asyncio.Event().wait())
+        self._is_chunked = size is None
+        framing = {"transfer-encoding": "chunked"} if size is None else {"content-length": str(size)}
+        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Scripted')}"]
+        lines += [f"{name}: {value}" for name, value in {**headers, **framing}.items()]
+        self._connection.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+
+    async def write(self, data: bytes) -> None:
+        data = self._garbled(data)
+        end = self._end()
+        if end is not None and self._sent + len(data) >= end:
+            await self._put(data[: max(0, end - self._sent)])
+            await self._break_off()
+        await self._put(data)
+
+    async def finish(self) -> None:
+        if self._end() is not None:
+            await self._break_off()
+        if self._faults.keep_open:
+            await self._connection.wait_for(asyncio.Event().wait())
+        if self._is_chunked:
+            self._connection.writer.write(b"0\r\n\r\n")
+        await self._connection.writer.drain()
+
+    def _end(self) -> int | None:
+        ends = [at for at in (self._faults.drop_at, self._faults.stall_at) if at is not None]
+        return min(ends) if ends else None
+
+    async def _break_off(self) -> None:
+        await self._connection.writer.drain()
+        if self._faults.stall_at is not None and self._faults.stall_at == self._end():
+            await self._connection.wait_for(asyncio.Event().wait())
+        self._connection.writer.close()
+        raise ClientGone
+
+    async def _put(self, data: bytes) -> None:
+        size = self._faults.split or len(data)
+        writer = self._connection.writer
+        for at in range(0, len(data), size or 1):
+            piece = data[at : at + size]
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
+            self._sent += len(piece)
+            if self._faults.split:
+                # Lets the piece leave before the next is written.
+                await asyncio.sleep(0)
+        await writer.drain()
+        if self._connection.gone.is_set():
+            raise ClientGone
+
+    def _garbled(self, data: bytes) -> bytes:
+        at = self._faults.garble_at
+        if at is None or at + len(GARBAGE) <= self._sent or at >= self._sent + len(data):
+            return data
+        spoiled = bytearray(data)
+        for n, byte in enumerate(GARBAGE):
+            if 0 <= at + n - self._sent < len(data):
+                spoiled[at + n - self._sent] = byte
+        return bytes(spoiled)

@@ -1,0 +1,259 @@
+"""The scripted provider: a served fake of a model's server, for Luxx's tests and its users'.
+
+It speaks the three dialects on its serving side, answers by the rules of a script (`scripted_script.py`),
+misbehaves as told, and fails on a call nobody scripted and on a rule nobody used. In a test, point a client
+at `server.url` inside `async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line,
+`python -m luxx.providers.scripted.provider --script FILE.yaml --port 8099`.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from luxx.errors import InvalidInput
+from luxx.providers.scripted.dialects import Written, write_stream
+from luxx.providers.scripted.http import ClientGone, Connection, Received, Reply, read_request
+from luxx.providers.scripted.requests import read_request as read_asked
+from luxx.providers.scripted.script import (
+    Asked,
+    Faults,
+    Gate,
+    Pause,
+    Rule,
+    RuleBook,
+    Script,
+    load_script,
+)
+from luxx.providers.scripted.speakers import error_body, speaker_of, whole_body
+
+STOP_SECONDS = 5.0
+_T = TypeVar("_T")
+
+
+class ScriptBroken(AssertionError):
+    """A call nobody scripted, or a rule nobody used."""
+
+
+class ScriptedProvider:
+    """Serves one script. `async with` serves in the running loop, `with` in a thread of its own.
+
+    Leaving either without an exception calls `check`. `requests` are in order of arrival.
+    """
+
+    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.requests: list[Received] = []
+        self.unscripted: list[str] = []
+        self._script = script
+        self._rules = RuleBook(script.rules)
+        self._host = host
+        self._port = port
+        self._gates: dict[str, asyncio.Event] = {}
+        self._reached: dict[str, asyncio.Event] = {}
+        self._arrival = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The root, as `http://host:port`; an OpenAI client takes it with or without `/v1`."""
+        return f"http://{self._host}:{self._port}"
+
+    def check(self) -> None:
+        """Raises ScriptBroken naming every call nobody scripted and every rule nobody used."""
+        problems = [f"nobody scripted this call: {call}" for call in self.unscripted]
+        problems += [f"nobody used this rule: {name}" for name in self._rules.unused()]
+        if problems:
+            raise ScriptBroken("; ".join(problems))
+
+    def release(self, gate: str) -> None:
+        """Opens a gate for good, from any thread."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._gate(gate).set)
+
+    async def reached(self, gate: str, timeout: float = 10.0) -> None:
+        """Returns once a reply waits at this gate; raises TimeoutError. Only in the server's own loop."""
+        async with asyncio.timeout(timeout):
+            await self._reached.setdefault(gate, asyncio.Event()).wait()
+
+    async def arrived(self, count: int = 1, timeout: float = 10.0) -> None:
+        """Returns once so many requests came; raises TimeoutError. Only in the server's own loop."""
+        async with asyncio.timeout(timeout):
+            while len(self.requests) < count:
+                self._arrival.clear()
+                await self._arrival.wait()
+
+    def wait_closed(self, received: Received, timeout: float) -> None:
+        """As `Received.wait_closed`, for a test that does not run in the server's loop."""
+        self._in_thread(received.wait_closed(timeout), timeout)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(
+            lambda: Connection(self._serve), self._host, self._port, backlog=2048
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Closes every socket and ends every reply; does not check."""
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        if kind is None:
+            self.check()
+
+    def __enter__(self) -> Self:
+        loop = asyncio.new_event_loop()
+        self._loop = loop
+        self._thread = threading.Thread(target=loop.run_forever, name="scripted-provider", daemon=True)
+        self._thread.start()
+        self._in_thread(self.start(), STOP_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._in_thread(self.stop(), STOP_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_SECONDS)
+        self._loop.close()
+        if kind is None:
+            self.check()
+
+    def _in_thread(self, work: Coroutine[Any, Any, _T], timeout: float) -> _T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout + 1)
+
+    def _gate(self, name: str) -> asyncio.Event:
+        return self._gates.setdefault(name, asyncio.Event())
+
+    async def _serve(self, connection: Connection) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while (received := await read_request(connection)) is not None:
+                self.requests.append(received)
+                self._arrival.set()
+                await self._answer(received)
+                received.is_answered = True
+        except (ClientGone, ConnectionError):
+            pass
+        except asyncio.CancelledError:
+            # `stop` ends us; the loop would otherwise report the task as failed.
+            pass
+        finally:
+            connection.writer.close()
+            self._tasks.discard(task)
+
+    async def _answer(self, received: Received) -> None:
+        path = received.path.partition("?")[0]
+        if received.method == "GET" and path.endswith("/models"):
+            return await self._send_json(received, self._script.models_status, self._models(path))
+        asked = read_asked(received.method, received.path, received.body)
+        rule = self._rules.pick(asked) if asked is not None else None
+        if asked is None or rule is None:
+            call = f"{received.method} {received.path}"
+            if asked is not None:
+                call += f" (model {asked.model!r}, last user message {asked.user[:200]!r})"
+            self.unscripted.append(call)
+            body = error_body(asked, 500, f"No rule of the script answers this call: {call}")
+            return await self._send_json(received, 500, body)
+        received.rule = rule.name
+        if rule.status != 200 or rule.body is not None:
+            return await self._send_failure(received, asked, rule)
+        if not asked.stream:
+            body = msgspec.json.encode(whole_body(asked, rule.reply))
+            return await self._send(received, 200, rule.headers, body, rule.faults)
+        return await self._send_stream(received, asked, rule)
+
+    async def _send_stream(self, received: Received, asked: Asked, rule: Rule) -> None:
+        is_array = asked.dialect == "gemini_array"
+        kind = "application/json" if is_array else "text/event-stream; charset=utf-8"
+        reply = Reply(received.connection, rule.faults)
+        await reply.begin(200, {"content-type": kind, **rule.headers}, size=None)
+        speaker = speaker_of(asked, is_crlf=rule.crlf)
+        for move in write_stream(asked, rule.reply, speaker):
+            match move:
+                case Gate():
+                    self._reached.setdefault(move.name, asyncio.Event()).set()
+                    await received.connection.wait_for(self._gate(move.name).wait())
+                case Pause():
+                    await received.connection.wait_for(asyncio.sleep(move.seconds))
+                case Written():
+                    if rule.delay and move.is_delta:
+                        await received.connection.wait_for(asyncio.sleep(rule.delay))
+                    await reply.write(move.data)
+        await reply.finish()
+
+    async def _send_failure(self, received: Received, asked: Asked, rule: Rule) -> None:
+        body = rule.body.encode() if rule.body is not None else b""
+        if rule.body is None and rule.status >= 400:
+            body = msgspec.json.encode(error_body(asked, rule.status, rule.message))
+        await self._send(received, rule.status, rule.headers, body, rule.faults)
+
+    async def _send_json(self, received: Received, status: int, value: Any) -> None:
+        await self._send(received, status, {}, msgspec.json.encode(value), Faults())
+
+    async def _send(
+        self, received: Received, status: int, headers: dict[str, str], body: bytes, faults: Faults
+    ) -> None:
+        reply = Reply(received.connection, faults)
+        await reply.begin(status, {"content-type": "application/json", **headers}, size=len(body))
+        await reply.write(body)
+        await reply.finish()
+
+    def _models(self, path: str) -> dict[str, Any]:
+        if "/v1beta/" in path:
+            return {"models": [{"name": f"models/{name}"} for name in self._script.models]}
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "type": "model"} for name in self._script.models],
+        }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves a script file until SIGINT or SIGTERM; then 1 if the script was broken, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m luxx.providers.scripted.provider")
+    parser.add_argument("--script", type=Path, required=True, help="a YAML file with `rules:`")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
+    given = parser.parse_args(arguments)
+    try:
+        script = load_script(given.script)
+        asyncio.run(_serve_until_signal(ScriptedProvider(script, host=given.host, port=given.port)))
+    except (ScriptBroken, InvalidInput, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve_until_signal(provider: ScriptedProvider) -> None:
+    done = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, done.set)
+    async with provider:
+        print(f"Scripted provider on {provider.url}", flush=True)
+        await done.wait()

@@ -1,0 +1,1 @@
+"""Who drives a run: leases, heartbeat, queue, recovery, cancel."""

@@ -1,0 +1,1 @@
+"""The event log of a run: append, read, replay, retention."""

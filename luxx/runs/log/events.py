@@ -1,0 +1,315 @@
+"""The event log: append under the fence, read back, page. SQL for events lives here and nowhere else.
+
+An event is published to watchers only after it is on disk, so a client's last id is always a place
+in the log.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Update, bindparam, case, delete, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from luxx.infra.clock import timestamp, utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
+from luxx.runs.streams.frames import logged_frame
+from luxx.runs.streams.hub import Channel, Frame
+from luxx.wire.event import ENDING, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
+from luxx.wire.step import Step, StepStatus, StepType
+
+_calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
+_keep_output = insert(_results)
+_forget_output = delete(_results).where(
+    _results.c.run_id == bindparam("b_run"), _results.c.call_id == bindparam("b_call")
+)
+
+
+def noted_calls(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
+    """The rows that these events of one append make or change.
+
+    A result is logged right after the last word on the call it answers.
+    """
+    calls: dict[int, dict[str, Any]] = {}
+    answered: dict[str, Any] = {}
+    for item in logged:
+        if not isinstance(item.event, ProcessStep):
+            continue
+        step = item.event.step
+        if step.type == StepType.TOOL_CALL:
+            answered = calls.setdefault(step.index, _new(run_id, item.seq, step))
+            _note(answered, step, utc_now())
+        elif step.type == StepType.TOOL_RESULT and answered:
+            answered["result_seq"] = item.seq
+    return list(calls.values())
+
+
+def keep_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
+    """Writes what `noted_calls` made; what was known before and is not said again stays."""
+    connection.execute(_keep[connection.dialect.name], calls)
+
+
+def keep_output(connection: Connection, row: dict[str, str]) -> None:
+    """Stores the whole of an output that was cut in the log, in place of one that the call may have."""
+    connection.execute(_forget_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
+    connection.execute(_keep_output, row)
+
+
+def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "step_index": step.index,
+        "tool": (step.name or "")[:TOOL_LENGTH].replace("\0", "\ufffd"),
+        "seq": seq,
+        "result_seq": None,
+        "status": step.status.value,
+        "started_at": None,
+        "completed_at": None,
+        "duration_ms": None,
+    }
+
+
+def _note(call: dict[str, Any], step: Step, now: datetime) -> None:
+    call["status"] = step.status.value
+    if step.status == StepStatus.RUNNING:
+        call["started_at"] = now
+    elif step.status != StepStatus.PENDING:
+        call["completed_at"] = now
+        call["duration_ms"] = step.duration_ms if isinstance(step.duration_ms, int) else None
+
+
+def _upsert(dialect_insert: Any) -> Any:
+    made = dialect_insert(_calls)
+    changed = {
+        name: func.coalesce(made.excluded[name], _calls.c[name])
+        for name in ("result_seq", "started_at", "completed_at", "duration_ms")
+    }
+    return made.on_conflict_do_update(
+        index_elements=["run_id", "step_index"], set_={"status": made.excluded.status, **changed}
+    )
+
+
+_keep = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+"""Made once: every tool call is written with it, twice."""
+
+
+PAGE = 500
+"""Events read at once in a replay."""
+
+PAGE_BYTES = 512 * 1024
+"""Bytes of events read at once, but for the last of them: as much waits for a client that does not read."""
+
+SMALL = 1024
+"""Bytes of an event that is read together with its length; of larger ones, only those that have room are."""
+
+
+@lru_cache(maxsize=64)
+def _claim(columns: tuple[str, ...]) -> Update:
+    """The UPDATE that sets these columns of a run and adds to its size, if its fence is what it was."""
+    runs = table_of(RunRow)
+    mine = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
+    values: dict[str, Any] = {column: bindparam(column) for column in columns}
+    return mine.values({**values, "stored_bytes": runs.c.stored_bytes + bindparam("b_stored")})
+
+
+Entry = Event | tuple[Event, CompletionNote]
+
+_encode = msgspec.json.Encoder().encode
+_events = msgspec.json.Decoder(Event)
+_notes = msgspec.json.Decoder(CompletionNote)
+_insert = insert(table_of(RunEventRow))
+_E = table_of(RunEventRow).c
+_mine = (_E.run_id == bindparam("run_id"), _E.seq > bindparam("after"), _E.seq <= bindparam("until"))
+_size = func.length(_E.data)
+_page = (
+    select(_E.seq, _E.type, _size, case((_size <= SMALL, _E.data)))
+    .where(*_mine)
+    .order_by(_E.seq)
+    .limit(bindparam("limit"))
+)
+_large = select(_E.seq, _E.data).where(*_mine, _size > SMALL)
+
+
+class LostRun(Exception):
+    """The run is no longer ours: another process took it, or it was deleted. Stop without a word."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event of the log in the form it is sent in."""
+
+    seq: int
+    type: str
+    data: bytes
+
+
+class RunLog:
+    """The log of one run, for the one process that drives it. `on_status`: its status is another on disk.
+
+    `stored` is how many bytes were written through it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: Channel,
+        signal: CancelSignal,
+        *,
+        run_id: str,
+        fence: int,
+        seq: int,
+        on_status: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_status = on_status
+        self._store = store
+        self._channel = channel
+        self._signal = signal
+        self._fence = fence
+        self.run_id = run_id
+        self.seq = seq
+        self.stored = 0
+
+    async def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        also: Callable[[Connection], None] | None = None,
+        also_bytes: int = 0,
+    ) -> list[LoggedEvent]:
+        """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
+
+        `also_bytes`: what `also` adds to what the run takes up.
+
+        Raises LostRun, with nothing written, if the run was taken or deleted.
+        """
+        logged, rows = self._stamp(entries)
+        calls = noted_calls(self.run_id, logged)
+        values = {**(changes or {}), "last_seq": self.seq + len(rows)}
+        size = also_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
+
+        def work(connection: Connection) -> None:
+            self._claim(connection, values, size)
+            if rows:
+                connection.execute(_insert, rows)
+            if calls:
+                keep_calls(connection, calls)
+            if also is not None:
+                also(connection)
+
+        await self._signal.hold(self._store.write_rows(work))
+        self.seq = values["last_seq"]
+        self.stored += size
+        self._publish(logged, rows)
+        if "status" in values:
+            self._on_status()
+        return logged
+
+    def preview(self, entries: Sequence[Entry]) -> list[LoggedEvent]:
+        """The entries as they would be logged next; for deciding before writing."""
+        return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
+
+    def _claim(self, connection: Connection, values: dict[str, Any], size: int) -> None:
+        key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
+        if connection.execute(_claim(tuple(values)), key | values).rowcount != 1:
+            raise LostRun(self.run_id)
+
+    def _stamp(self, entries: Sequence[Entry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
+        logged: list[LoggedEvent] = []
+        rows: list[dict[str, Any]] = []
+        now = timestamp()
+        for item in self.preview(entries):
+            event = msgspec.structs.replace(item.event, run_id=self.run_id, timestamp=now)
+            data = _encode(event)
+            logged.append(LoggedEvent(seq=item.seq, event=event, note=item.note))
+            rows.append(
+                {
+                    "run_id": self.run_id,
+                    "seq": item.seq,
+                    "type": event.__struct_config__.tag,
+                    "data": data,
+                    "internal": None if item.note is None else _encode(item.note),
+                }
+            )
+        return logged, rows
+
+    def _publish(self, logged: list[LoggedEvent], rows: list[dict[str, Any]]) -> None:
+        channel = self._channel
+        for item in logged:
+            if isinstance(item.event, ProcessStep):
+                channel.open_steps.pop(item.event.step.index, None)
+        channel.logged = self.seq
+        frames = [
+            Frame(
+                logged_frame(row["seq"], row["type"], row["data"]), row["seq"], is_last=row["type"] in ENDING
+            )
+            for row in rows
+        ]
+        channel.publish_events(*frames)
+
+
+def _logged(seq: int, entry: Entry) -> LoggedEvent:
+    if isinstance(entry, tuple):
+        return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
+    return LoggedEvent(seq=seq, event=entry)
+
+
+def read_page(
+    session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE
+) -> list[StoredEvent]:
+    """Events after `after` and not after `until`, oldest first, their JSON untouched.
+
+    Up to `limit`, and of large ones fewer: no more than begin within PAGE_BYTES.
+    """
+    connection = session.connection()
+    values = {"run_id": run_id, "after": after, "until": 2**31 - 1 if until is None else until}
+    rows = connection.execute(_page, values | {"limit": limit}).all()
+    rows = rows[: count_with_room(size for _, _, size, _ in rows)]
+    large: dict[int, bytes] = {}
+    if any(data is None for _, _, _, data in rows):
+        found = connection.execute(_large, values | {"until": rows[-1][0]})
+        large = {row.seq: row.data for row in found}
+    whole = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
+    # One that is missing was deleted between the two, and its run with it.
+    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in whole if data is not None]
+
+
+def count_with_room(sizes: Iterable[int]) -> int:
+    """How many of these events begin within PAGE_BYTES."""
+    count = total = 0
+    for size in sizes:
+        if total >= PAGE_BYTES:
+            break
+        total += size
+        count += 1
+    return count
+
+
+def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
+    """The whole log of a run, decoded, for folding."""
+    rows = connection.execute(
+        select(RunEventRow.seq, RunEventRow.data, RunEventRow.internal)
+        .where(RunEventRow.run_id == run_id)
+        .order_by(RunEventRow.seq)
+    )
+    return [
+        LoggedEvent(seq=seq, event=_events.decode(data), note=None if note is None else _notes.decode(note))
+        for seq, data, note in rows
+    ]
+
+
+def read_last_error(connection: Connection, run_id: str) -> ErrorEvent | None:
+    """The newest `error` of a run's log."""
+    data = connection.execute(
+        select(RunEventRow.data)
+        .where(RunEventRow.run_id == run_id, RunEventRow.type == "error")
+        .order_by(RunEventRow.seq.desc())
+        .limit(1)
+    ).scalar()
+    event = None if data is None else _events.decode(data)
+    return event if isinstance(event, ErrorEvent) else None

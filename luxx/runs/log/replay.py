@@ -1,0 +1,373 @@
+"""What happened, looked at afterwards: events of all runs of a conversation, tool calls, whole results.
+
+It only reads. Following a run as it goes on is `watch.py`'s.
+"""
+
+import base64
+import binascii
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, assert_never
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.service import own_conversation
+from luxx.errors import InvalidInput, NotFound
+from luxx.infra.store.engine import Store
+from luxx.runs.log.events import StoredEvent, count_with_room
+from luxx.runs.log.retention import check_log
+from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow, own_run, run_view
+from luxx.runs.subagents import waits_below
+from luxx.wire.event import Event, ProcessStep
+from luxx.wire.run import ENDED, Run, RunStatus
+from luxx.wire.step import StepStatus
+from luxx.wire.tool import ToolResult
+
+CURSOR_LENGTH = 120
+_is_its_own = RunRow.parent_run_id.is_(None)
+"""One after the other. Subagents work beside them, so that no place in the order of runs could be gone on
+from; what they did is at their own runs."""
+
+_events = msgspec.json.Decoder(Event)
+_result = msgspec.json.Decoder(ToolResult)
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A place in what happened: after the entry `number` of a run (an event, or a tool call's step)."""
+
+    run_id: str
+    number: int
+
+
+class ExecutionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation is at. `last_sequence` is the end of the log of `run`, its newest run;
+    `current_message_id` the message that is being written. `is_waiting`: it, or a subagent,
+    waits for a person's answer.
+    """
+
+    is_running: bool
+    is_waiting: bool
+    last_sequence: int
+    current_message_id: str | None
+    run: Run | None
+
+
+class ToolExecutionStatus(StrEnum):
+    """`interrupted`: the server stopped while it was running; it is not known whether it took effect.
+    `waiting`: it has to ask a person before it runs.
+    """
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+class ToolExecution(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call. `seq` is the event of the run's log that asked for it, `step_number` its step's index.
+
+    `tool_input` is the JSON text that the model wrote, `tool_output` null until there is a result; the whole
+    of one that was cut is at `GET /runs/{run_id}/results/{call_id}`.
+    """
+
+    run_id: str
+    seq: int
+    subject_id: str
+    message_id: str | None
+    call_id: str
+    tool_name: str
+    tool_input: str
+    tool_output: ToolResult | None
+    status: ToolExecutionStatus
+    step_number: int
+    started_at: datetime | None
+    completed_at: datetime | None
+    duration_ms: int | None
+
+
+class WholeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a tool call's output, `offset` and `total` in characters. `is_cut`: the model got less."""
+
+    call_id: str
+    output: str
+    offset: int
+    total: int
+    has_more: bool
+    is_cut: bool
+
+
+class ReplayService:
+    """One per process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def events(
+        self, caller: Caller, conversation_id: str, *, cursor: str | None, limit: int
+    ) -> tuple[list[StoredEvent], str | None, bool]:
+        """Up to `limit` events of the conversation's own runs, oldest first, of large ones fewer; the cursor
+        after them; whether there are more."""
+        place = read_cursor(cursor)
+
+        def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
+            own_conversation(session, caller, conversation_id)
+            event = RunEventRow
+            query = (
+                select(event.run_id, event.seq, event.type, event.data)
+                .join(RunRow, RunRow.id == event.run_id)
+                .where(
+                    RunRow.user_id == caller.user_id,
+                    RunRow.subject_id == conversation_id,
+                    _is_its_own,
+                    *_after(place, event.seq),
+                )
+                .order_by(RunRow.id, event.seq)
+            )
+            sizes = session.scalars(query.with_only_columns(func.length(event.data)).limit(limit + 1)).all()
+            page = session.execute(query.limit(count_with_room(sizes[:limit]))).all()
+            after = Place(page[-1].run_id, page[-1].seq) if page else place
+            events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
+            return events, write_cursor(after), len(sizes) > len(page)
+
+        return await self._store.read(work)
+
+    async def status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
+        """What the conversation is at."""
+
+        def work(session: Session) -> ExecutionStatus:
+            active = own_conversation(session, caller, conversation_id).run_id
+            newest = (
+                select(RunRow)
+                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_its_own)
+                .order_by(RunRow.id.desc())
+                .limit(1)
+            )
+            row = session.scalar(newest) if active is None else session.get(RunRow, active)
+            run = None if row is None else run_view(row)
+            is_running = run is not None and run.status not in ENDED
+            return ExecutionStatus(
+                is_running=is_running,
+                is_waiting=run is not None and _is_waiting(session, run),
+                last_sequence=0 if run is None else run.last_seq,
+                current_message_id=run.message_id if run is not None and is_running else None,
+                run=run,
+            )
+
+        return await self._store.read(work)
+
+    async def executions(
+        self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[ToolExecution], str | None, bool]:
+        """The calls of the conversation's own runs, oldest first; of a `message_id` those of its runs.
+
+        Raises NotFound also for a message that is not in the conversation.
+        """
+        place = read_cursor(cursor)
+
+        def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
+            own_conversation(session, caller, conversation_id)
+            query = _calls(caller).where(
+                RunRow.subject_id == conversation_id, _is_its_own, *_after(place, ToolCallRow.step_index)
+            )
+            if message_id is not None:
+                query = query.where(_belongs(session, caller, conversation_id, message_id))
+            rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
+            page = rows[:limit]
+            after = Place(page[-1].run_id, page[-1].step_index) if page else place
+            return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
+
+        return await self._store.read(work)
+
+    async def calls(
+        self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
+    ) -> tuple[list[ToolExecution], int]:
+        """All the caller's tool calls, newest first, and how many match."""
+
+        def work(session: Session) -> tuple[list[ToolExecution], int]:
+            wanted: list[ColumnElement[bool]] = []
+            if tool is not None:
+                wanted.append(ToolCallRow.tool == tool)
+            if run_id is not None:
+                wanted.append(RunRow.id == run_id)
+            counted = select(func.count()).select_from(ToolCallRow).join(RunRow)
+            total = session.scalar(counted.where(RunRow.user_id == caller.user_id, *wanted)) or 0
+            query = _calls(caller).where(*wanted).order_by(RunRow.id.desc(), ToolCallRow.step_index.desc())
+            rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
+            return [_execution(row) for row in rows], total
+
+        return await self._store.read(work)
+
+    async def result(
+        self, caller: Caller, run_id: str, call_id: str, *, offset: int, limit: int
+    ) -> WholeResult:
+        """A piece of what a tool call put out. Raises NotFound for one that has no result."""
+
+        def work(session: Session) -> WholeResult:
+            run = own_run(session, caller, run_id)
+            is_it = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
+            piece = func.substr(RunResultRow.output, offset + 1, limit)
+            found = session.execute(
+                select(piece, func.length(RunResultRow.output)).where(*is_it)
+            ).one_or_none()
+            if found is not None:
+                output, total = str(found[0]), int(found[1])
+            else:
+                check_log(session.connection(), run)
+                whole = _logged_output(session, run_id, call_id)
+                output, total = whole[offset : offset + limit], len(whole)
+            return WholeResult(
+                call_id=call_id,
+                output=output,
+                offset=offset,
+                total=total,
+                has_more=offset + len(output) < total,
+                is_cut=found is not None,
+            )
+
+        return await self._store.read(work)
+
+
+def _is_waiting(session: Session, run: Run) -> bool:
+    if run.status == RunStatus.RUNNING:
+        return waits_below(session.connection(), run.id) is not None
+    return run.status == RunStatus.WAITING
+
+
+def read_cursor(cursor: str | None) -> Place | None:
+    """The place that a cursor stands for. Raises InvalidInput for what is none."""
+    if cursor is None:
+        return None
+    try:
+        place = msgspec.msgpack.decode(base64.urlsafe_b64decode(cursor.encode("ascii")), type=Place)
+    except (ValueError, binascii.Error, msgspec.DecodeError) as error:
+        raise _no_cursor() from error
+    is_in_bounds = len(place.run_id) <= 36 and "\0" not in place.run_id and 0 <= place.number < 2**31
+    if not is_in_bounds or write_cursor(place) != cursor:
+        raise _no_cursor()
+    return place
+
+
+def write_cursor(place: Place | None) -> str | None:
+    return None if place is None else base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode()
+
+
+def _no_cursor() -> InvalidInput:
+    return InvalidInput(
+        "this is not a cursor of an earlier answer", detail={"fields": {"cursor": "not a cursor"}}
+    )
+
+
+def _after(place: Place | None, number: Any) -> list[ColumnElement[bool]]:
+    if place is None:
+        return []
+    return [RunRow.id >= place.run_id, or_(RunRow.id > place.run_id, number > place.number)]
+
+
+def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
+    """Which runs: the one that wrote the message, or is writing it, or all those that answered it."""
+    writes = and_(RunRow.message_id == message_id, RunRow.subject_id == conversation_id)
+    run_id = session.scalar(select(RunRow.id).where(RunRow.user_id == caller.user_id, writes))
+    if run_id is not None:
+        return RunRow.id == run_id
+    message = session.get(MessageRow, message_id)
+    is_here = message is not None and message.conversation_id == conversation_id
+    if message is None or not is_here or message.user_id != caller.user_id:
+        raise NotFound("no message with this id", kind="message_not_found")
+    return or_(RunRow.question_id == message_id, RunRow.id == (message.run_id or ""))
+
+
+def _calls(caller: Caller) -> Any:
+    asked, answered = aliased(RunEventRow), aliased(RunEventRow)
+    return (
+        select(
+            ToolCallRow.run_id,
+            ToolCallRow.step_index,
+            ToolCallRow.seq,
+            ToolCallRow.status,
+            ToolCallRow.started_at,
+            ToolCallRow.completed_at,
+            ToolCallRow.duration_ms,
+            RunRow.subject_id,
+            RunRow.message_id,
+            RunRow.status.label("run_status"),
+            asked.data.label("asked"),
+            answered.data.label("answered"),
+        )
+        .join(RunRow, RunRow.id == ToolCallRow.run_id)
+        .join(asked, and_(asked.run_id == ToolCallRow.run_id, asked.seq == ToolCallRow.seq))
+        .outerjoin(
+            answered, and_(answered.run_id == ToolCallRow.run_id, answered.seq == ToolCallRow.result_seq)
+        )
+        .where(RunRow.user_id == caller.user_id)
+    )
+
+
+def _execution(row: Row[Any]) -> ToolExecution:
+    asked = _events.decode(row.asked)
+    assert isinstance(asked, ProcessStep)
+    return ToolExecution(
+        run_id=row.run_id,
+        seq=row.seq,
+        subject_id=row.subject_id,
+        message_id=row.message_id,
+        call_id=asked.step.id_ref or "",
+        tool_name=asked.step.name or "",
+        tool_input=asked.step.arguments or "",
+        tool_output=None if row.answered is None else _output(row.answered),
+        status=_status(StepStatus(row.status), RunStatus(row.run_status)),
+        step_number=row.step_index,
+        started_at=row.started_at,
+        completed_at=row.completed_at,
+        duration_ms=row.duration_ms,
+    )
+
+
+def _output(data: bytes) -> ToolResult:
+    event = _events.decode(data)
+    assert isinstance(event, ProcessStep)
+    return _result.decode(event.step.content)
+
+
+def _status(status: StepStatus, run: RunStatus) -> ToolExecutionStatus:
+    match status:
+        case StepStatus.PENDING if run == RunStatus.WAITING:
+            return ToolExecutionStatus.WAITING
+        case StepStatus.PENDING | StepStatus.RUNNING:
+            # A run that had to be given up leaves calls open.
+            return ToolExecutionStatus.INTERRUPTED if run in ENDED else ToolExecutionStatus.RUNNING
+        case StepStatus.DONE:
+            return ToolExecutionStatus.SUCCESS
+        case StepStatus.ERROR:
+            return ToolExecutionStatus.FAILED
+        case StepStatus.CANCELLED:
+            return ToolExecutionStatus.CANCELLED
+        case StepStatus.INTERRUPTED:
+            return ToolExecutionStatus.INTERRUPTED
+        case _:
+            assert_never(status)
+
+
+def _logged_output(session: Session, run_id: str, call_id: str) -> str:
+    """The output of a call whose result was not cut, from the log: a text as it is, other data as JSON."""
+    answers = session.scalars(
+        select(RunEventRow.data)
+        .join(
+            ToolCallRow,
+            and_(ToolCallRow.run_id == RunEventRow.run_id, ToolCallRow.result_seq == RunEventRow.seq),
+        )
+        .where(ToolCallRow.run_id == run_id)
+        .order_by(ToolCallRow.step_index.desc())
+    )
+    for data in answers:
+        event = _events.decode(data)
+        if isinstance(event, ProcessStep) and event.step.id_ref == call_id:
+            result = _result.decode(event.step.content)
+            said = result.data if result.data is not None else result.error
+            return said if isinstance(said, str) else msgspec.json.encode(said).decode()
+    raise NotFound("this run has no result of this id", kind="result_not_found")

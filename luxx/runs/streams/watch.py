@@ -1,0 +1,307 @@
+"""Watching a run: the log after a given place, one snapshot of each open step, then the live tail.
+
+No logged event missing and none twice, whether the run is driven here, elsewhere, or over. Gives bytes of
+text/event-stream; `api/sse.py` sends them.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Protocol, Self
+
+from luxx.infra.store.engine import Store
+from luxx.runs.log.events import StoredEvent, read_page
+from luxx.runs.streams.frames import COMMENT, OpenStep, logged_frame, run_frame
+from luxx.runs.streams.hub import NOWHERE, Channel, Frame, Hub
+from luxx.wire.event import ENDING
+from luxx.wire.run import ENDED, Run, RunStatus
+
+BEAT_SECONDS = 5.0
+"""How often `Hub.wake_all` is called."""
+
+QUIET_SECONDS = 10.0
+"""A comment line is sent at the first beat after this long without a frame: every 15 s at the latest."""
+
+
+class Pipe(Protocol):
+    """A connection that takes bytes at once."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the client takes what is sent, and little waits for it."""
+        ...
+
+    def push(self, data: bytes) -> None:
+        """Sends it while it `is_clear`. Does not raise."""
+        ...
+
+
+class Watch:
+    """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
+
+    It catches up with the log first, then lives on the ring; falling off the ring sends it back.
+    """
+
+    # Thousands may be open.
+    __slots__ = (
+        "_channel",
+        "_has_begun",
+        "_hub",
+        "_index",
+        "_is_attached",
+        "_is_first",
+        "_is_live",
+        "_is_over",
+        "_is_placed",
+        "_last_sent",
+        "_listening",
+        "_looked",
+        "_pipe",
+        "_run",
+        "_sent",
+        "_snapshots",
+        "_store",
+        "_taken_back",
+        "_texts",
+        "_until",
+    )
+
+    def __init__(
+        self, hub: Hub, store: Store, run: Run, *, after: int = 0, accumulated: bool = False
+    ) -> None:
+        self._hub = hub
+        self._store = store
+        self._run = run
+        self._sent = after
+        self._texts: dict[int, str] | None = {} if accumulated else None
+        self._channel = Channel(run.id)
+        self._is_attached = False
+        self._has_begun = False
+        self._is_first = False
+        self._is_live = False
+        self._is_over = False
+        self._index = 0
+        self._taken_back = 0
+        self._looked = 0
+        self._until: int | None = None
+        self._snapshots = b""
+        self._is_placed = False
+        self._last_sent = 0.0
+        self._pipe: Pipe | None = None
+        self._listening: asyncio.Future[None] | None = None
+
+    def into(self, pipe: Pipe) -> None:
+        """While nothing waits to be sent, frames go into `pipe` as they come, and not through `next`.
+
+        The task that calls `next` is then not woken for each of them, which costs as much as all the rest.
+        """
+        self._pipe = pipe
+
+    def attach_first(self) -> None:
+        """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
+        # One that is queued may be taken by any process, which has to know before that somebody watches.
+        self._attach(is_begun=self._run.status == RunStatus.QUEUED)
+        self._is_placed = self._is_first = True
+        self._index = self._channel.end
+
+    def attached(self) -> Self:
+        """Keeps the run's channel while the watch is entered."""
+        if not self._is_attached:
+            self._attach(is_begun=self._run.status not in ENDED)
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_failure: object) -> None:
+        self._channel.readers.discard(self)
+        self._hub.unwatch(self._channel)
+
+    def _attach(self, *, is_begun: bool) -> None:
+        self._is_attached = True
+        self._channel = self._hub.watch(self._run.id, is_begun=is_begun)
+        self._channel.readers.add(self)
+
+    @property
+    def place(self) -> int:
+        """See `Reader`."""
+        return self._index if self._is_placed or self._is_live else NOWHERE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended because the server stops: the client is to attach again, where it was."""
+        return self._hub.closed.is_set() and not self._is_over
+
+    def stop(self) -> None:
+        """Ends the watch at once, from outside: the client left, or was signed out."""
+        self._is_over = True
+        self._channel.wake()
+
+    async def next(self) -> bytes:
+        """What to send next, in one piece; empty once the run has ended or the watch or the hub is closed."""
+        channel, closed = self._channel, self._hub.closed
+        while not (self._is_over or closed.is_set()):
+            if not self._is_live:
+                data = await self._before_live()
+                if data:
+                    self._last_sent = time.monotonic()
+                    return data
+                continue
+            frames = channel.since(self._index)
+            if frames:
+                self._index += len(frames)
+                if data := self._join(frames):
+                    self._last_sent = time.monotonic()
+                    return data
+                continue
+            if frames is None:
+                # Fell off the ring. What it has shown meanwhile may have been taken back.
+                self._is_live = self._is_placed = False
+                data = channel.taken_back_since(self._taken_back)
+                if data is None:
+                    break
+                if data:
+                    return data
+                continue
+            if channel.is_gone:
+                break
+            if not channel.is_fed and self._rests(channel):
+                continue
+            await self._news()
+            if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
+                self._last_sent = time.monotonic()
+                return COMMENT
+        return b""
+
+    async def _news(self) -> None:
+        channel, pipe = self._channel, self._pipe
+        if pipe is None or not pipe.is_clear:
+            await channel.news()
+            return
+        self._listening = channel.listen(self)
+        try:
+            await self._listening
+        finally:
+            channel.hush(self, self._listening)
+            self._listening = None
+
+    def stir(self) -> None:
+        """See `Tail`: frames go straight to the client as long as they follow on and it takes them."""
+        # One that was sent to the log takes nothing before it has been there.
+        pipe = self._pipe if self._is_live and not self._is_over else None
+        if pipe is not None and pipe.is_clear and (frames := self._channel.since(self._index)):
+            self._index += len(frames)
+            if data := self._join(frames):
+                self._last_sent = time.monotonic()
+                pipe.push(data)
+            if self._is_live and not self._is_over:
+                return
+        if self._listening is not None and not self._listening.done():
+            self._listening.set_result(None)
+
+    def _rests(self, channel: Channel) -> bool:
+        """Nobody feeds the ring, maybe for hours. Whether there is more in the log."""
+        channel.rest()
+        if channel.known <= max(self._sent, self._looked):
+            return False
+        self._is_live = self._is_placed = False
+        return True
+
+    async def _before_live(self) -> bytes:
+        if not self._has_begun:
+            self._has_begun = True
+            self._is_live = self._is_first
+            return run_frame(self._run)
+        return await self._catch_up()
+
+    def _has_to_stop(self) -> bool:
+        return self._is_over or self._hub.closed.is_set()
+
+    async def _catch_up(self) -> bytes:
+        """One piece of what lies before the live tail; empty where there is none left."""
+        if not self._is_placed:
+            await self._place()
+        page = await self._read_page()
+        if page:
+            self._sent = page[-1].seq
+            self._is_over = self._is_over or any(event.type in ENDING for event in page)
+            return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
+        has_begun = self._channel.is_fed or self._channel.taken_back > self._taken_back
+        if self._until is None and has_begun:
+            # Its frames began to come while the log was read: take their place, and what is open there.
+            self._is_placed = False
+            return b""
+        # A run that had ended when the watch was made has nothing to tell beyond its last event, which
+        # may be on disk already and still on its way to the live tail.
+        has_ended = self._run.status in ENDED and self._sent >= self._run.last_seq
+        self._is_over = self._is_over or has_ended
+        self._is_live = True
+        snapshots, self._snapshots = self._snapshots, b""
+        return snapshots
+
+    async def _place(self) -> None:
+        """Notes where the live tail is taken up, the log's place there, and what is open there."""
+        channel = self._channel
+        while channel.is_fed and channel.logged < self._sent and not self._has_to_stop():
+            await channel.news()
+        self._is_placed = True
+        self._index, self._until, self._snapshots = channel.end, None, b""
+        self._taken_back, self._looked = channel.taken_back, channel.known
+        if channel.is_fed:
+            self._looked = channel.logged
+            steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
+            self._until = channel.logged
+            self._snapshots = b"".join(step.snapshot() for step in steps)
+            if self._texts is not None:
+                self._texts = {step.index: step.content() for step in steps}
+
+    async def _read_page(self) -> list[StoredEvent]:
+        run_id, after, until = self._run.id, self._sent, self._until
+        if until is not None and after >= until:
+            return []
+        return await self._store.read(lambda session: read_page(session, run_id, after, until))
+
+    def _join(self, frames: list[Frame]) -> bytes:
+        if len(frames) == 1 and frames[0].text and self._texts is None:
+            return frames[0].data
+        end = next((at for at, frame in enumerate(frames) if frame.is_break), None)
+        if end is not None:
+            # What follows continues something that is not here.
+            self._is_live = self._is_placed = False
+            frames = frames[:end]
+        self._taken_back += sum(frame.empties for frame in frames)
+        known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
+        unseen = frames[known[-1] + 1 :] if known else frames
+        for frame in unseen:
+            if frame.seq:
+                self._sent = frame.seq
+                self._is_over = self._is_over or frame.is_last
+        texts = self._texts
+        if texts is None:
+            return b"".join([frame.data for frame in unseen])
+        data = b"".join(_accumulated(unseen, texts))
+        for index in texts.keys() - self._channel.open_steps.keys():
+            del texts[index]
+        return data
+
+
+def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
+    """The frames with the text so far in each delta, and one delta of each step between two other frames:
+    each holds all the text, so those of a client that lags would come to the square of it."""
+    said: dict[OpenStep, list[str]] = {}
+    for frame in frames:
+        if frame.step is not None and not frame.empties:
+            said.setdefault(frame.step, []).append(frame.text)
+            continue
+        yield from _so_far(said, texts)
+        said.clear()
+        if frame.step is not None:
+            texts.pop(frame.step.index, None)
+        yield frame.data
+    yield from _so_far(said, texts)
+
+
+def _so_far(said: dict[OpenStep, list[str]], texts: dict[int, str]) -> Iterator[bytes]:
+    for step, parts in said.items():
+        text = "".join(parts)
+        so_far = texts[step.index] = texts.get(step.index, "") + text
+        yield step.accumulated(text, so_far)

@@ -1,0 +1,145 @@
+"""How a chat run ends: its last events, its final row, the stored message."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, insert, null
+
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_message
+from luxx.errors import LimitReached, LuxxError, ProviderError
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.runs.turn.spec import ChatBrief
+from luxx.runs.turn.state import ChatState
+from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
+from luxx.wire.message import AssistantContent
+from luxx.wire.run import RunStatus, StopReason
+from luxx.wire.step import StepStatus
+
+_insert = insert(table_of(MessageRow))
+_conversations = table_of(ConversationRow)
+_free = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
+    .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
+)
+_encode = msgspec.json.Encoder().encode
+
+COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+CUT_SHORT = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+"""Reasons of a completed run that had more to say."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run. `error` is what ended it, if an error did."""
+
+    status: RunStatus
+    stop_reason: StopReason
+    done: DoneStatus
+    error: LuxxError | None = None
+
+
+FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
+OUT_OF_ITERATIONS = Ending(
+    status=RunStatus.COMPLETED,
+    stop_reason=StopReason.MAX_ITERATIONS,
+    done=DoneStatus.MAX_ITERATIONS_REACHED,
+)
+CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
+
+
+def failed(error: LuxxError) -> Ending:
+    """The ending of a run that an error ended."""
+    return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
+
+
+def ended_by(error: LuxxError) -> Ending:
+    """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
+    if not isinstance(error, LimitReached):
+        return failed(error)
+    reason = StopReason(error.stop_reason)
+    return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
+
+
+def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Event]:
+    """`error` where there was one, then `done`."""
+    events: list[Event] = []
+    if ending.error is not None:
+        retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
+        events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
+    events.append(
+        Done(
+            message_id=brief.message_id,
+            token_count=state.usage.completion_tokens,
+            usage=state.usage,
+            status=ending.done,
+        )
+    )
+    return events
+
+
+def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
+    """The run's row as it will stay."""
+    return {
+        "status": ending.status.value,
+        "phase": None,
+        "stop_reason": ending.stop_reason.value,
+        "error": None if ending.error is None else ending.error.message.replace("\0", "\ufffd"),
+        "usage": _encode(state.usage).decode(),
+        "cost": state.cost,
+        "owner": None,
+        "finished_at": utc_now(),
+    }
+
+
+def store_message(
+    brief: ChatBrief, state: ChatState, ending: Ending
+) -> tuple[Callable[[Connection], None], int]:
+    """Work that stores the answer, makes it the selected leaf and frees the conversation; and its bytes.
+
+    A subagent's answer goes to the run that waits for it, so no message is stored.
+    """
+    if brief.request.delegated is not None:
+        return lambda _connection: None, 0
+    row: dict[str, Any] = {
+        "id": brief.message_id,
+        "user_id": brief.user_id,
+        "conversation_id": brief.conversation_id,
+        "parent_id": brief.request.parent_id,
+        "run_id": brief.run_id,
+        "role": "assistant",
+        "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
+        "replay": _encode([note.replay for note in state.notes]).decode() if _has_replay(state) else None,
+        "token_count": state.usage.completion_tokens,
+        "usage": _encode(state.usage).decode(),
+        "status": _message_status(state, ending),
+        "created_at": utc_now(),
+    }
+
+    def work(connection: Connection) -> None:
+        connection.execute(_insert, row)
+        index_message(connection, row)
+        connection.execute(
+            _free,
+            {
+                "b_id": brief.conversation_id,
+                "b_run": brief.run_id,
+                "leaf_id": brief.message_id,
+                "now": row["created_at"],
+            },
+        )
+
+    return work, len(row["content"]) + len(row["replay"] or "")
+
+
+def _has_replay(state: ChatState) -> bool:
+    return any(note.replay for note in state.notes)
+
+
+def _message_status(state: ChatState, ending: Ending) -> str:
+    if ending.status == RunStatus.COMPLETED:
+        return PARTIAL if ending.stop_reason in CUT_SHORT else COMPLETE
+    said = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
+    return PARTIAL if said or ending.status == RunStatus.CANCELLED else FAILED

@@ -1,0 +1,95 @@
+"""A run's time against `limits.seconds_per_run`: what it took while it was driven, over crashes and pauses.
+
+When it is up the run's signal fires, as if a person had cancelled; how the run then ends is `ending.py`'s.
+"""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+import structlog
+from sqlalchemy import Connection, bindparam
+from sqlalchemy.exc import SQLAlchemyError
+
+from luxx.errors import LimitReached
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.models import RunRow
+from luxx.wire.run import StopReason
+
+BEAT_SECONDS = 5.0
+"""How often the time is kept: what a crash can lose of it."""
+
+_runs = table_of(RunRow)
+_keep = (
+    _runs.update()
+    .where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence"))
+    .values(driven_seconds=bindparam("seconds"))
+)
+
+logger = structlog.get_logger()
+
+
+class WallTime:
+    """`async with` it around a drive. `before` is what earlier drives took; `limit` 0: nothing is counted."""
+
+    def __init__(
+        self, store: Store, signal: CancelSignal, *, run_id: str, fence: int, limit: float, before: float
+    ) -> None:
+        self._store = store
+        self._signal = signal
+        self._key = {"b_id": run_id, "b_fence": fence}
+        self._limit = limit
+        self._started = time.monotonic() - before
+        self._watch: asyncio.Task[None] | None = None
+        self.is_up = False
+        """Whether it was the time that ended the run."""
+
+    async def __aenter__(self) -> Self:
+        if self._limit:
+            self._watch = asyncio.create_task(self._until_it_is_up())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if isinstance(error, asyncio.CancelledError):
+            # The server stops; another goes on with the run.
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Writes the time down, at the end of a drive that is not its run's last."""
+        if not self._limit:
+            return
+        values = {**self._key, "seconds": time.monotonic() - self._started}
+
+        def work(connection: Connection) -> None:
+            connection.execute(_keep, values)
+
+        try:
+            await self._store.write_rows(work)
+        except SQLAlchemyError as error:
+            logger.warning("time_not_kept", run_id=self._key["b_id"], error=str(error))
+
+    def reached(self) -> LimitReached:
+        """The limit as the run's end tells it."""
+        return LimitReached(
+            f"This run has worked for the {self._limit:g} seconds that it may; what it produced is kept. "
+            "Ask for less at once, or an administrator raises limits.seconds_per_run.",
+            kind="seconds_per_run",
+            stop_reason=StopReason.TIME,
+        )
+
+    async def _until_it_is_up(self) -> None:
+        while (left := self._limit - (time.monotonic() - self._started)) > 0:
+            await asyncio.sleep(min(left, BEAT_SECONDS))
+            if left > BEAT_SECONDS:
+                await self.keep()
+        if not self._signal.is_fired:
+            self.is_up = True
+            self._signal.fire()

@@ -1,1 +1,0 @@
-"""Skills: folders of instructions that a model loads when it needs them."""

@@ -1,1 +1,0 @@
-"""The database: tables' ground, one engine for SQLite and PostgreSQL, migrations, backup."""

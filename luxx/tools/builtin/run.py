@@ -1,0 +1,221 @@
+"""ask_clarification, ask_decision: a model asks the person whom it works for.
+
+What is asked, and with which answer nobody's silence counts; how a run waits is the runs' affair.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from luxx.errors import ToolFailed
+from luxx.tools.core import ToolContext, ToolDefinition, keep_never
+from luxx.tools.factory import tool
+from luxx.tools.output import MAX_REF, fit
+from luxx.wire.delegation import Assignment
+
+CLARIFICATION_SECONDS = 60
+MOST_ASK_SECONDS = 30 * 86_400
+QUESTION_TYPES = ("scope", "approach", "prerequisite", "priority")
+DECISION_TYPES = ("branch", "method", "confirmation", "risk", "custom")
+NEEDS_A_PERSON = frozenset({"confirmation", "risk"})
+"""Decisions that nobody's silence may take."""
+
+_OPTION = {
+    "type": "object",
+    "properties": {
+        "label": {"type": "string", "minLength": 1, "maxLength": 200, "description": "One to five words"},
+        "description": {"type": "string", "maxLength": 2000, "description": "What choosing it means"},
+        "is_recommended": {"type": "boolean", "description": "What you would do if nobody answered"},
+        "estimated_duration_ms": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1},
+    },
+    "required": ["label"],
+    "additionalProperties": False,
+}
+_OPTIONS = {
+    "type": "array",
+    "items": _OPTION,
+    "maxItems": 20,
+    "description": "What can be chosen; the person may also answer in their own words",
+}
+_TIMEOUT = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": MOST_ASK_SECONDS,
+    "description": "After this many seconds the recommended option counts",
+}
+_ASK_TEXT = {"type": "string", "minLength": 1, "maxLength": 10_000}
+
+
+@tool(
+    name="ask_clarification",
+    description=(
+        "Ask the person you work for what they want, where their request can be understood in several ways. "
+        "Everything waits for the answer. Do not use it for what you can find out yourself."
+    ),
+    parameters={
+        "question_type": {"type": "string", "enum": list(QUESTION_TYPES)},
+        "question": _ASK_TEXT,
+        "options": _OPTIONS,
+        "required": {"type": "boolean", "default": False, "description": "Wait until a person answers"},
+        "timeout_seconds": {**_TIMEOUT, "default": CLARIFICATION_SECONDS},
+    },
+    required_params=["question_type", "question", "options"],
+    category="questions",
+)
+async def ask_clarification(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    return await context.ask(
+        {
+            "kind": "clarification",
+            "prompt": arguments["question"],
+            "options": arguments["options"],
+            "required": arguments.get("required", False),
+            "timeout_seconds": arguments.get("timeout_seconds", CLARIFICATION_SECONDS),
+            "question_type": arguments["question_type"],
+        }
+    )
+
+
+@tool(
+    name="ask_decision",
+    description=(
+        "Let the person you work for decide how to go on, where ways part or something risky is next. "
+        "Everything waits for the answer. Confirmations and risks wait until a person answers."
+    ),
+    parameters={
+        "decision_type": {"type": "string", "enum": list(DECISION_TYPES)},
+        "context": {**_ASK_TEXT, "description": "What is to be decided, and why now"},
+        "options": _OPTIONS,
+        "allow_multiple": {"type": "boolean", "default": False},
+        "timeout_seconds": _TIMEOUT,
+    },
+    required_params=["decision_type", "context", "options"],
+    category="questions",
+)
+async def ask_decision(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    return await context.ask(
+        {
+            "kind": "decision",
+            "prompt": arguments["context"],
+            "options": arguments["options"],
+            "multiple": arguments.get("allow_multiple", False),
+            "required": arguments["decision_type"] in NEEDS_A_PERSON,
+            "timeout_seconds": arguments.get("timeout_seconds"),
+            "decision_type": arguments["decision_type"],
+            "context": arguments["context"],
+        }
+    )
+
+
+def asking_tools() -> list[ToolDefinition]:
+    """Both, as a registry takes them."""
+    return [replace(one.definition, only_asks=True) for one in (ask_clarification, ask_decision)]
+
+
+DELEGATE_TOOL = "delegate"
+MOST_DELEGATE_SECONDS = 30 * 86_400.0
+"""A subagent may wait for a person; what bounds its work are the limits of the run that delegates."""
+
+_MOST_TEXT = 40_000
+_DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MOST_TEXT}
+
+
+@tool(
+    name=DELEGATE_TOOL,
+    description=(
+        "Give a piece of work to a subagent, and wait for its answer. It sees nothing of this conversation "
+        "but the task, so say all that it has to know. It has your tools, or those of them that you name. "
+        "Several calls in one answer work side by side."
+    ),
+    parameters={
+        "task": {**_DELEGATE_TEXT, "description": "What is to be done, and what the answer is to say"},
+        "system_prompt": {**_DELEGATE_TEXT, "description": "Who the subagent is and how it works"},
+        "tools": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": 64},
+            "maxItems": 200,
+            "description": "Those of your tools that it may use; left out: all",
+        },
+        "model": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 200,
+            "description": "Another model of the same provider",
+        },
+    },
+    required_params=["task"],
+    category="agents",
+    # A call that a crash cut goes on with the subagent it has; an answer is of that call alone.
+    repeatable=True,
+    keeps=keep_never,
+    timeout=MOST_DELEGATE_SECONDS,
+)
+async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    tools: list[str] | None = arguments.get("tools")
+    end = await context.delegate(
+        Assignment(
+            task=arguments["task"],
+            system_prompt=arguments.get("system_prompt"),
+            tools=None if tools is None else tuple(tools),
+            model=arguments.get("model"),
+        )
+    )
+    return {"answer": end.answer, "run_id": end.run_id, "stop_reason": end.stop_reason}
+
+
+def delegating_tools() -> list[ToolDefinition]:
+    """It, as a registry takes it."""
+    return [delegate.definition]
+
+
+DEFAULT_CHARACTERS = 20_000
+MAX_CHARACTERS = 40_000
+_MAX_CONTENT_BYTES = 40 * 1024
+_LATEST = 2_000_000_000
+"""Databases count the characters of a text a little further."""
+
+
+@tool(
+    name="result_read",
+    description=(
+        "Read on in the whole output of an earlier tool call of this run, where the answer was cut and named "
+        "a `ref`. Gives at most `limit` characters from `offset` on; `next_offset` says where to read on."
+    ),
+    parameters={
+        "ref": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_REF,
+            "description": "As the cut answer says",
+        },
+        "offset": {"type": "integer", "minimum": 0, "maximum": _LATEST, "default": 0},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_CHARACTERS, "default": DEFAULT_CHARACTERS},
+    },
+    required_params=["ref"],
+    category="general",
+)
+async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    ref: str = arguments["ref"]
+    offset, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_CHARACTERS))
+    page = await context.read_result(ref, offset, limit)
+    if offset and offset >= page.total:
+        raise ToolFailed(f"this output has {page.total:,} characters; there is none at offset {offset:,}")
+    content = fit(page.output, _MAX_CONTENT_BYTES)
+    end = offset + len(content)
+    answer: dict[str, Any] = {
+        "ref": ref,
+        "content": content,
+        "offset": offset,
+        "characters": len(content),
+        "total_characters": page.total,
+        "truncated": end < page.total,
+    }
+    if end < page.total:
+        answer["next_offset"] = end
+        answer["note"] = f"The output has {page.total - end:,} more characters; read on with offset {end}."
+    return answer
+
+
+def reading_tools() -> list[ToolDefinition]:
+    """It, as a registry takes it: a page is as long as was asked for, whatever the lines in it."""
+    return [msgspec.structs.replace(result_read.definition, keeps_lines=True)]

@@ -1,0 +1,1 @@
+"""File access inside a workspace, safe against symbolic links and races."""

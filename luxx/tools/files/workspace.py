@@ -1,0 +1,335 @@
+"""A user's files, and nothing but them: every path a tool is given is opened here, beneath the workspace.
+
+Nothing is checked first and opened later. Only regular files and directories are opened; a pipe,
+device or socket is refused without waiting on it. A hard link is the file itself: one that leads
+outside can be made only by somebody who can already write on the host, not from the workspace.
+Messages name paths relative to the workspace, never the host's.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+
+from luxx.errors import ToolFailed
+from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
+from luxx.tools.files.replacing import put, put_for, version_of
+
+# A tool holds a file in memory, several times over while it works: 10 MB keep that harmless.
+MAX_FILE_BYTES = 10 * 1024 * 1024
+# What Linux takes for a path and for one name in it.
+_MAX_PATH_BYTES = 4095
+_MAX_NAME_BYTES = 255
+# Deep enough for any source tree, and few enough descriptors for a walk down it.
+MAX_DEPTH = 64
+# How often a change of a file looks whether another one has ended.
+_TURN_PAUSE_SECONDS = 0.005
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+_READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+_READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+_WORDS = {
+    errno.ENOENT: "does not exist",
+    errno.ENOTDIR: "is or leads through something that is not a directory",
+    errno.EISDIR: "is a directory",
+    errno.ELOOP: "is or leads through a link that is not followed",
+    errno.EXDEV: "leads out of the workspace",
+    errno.EACCES: "may not be opened",
+    errno.EPERM: "may not be opened",
+    errno.ENXIO: "is not a regular file",
+    errno.EAGAIN: "was being changed while it was opened; try again",
+    errno.ENAMETOOLONG: "is too long a path",
+    errno.ENOSPC: "cannot be written: the disk is full",
+    errno.EDQUOT: "cannot be written: the disk quota is used up",
+    errno.EROFS: "cannot be written: the workspace is read-only",
+    errno.ENOTEMPTY: "is a directory that is not empty",
+    errno.EMFILE: "cannot be opened: too many files are open; try again",
+}
+
+
+def best_open() -> OpenBeneath:
+    """The kernel's own way if it has one."""
+    return open_beneath_openat2 if has_openat2() else open_beneath_stepwise
+
+
+_BEST_OPEN = best_open()
+
+
+def nothing_required() -> None:
+    """The `require` of a change that is made in any case."""
+
+
+class Workspace:
+    """The files beneath `root`. Every method raises ToolFailed, in words a model can act on.
+
+    A change of a file waits `turn_seconds` for others who hold it.
+    """
+
+    def __init__(
+        self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN, *, turn_seconds: float = 5.0
+    ) -> None:
+        self._turn_seconds = turn_seconds
+        self._root = PurePosixPath(os.path.abspath(root))
+        self._open_beneath = open_beneath
+
+    def relative(self, path: str) -> str:
+        """`path` within the workspace, without `.` and `..`; the workspace itself is `.`. Opens nothing."""
+        if "\0" in path:
+            raise ToolFailed("a path cannot contain a NUL character")
+        try:
+            size = len(os.fsencode(path))
+        except UnicodeEncodeError:
+            raise ToolFailed("the path contains characters that no file name can have") from None
+        if size > _MAX_PATH_BYTES:
+            raise ToolFailed(f"the path is longer than {_MAX_PATH_BYTES} bytes")
+        given = PurePosixPath(path)
+        if given.is_absolute():
+            if not given.is_relative_to(self._root):
+                raise ToolFailed(f"{path[:200]} is outside the workspace; use a path relative to it")
+            given = given.relative_to(self._root)
+        parts: list[str] = []
+        for part in given.parts:
+            if part != "..":
+                parts.append(part)
+            elif parts:
+                parts.pop()
+            else:
+                raise ToolFailed(f"{path[:200]} leads out of the workspace")
+        if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in parts):
+            raise ToolFailed(f"a name in the path is longer than {_MAX_NAME_BYTES} bytes")
+        if len(parts) > MAX_DEPTH:
+            raise ToolFailed(f"the path is more than {MAX_DEPTH} directories deep")
+        return "/".join(parts) or "."
+
+    @contextmanager
+    def open_directory(self, path: str) -> Generator[int]:
+        """The descriptor of a directory, closed at the end."""
+        name = self.relative(path)
+        with self._root_fd() as root, explained(name):
+            fd = self._open_beneath(root, name, _READ_DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def kind(self, path: str) -> str | None:
+        """`file`, `directory` or `other`; None if there is nothing."""
+        name = self.relative(path)
+        with self._root_fd() as root:
+            try:
+                fd = self._open_beneath(root, name, _READ_FILE)
+            except OSError as error:
+                return self._kind_unopened(error, name)
+        try:
+            return kind_of(os.fstat(fd).st_mode)
+        finally:
+            os.close(fd)
+
+    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
+        """The whole of a regular file of at most `limit` bytes."""
+        with self.opened(path) as fd:
+            return read_regular(fd, self.relative(path), limit)
+
+    @contextmanager
+    def opened(self, path: str) -> Generator[int]:
+        """The descriptor of a regular file, for reading, closed at the end."""
+        name = self.relative(path)
+        with self._root_fd() as root, explained(name):
+            fd = self._open_beneath(root, name, _READ_FILE)
+        try:
+            _require_regular(fd, name)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def change(
+        self,
+        path: str,
+        work: Callable[[bytes], bytes],
+        limit: int = MAX_FILE_BYTES,
+        *,
+        require: Callable[[], None] = nothing_required,
+    ) -> None:
+        """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
+
+        Two changes of a file follow each other, in every process. Raises ToolFailed, also where somebody
+        else wrote the file meanwhile, which stays; what `work` raises passes through, and what `require`
+        does, which is called right before the file changes.
+        """
+        name = self.relative(path)
+        if name == ".":
+            raise ToolFailed(". is a directory")
+        parent, _, last = name.rpartition("/")
+        deadline = time.monotonic() + self._turn_seconds
+        with self.open_directory(parent or ".") as directory, _turn(directory, last, name, deadline) as fd:
+            before = os.fstat(fd)
+            data = work(read_regular(fd, name, limit))
+            if len(data) > limit:
+                raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
+            mode, known = stat.S_IMODE(before.st_mode) & 0o777, version_of(before)
+            with explained(name):
+                is_changed = put_for(directory, last, data, mode, known=known, require=require)
+            if not is_changed:
+                raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
+
+    def write(self, path: str, data: bytes, limit: int = MAX_FILE_BYTES) -> bool:
+        """Put `data` there, whole or not at all, making the directories above; whether it is a new file.
+
+        What was there is replaced, not written into, so a link or another name of the old file stays
+        as it was. Its owner's right to execute is kept.
+        """
+        if len(data) > limit:
+            raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
+        name = self.relative(path)
+        if name == ".":
+            raise ToolFailed(". is a directory")
+        parent, _, last = name.rpartition("/")
+        with self._made_directory(parent) as directory, explained(name):
+            old_mode = _replaceable_mode(directory, last, name)
+            put(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
+        return old_mode is None
+
+    @contextmanager
+    def _root_fd(self) -> Generator[int]:
+        try:
+            fd = os.open(self._root, _READ_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ToolFailed("the workspace does not exist or cannot be opened") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _made_directory(self, path: str) -> Generator[int]:
+        """The descriptor of a directory, made along with those above it where missing."""
+        parts = path.split("/") if path else []
+        with self._root_fd() as root:
+            here = os.dup(root)
+            try:
+                for depth, part in enumerate(parts, 1):
+                    prefix = "/".join(parts[:depth])
+                    with explained(prefix):
+                        below = self._enter(root, here, prefix, part)
+                    os.close(here)
+                    here = below
+                yield here
+            finally:
+                os.close(here)
+
+    def _enter(self, root: int, here: int, prefix: str, name: str) -> int:
+        with suppress(FileNotFoundError):
+            return self._open_beneath(root, prefix, _READ_DIRECTORY)
+        with suppress(FileExistsError):
+            os.mkdir(name, _DIRECTORY_MODE, dir_fd=here)
+        return self._open_beneath(root, prefix, _READ_DIRECTORY)
+
+    def _kind_unopened(self, error: OSError, name: str) -> str | None:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        if error.errno in (errno.ENXIO, errno.EACCES, errno.EPERM):
+            return "other"
+        raise ToolFailed(_sentence(name, error)) from error
+
+
+@contextmanager
+def explained(name: str) -> Generator[None]:
+    """An OSError as ToolFailed about `name`, without the host's path."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolFailed(_sentence(name, error)) from error
+
+
+def kind_of(mode: int) -> str:
+    """`file`, `directory`, `link` or `other`."""
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "directory"
+    return "link" if stat.S_ISLNK(mode) else "other"
+
+
+def read_regular(fd: int, name: str, limit: int) -> bytes:
+    """All of an open file. Raises ToolFailed if it is no regular file or has more than `limit` bytes."""
+    size = _require_regular(fd, name)
+    if size > limit:
+        raise ToolFailed(f"{name} has {size:,} bytes; more than {limit:,} bytes are not read at once")
+    pieces: list[bytes] = []
+    left = limit + 1
+    with explained(name):
+        while left > 0 and (piece := os.read(fd, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+    if left <= 0:
+        raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read at once")
+    return b"".join(pieces)
+
+
+def _require_regular(fd: int, name: str) -> int:
+    """The size of an open file. Raises ToolFailed if it is no regular one."""
+    status = os.fstat(fd)
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolFailed(f"{name} is a directory")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{name} is not a regular file")
+    return status.st_size
+
+
+@contextmanager
+def _turn(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
+    """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
+    while True:
+        with explained(name):
+            fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            _require_regular(fd, name)
+            if _locks(fd) and _is_at(fd, directory, last):
+                yield fd
+                return
+        finally:
+            os.close(fd)
+        if time.monotonic() >= deadline:
+            raise ToolFailed(f"{name} is being changed by something else; try again later")
+        time.sleep(_TURN_PAUSE_SECONDS)
+
+
+def _locks(fd: int) -> bool:
+    """Whether nobody else has the file locked; where a file system knows no locks, nobody has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_at(fd: int, directory: int, last: str) -> bool:
+    """Whether the open file is still the one of this name."""
+    try:
+        now = os.stat(last, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(fd), now)
+
+
+def _sentence(name: str, error: OSError) -> str:
+    words = _WORDS.get(error.errno or 0) or f"cannot be used: {os.strerror(error.errno or 0)}"
+    return f"{name} {words}"
+
+
+def _replaceable_mode(directory: int, last: str, name: str) -> int | None:
+    """The mode of what is there now; a kindness to the caller, safety does not rest on it."""
+    try:
+        mode = os.stat(last, dir_fd=directory, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(mode):
+        return mode
+    raise ToolFailed(f"{name} is a {'directory' if stat.S_ISDIR(mode) else 'link or special file'}")

@@ -1,0 +1,1 @@
+"""Who may call which tool with which arguments: rules, what they match, and the judge."""

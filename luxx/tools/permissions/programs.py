@@ -1,0 +1,143 @@
+"""Programs that do more than their own work: those that run what they are given, or write what they are told.
+
+Known by name; what is not named here is trusted with its arguments. Options of single programs are in
+`options`. How a line is read is not here.
+"""
+
+from collections.abc import Iterator
+
+from luxx.tools.pattern import joined
+from luxx.tools.permissions.options import Words, acts, only_looks
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
+RUNS_OTHERS = frozenset(
+    {
+        ".", "alias", "at", "batch", "bind", "builtin", "busybox", "bwrap", "caller", "capsh",
+        "choom", "chpst", "chroot", "chrt", "command", "compgen", "complete", "coproc", "cpulimit",
+        "daemonize", "dbus-launch", "dbus-run-session", "doas", "eatmydata", "ed", "emacs",
+        "enable", "entr", "env", "envdir", "eval", "ex", "exec", "expect", "fakeroot", "faketime",
+        "fc", "firejail", "flock", "gdb", "getopts", "hash", "i386", "ionice", "jobs", "let",
+        "linux32", "linux64", "ltrace", "mapfile", "newgrp", "nice", "nohup", "nsenter", "numactl",
+        "nvim", "parallel", "perf", "pkexec", "prlimit", "proot", "read", "readarray", "rlwrap",
+        "runcon", "runuser", "screen", "script", "setarch", "setpriv", "setsid", "setuidgid", "sg",
+        "softlimit", "source", "ssh", "ssh-agent", "start-stop-daemon", "stdbuf", "strace", "su",
+        "sudo", "systemd-inhibit", "systemd-run", "taskset", "time", "timeout", "tmux", "toybox",
+        "trap", "uclampset", "unbuffer", "unset", "unshare", "valgrind", "vi", "view", "vim",
+        "wait", "watch", "watchexec", "x86_64", "xargs", "xvfb-run",
+    }
+)  # fmt: skip
+"""Programs and words of the shell that run what they are given, some of them hidden in a variable's index."""
+
+_LOADERS = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
+_FIND_RUNS = frozenset(
+    {"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls"}
+)
+_NAMES_VARIABLES = frozenset({"printf", "test", "["})
+"""Of these, an option names a variable, whose index the shell runs."""
+
+_GIT_TAKES_ONE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"})
+_GIT_RUNS_BEFORE = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
+_GIT_RUNS = ("--output", "--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--open-files-in-pager")
+"""Options before its subcommand, and behind it, where they may be cut short."""
+
+_GIT_RUNS_WORDS = {
+    "bisect": "run", "submodule": "foreach", "filter-branch": "", "difftool": "", "mergetool": "",
+    "for-each-repo": "", "instaweb": "", "config": "",
+}  # fmt: skip
+"""Its subcommands that run words of theirs, where this word is among them; or say what others run later."""
+
+
+def usual_words(words: Words) -> Words | None:
+    """The beginning of a command that says all of what kind it is; None where there is no such beginning."""
+    return words[:2] if only_looks(words) else None
+
+
+def program(words: Words) -> str:
+    """The name of the program without its directory."""
+    return words[0].rpartition("/")[2] if words else ""
+
+
+def runs_others(words: Words) -> bool:
+    """Whether it is known for running, as a program, what its words say."""
+    name = program(words)
+    return name in RUNS_OTHERS or name in SHELLS or name == "find" or name.startswith(_LOADERS)
+
+
+def beyond_itself(words: Words) -> str | None:
+    """Why it is not known from the words alone what it does; None for most commands. Not of `sh -c`."""
+    name = program(words)
+    if name == "find":
+        return f"{name} runs what it is given" if _FIND_RUNS & set(words) else None
+    if name in _NAMES_VARIABLES and any(word.startswith(("-v", "-R")) for word in words[1:]):
+        return f"{name} is given the name of a variable"
+    if acts(name, words[1:]) or (name == "git" and _is_git_beyond_itself(words)):
+        return f"{name} runs or writes what it is given"
+    return f"{name} runs what it is given" if runs_others(words) else None
+
+
+def forms(words: Words) -> tuple[str, ...]:
+    """The command as rules that bind may mean it, each with its words joined: as it is, without directories
+    of programs, without the options that stand before what it is to do."""
+    plain = (program(words), *words[1:])
+    if runs_others(words):
+        plain = tuple(word.rpartition("/")[2] or word for word in words)
+    bare = ("git", *_behind_options(plain[1:])) if plain[:1] == ("git",) else plain
+    return tuple(dict.fromkeys(joined(each) for each in (words, plain, bare)))
+
+
+def lines_in(words: Words) -> Iterator[str]:
+    """Words of a command that runs others which may be command lines themselves."""
+    name = program(words)
+    if name == "eval":
+        yield " ".join(words[1:])
+    elif runs_others(words):
+        given = given_to_shell(words)
+        if given is not None:
+            yield given
+        for word in words[1:]:
+            if word != given and any(char.isspace() for char in word):
+                yield word
+                # What is joined to its option: `env -S"…"`, `--split-string="…"`.
+                if word.startswith("--"):
+                    yield word.partition("=")[2]
+                elif word.startswith("-"):
+                    yield word[2:]
+
+
+def given_to_shell(words: Words) -> str | None:
+    """The command line of `sh -c`."""
+    if program(words) not in SHELLS:
+        return None
+    for index, word in enumerate(words[1:-1], 1):
+        if word.startswith("-") and not word.startswith("--") and "c" in word:
+            return words[index + 1]
+    return None
+
+
+def _is_git_beyond_itself(words: Words) -> bool:
+    rest = _behind_options(words[1:])
+    before = words[1 : len(words) - len(rest)]
+    if rest and rest[0] in _GIT_RUNS_WORDS and _GIT_RUNS_WORDS[rest[0]] in ("", *rest[1:]):
+        return True
+    if rest[:1] == ("grep",) and any("O" in word for word in _before_dashes(rest) if _is_letters(word)):
+        return True
+    return any(word.partition("=")[0] in _GIT_RUNS_BEFORE for word in before) or any(
+        len(name) > len("--e") and any(option.startswith(name) for option in _GIT_RUNS)
+        for name in (word.partition("=")[0] for word in rest)
+    )
+
+
+def _before_dashes(words: Words) -> Words:
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _is_letters(word: str) -> bool:
+    """Whether it is options of one letter each."""
+    return word.startswith("-") and not word.startswith("--")
+
+
+def _behind_options(words: Words) -> Words:
+    """What stands behind the options that come before a subcommand of git."""
+    while words and words[0].startswith("-"):
+        words = words[2 if words[0] in _GIT_TAKES_ONE else 1 :]
+    return words

@@ -1,0 +1,81 @@
+"""Redirects that a tool meets while it fetches: each target is judged as a call of its own.
+
+How a redirect is read is the network's (`luxx.network`); what rules say is `permission.py`'s.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, assert_never
+
+import msgspec
+
+from luxx.errors import InvalidInput, ToolFailed
+from luxx.infra.network.hosts import DEFAULT_PORTS
+from luxx.infra.network.urls import WebUrl, parse_url
+from luxx.tools.core import ToolContext, ToolDefinition, caller_approves
+from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict
+from luxx.tools.permissions.subjects import subject_of
+from luxx.wire.rule import RuleAction
+
+OnRefused = Callable[[ToolContext, str, Verdict], Awaitable[None]]
+"""Is called for each call of this tool that its user's level or a rule refused."""
+
+_BY_DEFAULT = (DecidedBy.TAINT, DecidedBy.RISK)
+
+
+def judging_redirects(
+    judge: Judge,
+    tool: ToolDefinition,
+    arguments: dict[str, Any],
+    context: ToolContext,
+    on_refused: OnRefused,
+) -> ToolContext:
+    """The context for a call with these arguments, whose redirects are judged by the rules."""
+
+    async def check_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
+        # The rules of the next call may be others, so an answer from behind a redirect is not cached.
+        context.marks.is_redirected = True
+        verdict = await judge.considered(tool, next_arguments, context)
+        match verdict.action:
+            case RuleAction.ALLOW:
+                return
+            case RuleAction.DENY:
+                await on_refused(context, tool.name, verdict)
+                raise ToolFailed(
+                    f"{url} redirects to {target}, which was not fetched: {verdict.because}. "
+                    "No person is asked about it."
+                )
+            case RuleAction.ASK:
+                if not _is_approved(tool, arguments, context, verdict, target):
+                    raise ToolFailed(
+                        f"{url} redirects to {target}, which was not fetched: it needs a permission of its "
+                        f"own ({verdict.because}); to ask for it, call {tool.name} with that address"
+                    )
+            case _:
+                assert_never(verdict.action)
+
+    return msgspec.structs.replace(context, check_redirect=check_redirect)
+
+
+def _is_approved(
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, verdict: Verdict, target: str
+) -> bool:
+    """Whether the caller makes the call by hand, or a person approved it for the host of the target and no
+    rule says to ask."""
+    if context.approve is caller_approves:
+        return True
+    if context.answered is None or verdict.decided_by not in _BY_DEFAULT:
+        return False
+    parts = subject_of(tool, arguments, context.workspace).parts
+    return any(_is_same_host(part.text, target) for part in parts)
+
+
+def _is_same_host(approved: str, target: str) -> bool:
+    try:
+        one, other = parse_url(approved), parse_url(target)
+    except InvalidInput:
+        return False
+    return one.host == other.host and (one.port == other.port or (_is_usual(one) and _is_usual(other)))
+
+
+def _is_usual(url: WebUrl) -> bool:
+    return DEFAULT_PORTS[url.scheme] == url.port

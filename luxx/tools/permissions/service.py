@@ -1,0 +1,354 @@
+"""Permission rules as people use them: read a list, replace it, and ask why a call would be allowed."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    and_,
+    bindparam,
+    column,
+    delete,
+    insert,
+    or_,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.audit.entries import Action, Detail, Entry, record
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
+from luxx.tools import pattern as wildcards
+from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
+from luxx.tools.executor import ToolExecutor
+from luxx.tools.permissions.judge import Verdict
+from luxx.tools.permissions.rules import EXACTLY, in_order
+from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
+
+MOST_RULES = 200
+"""Of one scope."""
+
+TOOL_LENGTH = 200
+PATTERN_LENGTH = 4000
+
+LOCKS = 7_402_133
+"""The first half of the PostgreSQL advisory locks that changes of one tenant's rules take in turn."""
+
+
+class RuleRow(Base):
+    """A rule of a tenant (without a user), of a user, or of one of the user's projects or agents."""
+
+    __tablename__ = "permission_rules"
+    __table_args__ = (Index("ix_permission_rules_tenant_id_user_id", "tenant_id", "user_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
+    agent_id: Mapped[int | None] = mapped_column()
+    scope: Mapped[str] = mapped_column(String(10))
+    place: Mapped[int] = mapped_column()
+    tool: Mapped[str] = mapped_column(String(TOOL_LENGTH))
+    pattern: Mapped[str] = mapped_column(Text)
+    action: Mapped[str] = mapped_column(String(10))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose list of rules: a tenant's without a user, a project's where there is one, else the user's."""
+
+    tenant_id: int
+    user_id: int | None = None
+    project_id: str | None = None
+
+    @property
+    def scope(self) -> RuleScope:
+        if self.user_id is None:
+            return RuleScope.TENANT
+        return RuleScope.USER if self.project_id is None else RuleScope.PROJECT
+
+
+_rules = table_of(RuleRow)
+_insert = insert(_rules)
+_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :tenant_id)")
+_conversations = table("conversations", column("id", String), column("project_id", String))
+_its_project = (
+    select(_conversations.c.project_id)
+    .where(_conversations.c.id == bindparam("conversation_id"))
+    .scalar_subquery()
+)
+_fields = (
+    _rules.c.scope,
+    _rules.c.project_id,
+    _rules.c.place,
+    _rules.c.tool,
+    _rules.c.pattern,
+    _rules.c.action,
+)
+_binding = (
+    select(*_fields)
+    .where(
+        _rules.c.tenant_id == bindparam("tenant_id"),
+        or_(
+            and_(_rules.c.user_id.is_(None), _rules.c.scope == RuleScope.TENANT.value),
+            and_(
+                _rules.c.user_id == bindparam("user_id"),
+                or_(
+                    _rules.c.scope == RuleScope.USER.value,
+                    and_(
+                        _rules.c.scope == RuleScope.PROJECT.value,
+                        or_(
+                            _rules.c.project_id == bindparam("project_id"),
+                            _rules.c.project_id == _its_project,
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    )
+    .order_by(_rules.c.place)
+)
+
+
+def take_turn(connection: Connection, tenant_id: int) -> None:
+    """Whoever changes rules does so after whoever is at it; to be called before anything else is locked."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_in_turn, {"locks": LOCKS, "tenant_id": tenant_id})
+
+
+def read_binding(
+    connection: Connection,
+    tenant_id: int,
+    user_id: int,
+    *,
+    project_id: str | None = None,
+    conversation_id: str | None = None,
+) -> tuple[PlacedRule, ...]:
+    """The rules that bind what runs for this user, there or in that conversation, in the order in which they
+    are read."""
+    values = {
+        "tenant_id": tenant_id,
+        "user_id": user_id,
+        "project_id": project_id,
+        "conversation_id": conversation_id,
+    }
+    return in_order([_placed(row) for row in connection.execute(_binding, values)])
+
+
+def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
+    """One list, in its order."""
+    return [
+        _placed(row)
+        for row in connection.execute(select(*_fields).where(_of(owner)).order_by(_rules.c.place))
+    ]
+
+
+def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) -> None:
+    """The list is then this one. Raises Conflict where it is too long."""
+    if len(rules) > MOST_RULES:
+        raise Conflict(f"there is room for {MOST_RULES} rules; remove some", kind="rules_full")
+    connection.execute(delete(_rules).where(_of(owner)))
+    now = utc_now()
+    rows = [
+        {
+            "tenant_id": owner.tenant_id,
+            "user_id": owner.user_id,
+            "project_id": owner.project_id,
+            "agent_id": None,
+            "scope": owner.scope.value,
+            "place": place,
+            "tool": rule.tool,
+            "pattern": rule.pattern,
+            "action": rule.action.value,
+            "created_at": now,
+        }
+        for place, rule in enumerate(rules)
+    ]
+    if rows:
+        connection.execute(_insert, rows)
+
+
+def append(connection: Connection, owner: Owner, rule: Rule) -> None:
+    """The rule becomes the last of the list, where it decides; one like it does not stand there twice."""
+    known = [each for each in read_list(connection, owner) if not _is_alike(each, rule)]
+    replace_list(connection, owner, [*known, rule])
+
+
+def _of(owner: Owner) -> Any:
+    same_user = _rules.c.user_id.is_(None) if owner.user_id is None else _rules.c.user_id == owner.user_id
+    return and_(
+        _rules.c.tenant_id == owner.tenant_id,
+        same_user,
+        _rules.c.scope == owner.scope.value,
+        *([] if owner.project_id is None else [_rules.c.project_id == owner.project_id]),
+    )
+
+
+def _is_alike(one: Rule, other: Rule) -> bool:
+    return (one.tool, one.pattern, one.action) == (other.tool, other.pattern, other.action)
+
+
+def _placed(row: Any) -> PlacedRule:
+    return PlacedRule(
+        scope=RuleScope(row.scope),
+        scope_id=row.project_id,
+        place=row.place,
+        tool=row.tool,
+        pattern=row.pattern,
+        action=RuleAction(row.action),
+    )
+
+
+CheckProject = Callable[[Session, Caller, str], object]
+"""Raises NotFound unless this is a project of the caller's."""
+
+CheckAgent = Callable[[Caller, int], Awaitable[object]]
+"""Raises NotFound unless this is an agent that the caller may use."""
+
+STRANGERS = "something"
+"""Who has tainted a run that is only supposed."""
+
+
+class Supposed(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that nobody makes. `is_tainted`: as if strangers' content were in its run already."""
+
+    tool: str
+    arguments: dict[str, Any]
+    project_id: str | None = None
+    is_tainted: bool = False
+
+
+class RuleService:
+    """One per process."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: ToolExecutor,
+        *,
+        check_project: CheckProject,
+        check_agent: CheckAgent,
+        own_tools_in: OwnToolsIn,
+    ) -> None:
+        self._own_tools_in = own_tools_in
+        self._store = store
+        self._executor = executor
+        self._check_project = check_project
+        self._check_agent = check_agent
+
+    async def read(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> list[PlacedRule]:
+        """One list, in its order. Raises NotFound for what is not the caller's, InvalidInput."""
+        await self._check_scope(caller, scope, scope_id)
+
+        def work(session: Session) -> list[PlacedRule]:
+            return read_list(session.connection(), self._owner(session, caller, scope, scope_id))
+
+        return await self._store.read(work)
+
+    async def replace(
+        self, caller: Caller, scope: RuleScope, scope_id: str | None, rules: Sequence[Rule]
+    ) -> list[PlacedRule]:
+        """The list is then this one; a tenant's is its ADMINs' to set. It holds from the next call on."""
+        await self._check_scope(caller, scope, scope_id)
+        if scope == RuleScope.TENANT:
+            caller.require(CommandPermission.ADMIN)
+        if len(rules) > MOST_RULES:
+            problem = f"there is room for {MOST_RULES} rules"
+            raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
+        for index, rule in enumerate(rules):
+            _check_rule(index, rule)
+
+        def work(session: Session) -> list[PlacedRule]:
+            take_turn(session.connection(), caller.tenant_id)
+            owner = self._owner(session, caller, scope, scope_id)
+            replace_list(session.connection(), owner, rules)
+            record_change(session, caller, owner, len(rules))
+            return read_list(session.connection(), owner)
+
+        return await self._store.write(work)
+
+    async def binding(self, caller: Caller) -> tuple[PlacedRule, ...]:
+        """The rules for what the caller runs by hand, which belongs to no project."""
+        return await self._store.read(
+            lambda session: read_binding(session.connection(), caller.tenant_id, caller.user_id)
+        )
+
+    async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
+        """What would become of this call in a run of the caller's, and why. Raises NotFound."""
+        known = self._executor.registry.lookup_for(supposed.tool, caller.tenant_id)
+
+        def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
+            connection = session.connection()
+            found = known or self._own_tools_in(connection, caller.user_id).lookup(supposed.tool)
+            if found is None:
+                raise NotFound(f"there is no tool named {supposed.tool[:64]!r}", kind="tool_not_found")
+            if supposed.project_id is not None:
+                self._check_project(session, caller, supposed.project_id)
+            return found[0], read_binding(
+                connection, caller.tenant_id, caller.user_id, project_id=supposed.project_id
+            )
+
+        tool, rules = await self._store.read(work)
+        context = ToolContext(
+            user_id=caller.user_id,
+            username=caller.username,
+            user_permission_level=caller.permission_level,
+            tenant_id=caller.tenant_id,
+            rules=rules,
+            tainted_by=STRANGERS if supposed.is_tainted else None,
+        )
+        return await self._executor.judge.considered(tool, supposed.arguments, context)
+
+    async def _check_scope(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> None:
+        has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)
+        if has_id != (scope_id is not None):
+            problem = f"the scope {scope} needs it" if has_id else f"the scope {scope} is your own"
+            raise InvalidInput(f"the request is not valid: id: {problem}", detail={"fields": {"id": problem}})
+        if scope == RuleScope.AGENT:
+            number = str(scope_id)
+            is_number = number.isascii() and number.isdigit() and len(number) < 10
+            await self._check_agent(caller, int(number) if is_number else 0)
+
+    def _owner(self, session: Session, caller: Caller, scope: RuleScope, scope_id: str | None) -> Owner:
+        if scope == RuleScope.TENANT:
+            return Owner(tenant_id=caller.tenant_id)
+        if scope == RuleScope.PROJECT and scope_id is not None:
+            self._check_project(session, caller, scope_id)
+            return Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, project_id=scope_id)
+        return Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
+
+
+def record_change(session: Session, caller: Caller, owner: Owner, count: int) -> None:
+    """The entry of the audit log for a list that has these many rules now."""
+    names = {RuleScope.TENANT: owner.tenant_id, RuleScope.USER: owner.user_id}
+    entry = Entry(
+        action=Action.RULES_CHANGE,
+        actor=caller.actor,
+        target_type=owner.scope.value,
+        target_id=str(names.get(owner.scope, owner.project_id)),
+        detail=Detail(count=count),
+    )
+    record(session, entry)
+
+
+def _check_rule(index: int, rule: Rule) -> None:
+    is_exact = rule.pattern.startswith(EXACTLY)
+    for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
+        try:
+            wildcards.check(pattern)
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"rule {index + 1}: {error.message}", detail={"fields": {f"$[{index}].{name}": error.message}}
+            ) from error

@@ -1,1 +1,0 @@
-"""Conversations that leave and arrive: exports, and imports of our own and of others' files."""

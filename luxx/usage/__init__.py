@@ -1,1 +1,0 @@
-"""What completions cost: the ledger, its sums and limits."""

@@ -47,7 +47,7 @@ class ConfigError(LuxxError):
     kind = "config_invalid"
 
 
-class DatabaseFromFuture(LuxxError):
+class DatabaseTooNew(LuxxError):
     kind = "database_from_future"
 
 
@@ -169,16 +169,16 @@ class Unreachable(ProviderError):
     retryable = True
 
 
-class Stalled(ProviderError):
+class StreamStalled(ProviderError):
     kind = "provider_stalled"
     retryable = True
 
 
-class Dropped(ProviderError):
+class StreamInterrupted(ProviderError):
     kind = "provider_dropped"
     retryable = True
 
 
-class Garbled(ProviderError):
+class MalformedStream(ProviderError):
     kind = "provider_garbled"
     retryable = True

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from api.conftest import connect
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from live_server import scripted_models
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
@@ -38,16 +38,16 @@ def script() -> Script:
     return Script(models=["scripted", STRUCTURED], rules=rules)
 
 
-class Desk:
+class BranchingClient:
     """One person at one server, and what the model there was sent."""
 
-    def __init__(self, person: Person, upstream: ScriptedProvider) -> None:
+    def __init__(self, person: ApiClient, upstream: ScriptedProvider) -> None:
         self.person = person
         self.upstream = upstream
 
-    def chat(self, **fields: Any) -> "Chat":
+    def chat(self, **fields: Any) -> "ConversationClient":
         """A new conversation."""
-        return Chat(self, self.person.good("POST", "/conversations", json=fields)["id"])
+        return ConversationClient(self, self.person.good("POST", "/conversations", json=fields)["id"])
 
     def sent(self) -> Json:
         """The last request that the model got."""
@@ -60,33 +60,35 @@ class Desk:
 
 
 @contextmanager
-def desk_in(folder: Path, *, is_checked: bool = True, **environment: str) -> Iterator[Desk]:
+def branching_client(
+    folder: Path, *, is_checked: bool = True, **environment: str
+) -> Iterator[BranchingClient]:
     """A server in this folder and a person there; `is_checked`: answers are held against the document."""
-    with scripted_models(script()) as upstream, Server(folder, **environment) as server:
-        with Person(server, None) as nobody:
+    with scripted_models(script()) as upstream, ServerProcess(folder, **environment) as server:
+        with ApiClient(server, None) as nobody:
             document = Document(nobody.good_document()) if is_checked else None
-        with Person(server, document).sign_in() as admin:
+        with ApiClient(server, document).sign_in() as admin:
             hosts = [upstream.url.removeprefix("http://")]
             admin.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
-        with Person(server, document).register("anna") as person:
+        with ApiClient(server, document).register("anna") as person:
             connect(person, upstream)
-            yield Desk(person, upstream)
+            yield BranchingClient(person, upstream)
 
 
-class Chat:
+class ConversationClient:
     """A conversation, and all that can be done in it."""
 
-    def __init__(self, desk: Desk, id_: str) -> None:
+    def __init__(self, client: BranchingClient, id_: str) -> None:
         self.id = id_
-        self._desk = desk
-        self._person = desk.person
+        self._client = client
+        self._person = client.person
 
     def send(self, content: str, **more: Any) -> Json:
         """The answer."""
         body = {"conversation_id": self.id, "content": content, **more}
         return self._data("POST", "/messages", json=body)
 
-    def begin(self, content: str) -> Json:
+    def send_without_waiting(self, content: str) -> Json:
         """The run of a message whose answer is not waited for."""
         body = {"conversation_id": self.id, "content": content}
         return self._data("POST", "/messages/stream", json=body, headers=JSON)
@@ -114,9 +116,11 @@ class Chat:
     def delete(self, message_id: str) -> None:
         self._data("DELETE", f"/messages/{message_id}")
 
-    def fork(self, message_id: str | None = None) -> "Chat":
+    def fork(self, message_id: str | None = None) -> "ConversationClient":
         body = {"json": {"message_id": message_id}} if message_id else {}
-        return Chat(self._desk, self._data("POST", f"/conversations/{self.id}/fork", **body)["id"])
+        return ConversationClient(
+            self._client, self._data("POST", f"/conversations/{self.id}/fork", **body)["id"]
+        )
 
     def show(self) -> Json:
         return self._data("GET", f"/conversations/{self.id}")
@@ -126,17 +130,17 @@ class Chat:
 
     def messages(self) -> list[Json]:
         """Oldest first, of all branches."""
-        found: list[Json] = []
+        messages_found: list[Json] = []
         page = 1
         while items := self._page(page)["items"]:
-            found += items
+            messages_found += items
             page += 1
-        return found[::-1]
+        return messages_found[::-1]
 
     def texts(self) -> list[str]:
         """What the selected path says, from its beginning."""
-        said = {message["id"]: message["text"] for message in self.messages()}
-        return [said[id_] for id_ in self.tree()["selected_path"]]
+        texts_by_id = {message["id"]: message["text"] for message in self.messages()}
+        return [texts_by_id[id_] for id_ in self.tree()["selected_path"]]
 
     def _page(self, page: int) -> Json:
         query = {"conversation_id": self.id, "page": page, "page_size": 100}

@@ -23,7 +23,7 @@ class LiveServer(NamedTuple):
     """`home` is the directory it was started in, `environ` what it was started with."""
 
     url: str
-    home: Path
+    folder: Path
     environ: dict[str, str]
 
 
@@ -49,7 +49,7 @@ def scripted_models(script: Script) -> Iterator[ScriptedProvider]:
 
 
 @contextmanager
-def live_server(home: Path, model_url: str, **more: str) -> Iterator[LiveServer]:
+def live_server(folder: Path, model_url: str, **more: str) -> Iterator[LiveServer]:
     """Starts in `home`; `model_url` is an OpenAI-compatible server that has the model `scripted`."""
     environ = plain_environ(
         LUXX_APP__PORT="0",
@@ -59,17 +59,17 @@ def live_server(home: Path, model_url: str, **more: str) -> Iterator[LiveServer]
         LUXX_LOCAL__ENABLED="false",
         **more,
     )
-    with (home / "server.log").open("ab") as log:
+    with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "run.py")],
-            cwd=home,
+            cwd=folder,
             env=environ,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
         )
     try:
-        yield LiveServer(_address(process, home), home, environ)
+        yield LiveServer(_address(process, folder), folder, environ)
     finally:
         process.terminate()
         try:
@@ -81,7 +81,7 @@ def live_server(home: Path, model_url: str, **more: str) -> Iterator[LiveServer]
         process.stdout.close()
 
 
-def _address(process: subprocess.Popen[str], home: Path) -> str:
+def _address(process: subprocess.Popen[str], folder: Path) -> str:
     """The address in the line that the server prints once it accepts connections."""
     lines: Queue[str] = Queue()
     stdout = process.stdout
@@ -99,4 +99,4 @@ def _address(process: subprocess.Popen[str], home: Path) -> str:
                 return found[1]
     except Empty:
         pass
-    raise AssertionError("the server did not start:\n" + (home / "server.log").read_text("utf-8")[-3000:])
+    raise AssertionError("the server did not start:\n" + (folder / "server.log").read_text("utf-8")[-3000:])

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder().encode
 _usage = _encode(Usage(prompt_tokens=120, completion_tokens=80)).decode()
 
 
-class Talk:
+class TextGenerator:
     """Says something new every time, the same for the same seed; words are as uneven as in a language."""
 
     def __init__(self, seed: int = 7, *, rare_every: int = 0) -> None:
@@ -31,38 +31,40 @@ class Talk:
         self._random = random.Random(seed)
         letters = "abcdefghijklmnoprstuvw"
         self._words = ["".join(self._random.choices(letters, k=2 + n % 8)) for n in range(5000)]
-        self._weights = [1 / (place + 1) for place in range(5000)]
-        self._said = 0
+        self._weights = [1 / (rank + 1) for rank in range(5000)]
+        self._count = 0
 
     def words(self, count: int) -> str:
         return " ".join(self._random.choices(self._words, self._weights, k=count))
 
     def content(self) -> tuple[str, str]:
         """A role and its stored JSON, in turn; every fifth answer used a tool."""
-        self._said += 1
-        is_rare = self._rare_every and self._said % self._rare_every == 1
-        said = f"common {'rare 机器学习 ' if is_rare else ''}{self.words(35)}"
-        if self._said % 2:
-            return "user", _encode(UserContent(text=said)).decode()
+        self._count += 1
+        is_rare = self._rare_every and self._count % self._rare_every == 1
+        phrase = f"common {'rare 机器学习 ' if is_rare else ''}{self.words(35)}"
+        if self._count % 2:
+            return "user", _encode(UserContent(text=phrase)).decode()
         parts: list[dict[str, Any]] = [{"type": StepType.THINKING, "content": self.words(40)}]
-        if self._said % 10 == 0:
-            call = {"name": "file_read", "id_ref": f"call_{self._said}"}
+        if self._count % 10 == 0:
+            call = {"name": "file_read", "id_ref": f"call_{self._count}"}
             parts += [
                 {"type": StepType.TOOL_CALL, "arguments": '{"path": "notes.txt"}', **call},
                 {"type": StepType.TOOL_RESULT, "content": self.words(50), "success": True, **call},
             ]
-        parts.append({"type": StepType.TEXT, "content": said})
+        parts.append({"type": StepType.TEXT, "content": phrase})
         steps = [Step(id=step_id(at), index=at, **part) for at, part in enumerate(parts)]
         return "assistant", _encode(AssistantContent(steps=steps)).decode()
 
 
-def seed(connection: Connection, talk: Talk, lengths: Iterable[int], *, user_id: int = 1) -> list[str]:
+def seed(
+    connection: Connection, text_generator: TextGenerator, lengths: Iterable[int], *, user_id: int = 1
+) -> list[str]:
     """A conversation for each length, its messages one below the other; the ids of the conversations."""
     ids: list[str] = []
     pending: list[dict[str, Any]] = []
     for length in lengths:
-        path = list(_path(talk, length, user_id))
-        ids.append(_conversation(connection, talk, path, user_id))
+        path = list(_path(text_generator, length, user_id))
+        ids.append(_conversation(connection, text_generator, path, user_id))
         pending += path
         if len(pending) >= BATCH:
             _store(connection, pending)
@@ -71,8 +73,10 @@ def seed(connection: Connection, talk: Talk, lengths: Iterable[int], *, user_id:
     return ids
 
 
-def _conversation(connection: Connection, talk: Talk, path: list[dict[str, Any]], user_id: int) -> str:
-    id_, title, now = new_id(), f"About {talk.words(4)}", utc_now()
+def _conversation(
+    connection: Connection, text_generator: TextGenerator, path: list[dict[str, Any]], user_id: int
+) -> str:
+    id_, title, now = new_id(), f"About {text_generator.words(4)}", utc_now()
     for message in path:
         message["conversation_id"] = id_
     row = {
@@ -84,10 +88,10 @@ def _conversation(connection: Connection, talk: Talk, path: list[dict[str, Any]]
     return id_
 
 
-def _path(talk: Talk, length: int, user_id: int) -> Iterator[dict[str, Any]]:
+def _path(text_generator: TextGenerator, length: int, user_id: int) -> Iterator[dict[str, Any]]:
     parent: str | None = None
     for _ in range(length):
-        role, content = talk.content()
+        role, content = text_generator.content()
         id_ = new_id()
         yield {
             "id": id_, "user_id": user_id, "parent_id": parent,

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from luxx.api.http.bodies import MOST_NAMED, NO_NUL, NO_REPEATED, read_body
+from luxx.api.http.bodies import MAX_REPORTED_FIELDS, NUL_MESSAGE, REPEATED_MESSAGE, read_body
 from luxx.api.http.guards import PUBLIC
-from luxx.api.http.protection import OPEN_BYTES, OPEN_TO_ALL, protection
+from luxx.api.http.protection import PUBLIC_BODY_BYTES, PUBLIC_POST_PATHS, protection
 from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config
-from luxx.infra.json_keys import has_repeated_member
+from luxx.infra.json_keys import has_duplicate_key
 from luxx.infra.observe import Metrics
 
 
@@ -43,7 +43,7 @@ def refused(body: bytes) -> InvalidInput:
     ],
 )
 def test_a_member_that_is_there_twice_is_refused_by_its_path(body: bytes, paths: list[str]) -> None:
-    assert refused(body).detail["fields"] == dict.fromkeys(paths, NO_REPEATED)
+    assert refused(body).detail["fields"] == dict.fromkeys(paths, REPEATED_MESSAGE)
 
 
 @pytest.mark.parametrize("name", ["x", ":x", 'x"y', '\\"', "ä", "\\", ""])
@@ -51,8 +51,8 @@ def test_a_nested_member_that_is_there_twice_is_found_whatever_its_name(name: st
     member = msgspec.json.encode({name: 1})[1:-1]
     for between in (b"", b'"n": "\\"x\\": 1",', b'"n": [":", "a", {"x": 1}], '):
         twice = b'{"a": [{%s, %s%s}]}' % (member, between, member)
-        assert has_repeated_member(twice), twice
-        assert not has_repeated_member(b'{"a": [{%s}, {%s}]}' % (member, member))
+        assert has_duplicate_key(twice), twice
+        assert not has_duplicate_key(b'{"a": [{%s}, {%s}]}' % (member, member))
 
 
 def test_texts_that_look_like_members_are_no_members() -> None:
@@ -92,7 +92,7 @@ WRONG = {
 def test_a_body_full_of_mistakes_is_refused_in_a_few_words_and_steps(kind: str, count: int) -> None:
     body = WRONG[kind](count)
     error = refused(body)
-    assert 1 <= len(error.detail["fields"]) <= MOST_NAMED
+    assert 1 <= len(error.detail["fields"]) <= MAX_REPORTED_FIELDS
     assert len(str(error)) + len(str(error.detail)) < 10_000
     assert calls_of(lambda: refused(body)) < 1_000
 
@@ -101,12 +101,12 @@ def test_a_short_body_has_all_its_mistakes_named_and_a_long_one_the_first() -> N
     wrong = b'{"count": "1", "name": 2, "other": 3, "tags": ["a", 4], "ratio": 1}'
     assert set(refused(wrong).detail["fields"]) == {"$.count", "$.name", "$.other", "$.tags[1]"}
     assert set(refused(b" " * 100_000 + wrong).detail["fields"]) == {"$.count"}
-    assert refused(b" " * 100_000 + b'{"name": "\\u0000"}').detail["fields"] == {"$": NO_NUL}
+    assert refused(b" " * 100_000 + b'{"name": "\\u0000"}').detail["fields"] == {"$": NUL_MESSAGE}
 
 
 def test_of_many_mistakes_the_first_are_named_and_it_is_said_that_there_are_more() -> None:
-    assert not str(refused(unknown(MOST_NAMED))).endswith("and more")
-    assert str(refused(unknown(MOST_NAMED + 1))).endswith("and more")
+    assert not str(refused(unknown(MAX_REPORTED_FIELDS))).endswith("and more")
+    assert str(refused(unknown(MAX_REPORTED_FIELDS + 1))).endswith("and more")
 
 
 def test_a_name_that_the_sender_made_up_is_not_repeated_at_length() -> None:
@@ -131,12 +131,12 @@ def test_every_route_that_is_open_to_all_takes_short_bodies_only() -> None:
         and (handler.opt.get(PUBLIC) or PUBLIC in vars(controller).get("opt", {}))
         for path in handler.paths
     }
-    assert found == set(OPEN_TO_ALL)
+    assert found == set(PUBLIC_POST_PATHS)
 
 
-@pytest.mark.parametrize("path", [*OPEN_TO_ALL, "//auth//login/"])
+@pytest.mark.parametrize("path", [*PUBLIC_POST_PATHS, "//auth//login/"])
 def test_what_anybody_may_send_is_refused_past_64_kib(path: str) -> None:
-    assert [status_of(path, size) for size in (OPEN_BYTES, OPEN_BYTES + 1)] == [200, 413]
+    assert [status_of(path, size) for size in (PUBLIC_BODY_BYTES, PUBLIC_BODY_BYTES + 1)] == [200, 413]
 
 
 def status_of(path: str, size: int) -> int:

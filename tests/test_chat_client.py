@@ -23,8 +23,8 @@ import psutil
 import pytest
 from live_server import LiveServer, live_server, plain_environ, scripted_models
 
-from luxx.app.cli.chat.questions import HeardOption, HeardQuestion, typed_answer
-from luxx.app.cli.chat.transcript import Heard, HeardRun, HeardStep, Piece, PieceKind, Transcript
+from luxx.app.cli.chat.questions import FrameOption, FrameQuestion, typed_answer
+from luxx.app.cli.chat.transcript import FrameRun, FrameStep, Piece, PieceKind, StreamFrame, Transcript
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, Thinking, When
 
 PATIENCE_SECONDS = 30.0
@@ -33,23 +33,23 @@ LONG = "one two three four five six seven eight nine ten eleven twelve thirteen 
 # --- frames to pieces -------------------------------------------------------------------------------
 
 
-def delta(index: int, text: str, kind: str = "text") -> Heard:
-    step = HeardStep(index=index, type=kind, status="running", delta=text)
-    return Heard(type="process_step", step=step)
+def delta(index: int, text: str, kind: str = "text") -> StreamFrame:
+    step = FrameStep(index=index, type=kind, status="running", delta=text)
+    return StreamFrame(type="process_step", step=step)
 
 
-def whole(index: int, text: str, kind: str = "text", seq: int = 0) -> Heard:
+def whole(index: int, text: str, kind: str = "text", seq: int = 0) -> StreamFrame:
     status = "done" if seq else "running"
-    step = HeardStep(index=index, type=kind, status=status, content=text)
-    return Heard(type="process_step", seq=seq, step=step)
+    step = FrameStep(index=index, type=kind, status=status, content=text)
+    return StreamFrame(type="process_step", seq=seq, step=step)
 
 
-def begun() -> Heard:
-    return Heard(type="run", run=HeardRun(id="r"))
+def begun() -> StreamFrame:
+    return StreamFrame(type="run", run=FrameRun(id="r"))
 
 
-def heard_text(transcript: Transcript, frames: list[Heard]) -> str:
-    pieces = [piece for frame in frames for piece in transcript.hear(frame)]
+def heard_text(transcript: Transcript, frames: list[StreamFrame]) -> str:
+    pieces = [piece for frame in frames for piece in transcript.receive(frame)]
     return "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT)
 
 
@@ -98,16 +98,16 @@ def test_a_step_made_again_alike_is_not_repeated_on_the_screen() -> None:
 def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
     transcript = Transcript()
     heard_text(transcript, [begun(), delta(0, "Hello"), begun()])
-    assert transcript.hear(delta(0, "Good day")) == [
+    assert transcript.receive(delta(0, "Good day")) == [
         Piece(PieceKind.NOTE, "[the server began this again]"),
         Piece(PieceKind.TEXT, "Good day"),
     ]
 
 
-def test_a_tool_call_is_told_once_with_its_arguments() -> None:
-    def call(status: str, seq: int, **more: Any) -> Heard:
-        step = HeardStep(index=1, type="tool_call", name="python_eval", status=status, **more)
-        return Heard(type="process_step", seq=seq, step=step)
+def test_a_tool_call_is_printed_once_with_its_arguments() -> None:
+    def call(status: str, seq: int, **more: Any) -> StreamFrame:
+        step = FrameStep(index=1, type="tool_call", name="python_eval", status=status, **more)
+        return StreamFrame(type="process_step", seq=seq, step=step)
 
     transcript = Transcript()
     frames = [
@@ -116,14 +116,14 @@ def test_a_tool_call_is_told_once_with_its_arguments() -> None:
         call("running", 2, arguments='{"expression":"6*7"}'),
         call("done", 3, arguments='{"expression":"6*7"}'),
     ]
-    notes = [piece.text for frame in frames for piece in transcript.hear(frame)]
+    notes = [piece.text for frame in frames for piece in transcript.receive(frame)]
     assert notes == ['→ python_eval {"expression":"6*7"}']
 
 
 def test_an_error_and_the_end_are_remembered() -> None:
     transcript = Transcript()
-    transcript.hear(Heard(type="error", seq=1, message="no key"))
-    transcript.hear(Heard(type="done", seq=2, status="failed"))
+    transcript.receive(StreamFrame(type="error", seq=1, message="no key"))
+    transcript.receive(StreamFrame(type="done", seq=2, status="failed"))
     assert (transcript.error, transcript.status, transcript.is_over) == ("no key", "failed", True)
 
 
@@ -164,8 +164,8 @@ SCRIPT = Script(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    home = tmp_path_factory.mktemp("server")
-    with scripted_models(SCRIPT) as provider, live_server(home, provider.url) as running:
+    folder = tmp_path_factory.mktemp("server")
+    with scripted_models(SCRIPT) as provider, live_server(folder, provider.url) as running:
         yield running
 
 
@@ -181,7 +181,7 @@ def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subp
     )
 
 
-def test_one_message_is_answered_on_stdout_and_the_rest_told_on_stderr(server: LiveServer) -> None:
+def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: LiveServer) -> None:
     done = run_chat(server.url, "count", "please")
     assert (done.returncode, done.stdout) == (0, LONG + "\n")
     assert "Counting." in done.stderr
@@ -298,7 +298,7 @@ def test_a_question_that_nobody_is_there_to_answer_is_left_open_with_where_to_an
     assert terminal.end() == 1
 
 
-OPTIONS = [HeardOption(label="red"), HeardOption(label="blue", is_recommended=True)]
+OPTIONS = [FrameOption(label="red"), FrameOption(label="blue", is_recommended=True)]
 
 
 @pytest.mark.parametrize(
@@ -318,12 +318,12 @@ OPTIONS = [HeardOption(label="red"), HeardOption(label="blue", is_recommended=Tr
     ],
 )
 def test_what_is_typed_becomes_an_answer(multiple: bool, line: str, answer: Any) -> None:
-    question = HeardQuestion(question_id="q", prompt="Which?", options=OPTIONS, multiple=multiple)
+    question = FrameQuestion(question_id="q", prompt="Which?", options=OPTIONS, multiple=multiple)
     assert typed_answer(question, line) == answer
 
 
 def test_nothing_typed_is_no_answer_where_nothing_is_recommended() -> None:
-    assert typed_answer(HeardQuestion(question_id="q", prompt="Which?"), " ") is None
+    assert typed_answer(FrameQuestion(question_id="q", prompt="Which?"), " ") is None
 
 
 class Terminal:

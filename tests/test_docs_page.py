@@ -11,18 +11,18 @@ from litestar import Litestar
 from litestar.routes import HTTPRoute
 
 from luxx.api.http.guards import PUBLIC
-from luxx.api.openapi.document import STREAMS, TAGS, build_document
+from luxx.api.openapi.document import STREAM_ROUTES, TAGS, build_document
 from luxx.api.openapi.page import PAGE_POLICY, STYLE, render
 from luxx.app.application import create_app
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.infra.config.schema import Config
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Litestar]:
-    house = House(Config(data_dir=str(tmp_path_factory.mktemp("data"))), {})
-    yield create_app(house)
-    house.release()
+    services = Services(Config(data_dir=str(tmp_path_factory.mktemp("data"))), {})
+    yield create_app(services)
+    services.release()
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_streams_are_event_streams_with_the_table_of_events(document: dict[str, 
         for method, path, operation in operations(document)
         if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
     }
-    assert set(streaming) == set(STREAMS)
+    assert set(streaming) == set(STREAM_ROUTES)
     for operation in streaming.values():
         assert all(f"| `{kind}` |" in operation["description"] for kind in ("run", "process_step", "done"))
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.app.cli.doctor.checks import Finding, examine
-from luxx.app.container import House
-from luxx.domain.backup.backup import Home, back_up
+from luxx.app.container import Services
+from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import (
     AppConfig,
@@ -47,14 +47,14 @@ def config_in(home: Path, **sections: object) -> Config:
     return Config(data_dir=str(home / "data"), **given)  # type: ignore[arg-type]
 
 
-def look(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
+def checks(config: Config, environ: dict[str, str] | None = None) -> dict[str, Finding]:
     return {finding.part: finding for finding in asyncio.run(examine(config, environ or {}))}
 
 
 async def start_once(config: Config) -> None:
-    house = House(config, {})
-    await house.open()
-    await house.close()
+    services = Services(config, {})
+    await services.open()
+    await services.close()
 
 
 def with_model(home: Path, url: str, **sections: object) -> Config:
@@ -66,17 +66,17 @@ def unused_script() -> ScriptedProvider:
     return ScriptedProvider(Script(rules=[Rule(name="never asked", reply=[Text(text="x")])]))
 
 
-def test_a_fresh_place_is_fine_and_stays_untouched(tmp_path: Path) -> None:
-    found = look(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
+def test_an_empty_data_directory_is_fine_and_stays_untouched(tmp_path: Path) -> None:
+    found = checks(config_in(tmp_path), {"DEEPSEEK_API_KEY": KEY})
     assert [str(one) for one in found.values() if one.is_bad] == []
     assert "deepseek" in found["providers"].text
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_any_model_it_says_so(tmp_path: Path) -> None:
-    found = look(config_in(tmp_path))["providers"]
+    found = checks(config_in(tmp_path))["providers"]
     assert found.is_bad
-    assert "DEEPSEEK_API_KEY" in found.mend
+    assert "DEEPSEEK_API_KEY" in found.fix
 
 
 def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> None:
@@ -92,12 +92,12 @@ def test_a_started_server_with_an_answering_provider_is_fine(tmp_path: Path) -> 
 
     findings = asyncio.run(run())
     assert [str(one) for one in findings if one.is_bad] == []
-    told = "\n".join(map(str, findings))
-    assert "provider openai_compatible answers and offers 1 models" in told
-    assert KEY not in told
+    printed = "\n".join(map(str, findings))
+    assert "provider openai_compatible answers and offers 1 models" in printed
+    assert KEY not in printed
 
 
-def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_told(tmp_path: Path) -> None:
+def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_shown(tmp_path: Path) -> None:
     async def run() -> list[Finding]:
         provider = unused_script()
         await provider.start()
@@ -108,7 +108,7 @@ def test_a_provider_that_does_not_answer_is_bad_and_its_key_is_not_told(tmp_path
 
     found = {finding.part: finding for finding in asyncio.run(run())}["provider openai_compatible"]
     assert found.is_bad
-    assert found.mend
+    assert found.fix
     assert KEY not in str(found)
 
 
@@ -116,7 +116,7 @@ def test_a_lost_secret_is_named_as_the_reason(tmp_path: Path) -> None:
     config = with_model(tmp_path, "http://127.0.0.1:9")
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").unlink()
-    assert "secret key is gone" in look(config)["provider openai_compatible"].text
+    assert "secret key is gone" in checks(config)["provider openai_compatible"].text
     assert not (tmp_path / "data" / "secret_key").exists()
 
 
@@ -124,28 +124,28 @@ def test_a_secret_that_others_can_read_is_bad(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
     (tmp_path / "data" / "secret_key").chmod(0o644)
-    found = look(config)["secret"]
+    found = checks(config)["secret"]
     assert found.is_bad
-    assert found.mend.startswith("chmod 600 ")
+    assert found.fix.startswith("chmod 600 ")
 
 
 def test_data_that_others_can_read_is_bad(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    assert not look(config)["permissions"].is_bad
+    assert not checks(config)["permissions"].is_bad
     database = tmp_path / "data" / "luxx.db"
     database.chmod(0o644)
-    found = look(config)["permissions"]
+    found = checks(config)["permissions"]
     assert found.is_bad
-    assert found.mend.startswith("chmod go-rw")
-    assert str(database) in found.mend
+    assert found.fix.startswith("chmod go-rw")
+    assert str(database) in found.fix
 
 
 @pytest.mark.parametrize("secret", ["short", ""])
 def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, secret: str) -> None:
     database = DatabaseConfig(type="postgresql", url="postgresql://luxx:pass-word@127.0.0.1:9/luxx")
     config = config_in(tmp_path, app=AppConfig(secret_key=secret), database=database)
-    found = look(config)
+    found = checks(config)
     assert found["secret"].is_bad
     assert found["database"].is_bad
     assert "pass-word" not in "\n".join(map(str, found.values()))
@@ -154,56 +154,56 @@ def test_a_missing_or_short_secret_is_bad_where_one_is_needed(tmp_path: Path, se
 def test_the_default_password_is_bad_only_where_others_can_reach_the_server(tmp_path: Path) -> None:
     here = config_in(tmp_path)
     asyncio.run(start_once(here))
-    assert not look(here)["password"].is_bad
-    assert look(here)["password"].mend == "luxx user passwd admin"
-    assert look(config_in(tmp_path, app=AppConfig(host="0.0.0.0")))["password"].is_bad
+    assert not checks(here)["password"].is_bad
+    assert checks(here)["password"].fix == "luxx user passwd admin"
+    assert checks(config_in(tmp_path, app=AppConfig(host="0.0.0.0")))["password"].is_bad
 
 
-def test_a_running_server_is_told_and_not_bad(tmp_path: Path) -> None:
+def test_a_running_server_is_reported_and_not_bad(tmp_path: Path) -> None:
     lock = DataDirLock(tmp_path / "data")
-    assert "no server" in look(config_in(tmp_path))["server"].text
+    assert "no server" in checks(config_in(tmp_path))["server"].text
     lock.take()
     try:
-        found = look(config_in(tmp_path))["server"]
+        found = checks(config_in(tmp_path))["server"]
         assert not found.is_bad
         assert "is running" in found.text
     finally:
         lock.release()
-    assert "no server" in look(config_in(tmp_path))["server"].text
+    assert "no server" in checks(config_in(tmp_path))["server"].text
 
 
 def test_a_database_of_a_newer_version_is_bad_and_of_an_older_one_is_not(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    house = House(config, {})
+    services = Services(config, {})
     try:
-        with house.engine.begin() as connection:
+        with services.engine.begin() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-        assert look(config)["database"].is_bad
-        with house.engine.begin() as connection:
+        assert checks(config)["database"].is_bad
+        with services.engine.begin() as connection:
             connection.exec_driver_sql("DELETE FROM alembic_version")
-        older = look(config)["database"]
+        older = checks(config)["database"]
         assert not older.is_bad
-        assert "luxx migrate" in older.mend
+        assert "luxx migrate" in older.fix
     finally:
-        house.release()
+        services.release()
 
 
-def test_a_file_in_the_place_of_a_directory_is_bad(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_directory_is_bad(tmp_path: Path) -> None:
     (tmp_path / "workspaces").write_text("")
-    found = look(config_in(tmp_path))["workspaces"]
+    found = checks(config_in(tmp_path))["workspaces"]
     assert found.is_bad
-    assert found.mend
+    assert found.fix
 
 
 def test_missing_workspaces_are_bad_where_they_are_not_made(tmp_path: Path) -> None:
     config = config_in(tmp_path, workspace=WorkspaceConfig(root=str(tmp_path / "w"), auto_create=False))
-    assert look(config)["workspaces"].mend == f"mkdir -p {tmp_path / 'w'}"
+    assert checks(config)["workspaces"].fix == f"mkdir -p {tmp_path / 'w'}"
 
 
 def test_a_finding_is_one_line() -> None:
     assert (
-        str(Finding(part="disk", text="full", is_bad=True, mend="make room"))
+        str(Finding(part="disk", text="full", is_bad=True, fix="make room"))
         == "BAD  disk         full → make room"
     )
     assert str(Finding(part="disk", text="fine")) == "ok   disk         fine"
@@ -212,33 +212,33 @@ def test_a_finding_is_one_line() -> None:
 def test_a_started_server_has_nothing_stuck_and_no_backup(tmp_path: Path) -> None:
     config = config_in(tmp_path)
     asyncio.run(start_once(config))
-    found = look(config)
+    found = checks(config)
     assert [found[part].is_bad for part in ("runs", "queue", "questions", "wal", "backup")] == [False] * 5
-    assert found["backup"].mend == "luxx backup FILE"
-    home = Home(config)
-    back_up(home, tmp_path / "backup.zip")
+    assert found["backup"].fix == "luxx backup FILE"
+    home = DataPaths(config)
+    create_backup(home, tmp_path / "backup.zip")
     home.close()
-    assert "0 days old" in look(config)["backup"].text
+    assert "0 days old" in checks(config)["backup"].text
 
 
 @pytest.mark.heavy
 def test_runs_that_nobody_drives_go_on_at_the_next_start_or_are_stuck(tmp_path: Path) -> None:
     config = config_in(tmp_path, runs=RunsConfig(lease_seconds=1))
     asyncio.run(start_once(config))
-    house = House(config, {})
+    services = Services(config, {})
     try:
-        with house.engine.begin() as connection:
+        with services.engine.begin() as connection:
             add_lost_runs(connection)
     finally:
-        house.release()
-    found = look(config)
+        services.release()
+    found = checks(config)
     assert "nobody drives them" in found["runs"].text
-    assert "luxx serve" in found["runs"].mend
+    assert "luxx serve" in found["runs"].fix
     assert found["queue"].text.startswith("1 runs wait for a place, the oldest for ")
     lock = DataDirLock(tmp_path / "data")
     lock.take()
     try:
-        stuck = look(config)["runs"]
+        stuck = checks(config)["runs"]
     finally:
         lock.release()
     assert stuck.is_bad

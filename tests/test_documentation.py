@@ -18,7 +18,7 @@ import pytest
 from live_server import ROOT, live_server, scripted_models
 
 from luxx.app.cli.commands import main
-from luxx.domain.skills.registry import Shelf
+from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.skills.tools import skill_tools
 from luxx.infra.config.schema import Config, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -228,7 +228,7 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
-    tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(Shelf())]
+    tools = [*builtin_tools(), *program_tools(sandbox), *skill_tools(SkillRegistry())]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 
 
@@ -311,14 +311,14 @@ def assigned_kind(node: ast.stmt) -> str:
     return ""
 
 
-def test_the_changelog_has_a_place_for_what_comes() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     assert "## [Unreleased]" in text_of("CHANGELOG.md")
 
 
-def test_every_folder_of_the_house_stands_on_a_floor_of_the_architecture() -> None:
+def test_every_folder_is_in_a_layer_of_the_architecture() -> None:
     page = text_of("ARCHITECTURE.md")
-    rooms = [
+    folders = [
         path for path in (ROOT / "luxx").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
-    names = [f"`{path.name}`" if path.is_file() else f"`{path.name}/`" for path in rooms]
+    names = [f"`{path.name}`" if path.is_file() else f"`{path.name}/`" for path in folders]
     assert [name for name in names if name not in page and name != "`__init__.py`"] == []

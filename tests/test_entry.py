@@ -7,7 +7,7 @@ from pathlib import Path
 
 from live_server import plain_environ
 
-TOLD = """
+EXPECTED = """
 import gc, json, sys
 import luxx.app.entry, luxx.app.server.startup
 try:
@@ -41,7 +41,7 @@ asyncio.run(work())
 """
 
 
-def told(program: str, folder: Path) -> object:
+def run_program(program: str, folder: Path) -> object:
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -56,8 +56,8 @@ def told(program: str, folder: Path) -> object:
 def test_a_server_is_loaded_without_what_only_draws_and_others_may_still_draw(
     tmp_path: Path,
 ) -> None:
-    assert told(TOLD, tmp_path) == {"loaded": [], "serves": True, "collects": True}
+    assert run_program(EXPECTED, tmp_path) == {"loaded": [], "serves": True, "collects": True}
 
 
 def test_a_server_goes_without_plugins_for_what_it_does_not_use(tmp_path: Path) -> None:
-    assert told(SERVED, tmp_path) == {"plugins": [], "collects": True}
+    assert run_program(SERVED, tmp_path) == {"plugins": [], "collects": True}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from luxx.infra.observe import (
     LIBRARIES,
-    QUIET,
+    QUIET_LIBRARIES,
     Metrics,
     configure_logging,
     redact,
@@ -36,7 +36,7 @@ class Lines(io.StringIO):
 @pytest.fixture
 def stream() -> Iterator[Lines]:
     """A stream for logs; puts the process's logging back as it was."""
-    loggers = [logging.getLogger(name) for name in (None, *LIBRARIES, *QUIET)]
+    loggers = [logging.getLogger(name) for name in (None, *LIBRARIES, *QUIET_LIBRARIES)]
     before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in loggers]
     yield Lines()
     for logger, handlers, level, propagate in before:
@@ -96,7 +96,7 @@ def test_configuring_again_replaces_the_stream(stream: Lines) -> None:
 
 
 def test_people_get_readable_lines(stream: Lines) -> None:
-    configure_logging("INFO", stream=stream, for_people=True)
+    configure_logging("INFO", stream=stream, is_console=True)
     structlog.get_logger().info("run_finished", run_id="r1")
     assert "run_finished" in stream.getvalue()
     with pytest.raises(json.JSONDecodeError):
@@ -104,8 +104,8 @@ def test_people_get_readable_lines(stream: Lines) -> None:
 
 
 @pytest.mark.parametrize("for_people", [True, False])
-def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, for_people: bool) -> None:
-    configure_logging("DEBUG", stream=stream, for_people=for_people)
+def test_no_secret_reaches_a_log_by_key_text_or_exception(stream: Lines, is_console: bool) -> None:
+    configure_logging("DEBUG", stream=stream, is_console=is_console)
     log = structlog.get_logger()
     log.info("call", api_key="hunter2", headers={"X-Api-Key": "hunter2", "list": [{"password": "hunter2"}]})
     log.info("Authorization: Bearer hunter2-hunter2", url="https://me:hunter2@host/path?token=hunter2")

@@ -15,7 +15,7 @@ from litestar.params import FromPath
 from litestar.response import Stream
 from litestar.testing import TestClient
 
-from luxx.api.http.detached import AFTERWARDS
+from luxx.api.http.detached import DETACHED_STREAM
 from luxx.api.http.envelope import Failure
 from luxx.api.http.protection import protection
 from luxx.api.routes.service import ProbeController, ServiceInfoController, ServiceState
@@ -515,7 +515,7 @@ def test_a_stream_arrives_whole_and_with_headers() -> None:
 # --- the service's own routes -----------------------------------------------------------------------
 
 
-def test_the_root_tells_programs_what_this_is() -> None:
+def test_the_root_describes_the_service_to_programs() -> None:
     with client_for() as client:
         answer = client.get("/")
     assert answer.json() == {
@@ -611,11 +611,11 @@ def test_what_goes_on_afterwards_knows_the_request_and_nothing_of_the_framework(
     async def app(scope: Any, receive: Any, send: Any) -> None:
         scope["state"] = {"kept": "by the framework"}
         scope["route_handler"] = app
-        scope[AFTERWARDS] = go_on
+        scope[DETACHED_STREAM] = go_on
 
     sent = call(config(), app=app)
     assert sent[-1]["body"] == b"later"
     assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
-    assert not known & {"state", "route_handler", AFTERWARDS}
+    assert not known & {"state", "route_handler", DETACHED_STREAM}
     # A server writes them to its access log when the answer begins.
     assert {"method", "path", "query_string", "headers", "server"} <= known

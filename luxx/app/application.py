@@ -9,7 +9,7 @@ from litestar.types import ControllerRouterHandler
 from luxx.api.http.bodies import JsonRequest
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.guards import PeerReader, provide_caller, provide_peer, require_sign_in
-from luxx.api.http.parameters import GivenCaller, before_handling
+from luxx.api.http.parameters import InjectedCaller, before_request
 from luxx.api.http.protection import protection
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.audit import AuditController, record_refusals
@@ -33,8 +33,8 @@ from luxx.api.routes.tools import CompositionController, SkillController, ToolCo
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, UserController
 from luxx.api.routes.websocket import SocketController
-from luxx.app.container import House
-from luxx.app.server.startup import MODELS, without
+from luxx.app.container import Services
+from luxx.app.server.startup import PYDANTIC_PACKAGES, hidden_modules
 
 CONTROLLERS: list[ControllerRouterHandler] = [
     AllowedHostsController,
@@ -73,97 +73,97 @@ CONTROLLERS: list[ControllerRouterHandler] = [
 """All that can be asked for."""
 
 
-def create_app(house: House) -> Litestar:
+def create_app(services: Services) -> Litestar:
     """The web application of a house; its start and stop are the house's."""
-    peers = PeerReader(house.config.server.trusted_proxies)
-    with without(*MODELS):
+    peers = PeerReader(services.config.server.trusted_proxies)
+    with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
             route_handlers=CONTROLLERS,
-            dependencies=_parts(house),
-            guards=[require_sign_in(house.accounts, peers)],
-            before_request=before_handling,
-            after_exception=[record_refusals(house.refusals)],
+            dependencies=_dependencies(services),
+            guards=[require_sign_in(services.accounts, peers)],
+            before_request=before_request,
+            after_exception=[record_refusals(services.refusals)],
             exception_handlers=HANDLERS,
-            on_startup=[house.open],
-            on_shutdown=[house.close],
+            on_startup=[services.open],
+            on_shutdown=[services.close],
             openapi_config=None,
             request_class=JsonRequest,
             request_max_body_size=None,
             logging_config=None,
             debug=False,
         )
-    app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
+    app.asgi_handler = protection(services.config, services.metrics)(app.asgi_handler)
     return app
 
 
-def create_probes(house: House) -> Litestar:
+def create_probes(services: Services) -> Litestar:
     """What a worker answers: whether it lives, whether it can work, and its counters."""
     peers = PeerReader([])
-    with without(*MODELS):
+    with hidden_modules(*PYDANTIC_PACKAGES):
         app = Litestar(
             route_handlers=[ProbeController],
-            dependencies={"peer": Provide(provide_peer), "service_state": _given(house.service_state)},
-            guards=[require_sign_in(house.accounts, peers)],
-            before_request=before_handling,
+            dependencies={"peer": Provide(provide_peer), "service_state": _provide(services.service_state)},
+            guards=[require_sign_in(services.accounts, peers)],
+            before_request=before_request,
             exception_handlers=HANDLERS,
             openapi_config=None,
             logging_config=None,
             debug=False,
         )
-    app.asgi_handler = protection(house.config, house.metrics)(app.asgi_handler)
+    app.asgi_handler = protection(services.config, services.metrics)(app.asgi_handler)
     return app
 
 
-def _parts(house: House) -> dict[str, Provide]:
+def _dependencies(services: Services) -> dict[str, Provide]:
     """What handlers are given by name."""
     return {
         "caller": Provide(provide_caller),
         "peer": Provide(provide_peer),
-        "accounts": _given(lambda: house.accounts),
-        "administration": _given(lambda: house.administration),
-        "tenants": _given(lambda: house.tenants),
-        "user_settings": _given(lambda: house.settings),
-        "providers": _given(lambda: house.providers),
-        "attachments": _given(lambda: house.attachments),
-        "branches": _given(lambda: house.branches),
-        "compositions": _given(lambda: house.compositions),
-        "conversations": _given_after_caller(lambda: house.conversations),
-        "files": _given(lambda: house.files),
-        "uploads": _given(lambda: house.uploads),
-        "own_tools_of": _given(lambda: house.compositions.own_tools),
-        "mcp_definitions": _given(lambda: house.mcp_definitions),
-        "mcp_servers": _given(lambda: house.mcp),
-        "processes": _given(lambda: house.processes),
-        "questions": _given(lambda: house.questions),
-        "password_setup": _given(lambda: house.password_setup),
-        "projects": _given(lambda: house.projects),
-        "replay": _given(lambda: house.replay),
-        "rules": _given(lambda: house.rules),
-        "rules_of": _given(lambda: house.rules.binding),
-        "runs": _given(lambda: house.runs),
-        "shelf": _given(lambda: house.shelf),
-        "transfer": _given(lambda: house.transfer),
-        "sockets": _given(lambda: house.sockets),
-        "streams": _given(lambda: house.streams),
-        "tickets": _given(lambda: house.tickets),
-        "searches": _given_after_caller(lambda: house.searches),
-        "tool_executor": _given(lambda: house.executor),
-        "usage": _given(lambda: house.usage),
-        "workspace_of": _given(lambda: house.workspace_of),
-        "service_state": _given(house.service_state),
+        "accounts": _provide(lambda: services.accounts),
+        "administration": _provide(lambda: services.administration),
+        "tenants": _provide(lambda: services.tenants),
+        "user_settings": _provide(lambda: services.settings),
+        "providers": _provide(lambda: services.providers),
+        "attachments": _provide(lambda: services.attachments),
+        "branches": _provide(lambda: services.branches),
+        "compositions": _provide(lambda: services.compositions),
+        "conversations": _provide_after_caller(lambda: services.conversations),
+        "files": _provide(lambda: services.files),
+        "uploads": _provide(lambda: services.uploads),
+        "own_tools_of": _provide(lambda: services.compositions.own_tools),
+        "mcp_definitions": _provide(lambda: services.mcp_definitions),
+        "mcp_servers": _provide(lambda: services.mcp),
+        "processes": _provide(lambda: services.processes),
+        "questions": _provide(lambda: services.questions),
+        "password_setup": _provide(lambda: services.password_setup),
+        "projects": _provide(lambda: services.projects),
+        "replay": _provide(lambda: services.replay),
+        "rules": _provide(lambda: services.rules),
+        "rules_of": _provide(lambda: services.rules.effective_rules),
+        "runs": _provide(lambda: services.runs),
+        "shelf": _provide(lambda: services.skill_registry),
+        "transfer": _provide(lambda: services.transfer),
+        "sockets": _provide(lambda: services.sockets),
+        "streams": _provide(lambda: services.streams),
+        "tickets": _provide(lambda: services.tickets),
+        "searches": _provide_after_caller(lambda: services.searches),
+        "tool_executor": _provide(lambda: services.executor),
+        "usage": _provide(lambda: services.usage),
+        "workspace_of": _provide(lambda: services.workspace_of),
+        "service_state": _provide(services.service_state),
     }
 
 
-def _given(part: object) -> Provide:
+def _provide(factory: object) -> Provide:
     """A part of the house as a dependency; looked up late, because some are wired when it opens."""
-    assert callable(part)
-    return Provide(part, sync_to_thread=False)
+    assert callable(factory)
+    return Provide(factory, sync_to_thread=False)
 
 
-def _given_after_caller(part: Callable[[], object]) -> Provide:
+def _provide_after_caller(factory: Callable[[], object]) -> Provide:
     """The same for busy routes: what Litestar resolves at once costs a task each, one by one it does not."""
 
-    async def give(caller: GivenCaller) -> object:
-        return part()
+    async def provide(caller: InjectedCaller) -> object:
+        return factory()
 
-    return Provide(give)
+    return Provide(provide)

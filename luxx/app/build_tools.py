@@ -5,15 +5,15 @@ A part of the wiring in `house.py`, and like it makes no decision.
 
 from pathlib import Path
 
-from luxx.domain.accounts.tenants import ids_by_name, no_agents
+from luxx.domain.accounts.tenants import ids_by_name, refuse_all_agents
 from luxx.domain.accounts.workspaces import Workspaces
 from luxx.domain.audit.refusals import Refusals
 from luxx.domain.conversations.projects import own_project
-from luxx.domain.files.figures import FigureKeeper
+from luxx.domain.files.figures import FigureService
 from luxx.domain.files.quota import quota_hooks
 from luxx.domain.mcp.approval import Definitions
 from luxx.domain.mcp.service import McpServers
-from luxx.domain.skills.registry import read_shelf
+from luxx.domain.skills.registry import read_skills
 from luxx.domain.skills.tools import skill_tools
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import Metrics
@@ -22,16 +22,16 @@ from luxx.tools.builtin import builtin_tools, program_tools
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.history import EgressRecord, Witness
+from luxx.tools.history import CallRecorder, EgressRecord
 from luxx.tools.loading import installed_entry_points, load_modules
 from luxx.tools.permissions.service import RuleService
 from luxx.tools.sandbox.service import Sandbox
 
-SQLITE_ENDS = ("", "-wal", "-shm", "-journal")
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """What SQLite may put beside a database, by the ends of the names: no program in a jail sees it."""
 
 
-class Workshop:
+class ToolSet:
     """All parts of a server that have to do with tools. Made cheaply; their own `open` does the work."""
 
     def __init__(
@@ -45,29 +45,31 @@ class Workshop:
     ) -> None:
         self._store = store
         database = sqlite_file(store.engine.url)
-        beside = [] if database is None else [Path(f"{database}{end}") for end in SQLITE_ENDS]
-        self.sandbox = Sandbox(config.tools, data_dir, Path(config.workspace.root), beside)
-        self.sandbox.way_out.on_ended = EgressRecord(store, refusals).ended
-        figures = FigureKeeper(store, workspaces, config.files)
+        database_files = (
+            [] if database is None else [Path(f"{database}{suffix}") for suffix in SQLITE_SUFFIXES]
+        )
+        self.sandbox = Sandbox(config.tools, data_dir, Path(config.workspace.root), database_files)
+        self.sandbox.egress.on_ended = EgressRecord(store, refusals).record
+        figures = FigureService(store, workspaces, config.files)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
-                *program_tools(self.sandbox, figures.keep),
+                *program_tools(self.sandbox, figures.register_figures),
             ]
         )
         for hook in quota_hooks(workspaces.path_of, config.files):
             self.registry.hooks.add(hook)
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
-        self.shelf = read_shelf(config.skills.directories, data_dir)
-        for tool in skill_tools(self.shelf) if self.shelf.skills else []:
+        self.skill_registry = read_skills(config.skills.directories, data_dir)
+        for tool in skill_tools(self.skill_registry) if self.skill_registry.skills else []:
             self.registry.register(tool)
-        witness = Witness(self.registry, metrics, refusals)
+        call_recorder = CallRecorder(self.registry, metrics, refusals)
         self.executor = ToolExecutor(
             self.registry,
             config.tools,
-            on_call=witness.ended,
-            on_refused=witness.refused,
-            is_sandboxed=lambda: self.sandbox.in_force != "none",
+            on_call=call_recorder.record,
+            on_refused=call_recorder.record_refusal,
+            is_sandboxed=lambda: self.sandbox.backend_name != "none",
         )
         self.mcp_definitions = Definitions(store)
         self.mcp = McpServers(
@@ -78,8 +80,8 @@ class Workshop:
             store,
             self.executor,
             check_project=own_project,
-            check_agent=no_agents,
-            own_tools_in=self.compositions.own_tools_in,
+            check_agent=refuse_all_agents,
+            read_own_tools=self.compositions.read_own_tools,
         )
 
     async def _tenant_ids(self) -> dict[str, int]:

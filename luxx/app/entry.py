@@ -6,7 +6,7 @@ The commands are in `cli.py`.
 import ctypes
 import os
 
-from luxx.app.server.startup import DRAWING, begin, go_on, without
+from luxx.app.server.startup import RICH_PACKAGES, disable_gc, freeze_gc, hidden_modules
 
 M_ARENA_MAX = -8
 """Of `mallopt(3)`. The allocator has arenas for threads that run at once. Under the interpreter's lock hardly
@@ -20,9 +20,9 @@ if _mallopt is not None:
 # Whatever this process and its children create is for the user that Luxx runs as, from the first moment.
 os.umask(0o077)
 
-begin()
-with without(*DRAWING):
+disable_gc()
+with hidden_modules(*RICH_PACKAGES):
     from luxx.app.cli.commands import main
-go_on()
+freeze_gc()
 
 __all__ = ["main"]

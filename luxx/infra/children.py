@@ -7,7 +7,7 @@ from typing import Any
 
 from luxx.infra.descriptors import close_all_on_exec
 
-LAST_SECONDS = 1.0
+KILL_WAIT_SECONDS = 1.0
 """How long a child that was killed may take to be gone."""
 
 
@@ -24,11 +24,11 @@ async def start_child(*command: str, **options: Any) -> Process:
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        starting.add_done_callback(_put_down)
+        starting.add_done_callback(_kill_started)
         await asyncio.wait([starting])
         if starting.exception() is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SECONDS):
+                async with asyncio.timeout(KILL_WAIT_SECONDS):
                     await starting.result().wait()
         raise
 
@@ -39,7 +39,7 @@ async def _start(*command: str, **options: Any) -> Process:
     return await asyncio.create_subprocess_exec(*command, **options)
 
 
-def _put_down(starting: "asyncio.Task[Process]") -> None:
+def _kill_started(starting: "asyncio.Task[Process]") -> None:
     if not starting.cancelled() and starting.exception() is None:
         child: Any = starting.result()
         with suppress(ProcessLookupError):

@@ -36,10 +36,10 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-def id_at(milliseconds: int, place: int) -> str:
+def id_at(milliseconds: int, sequence: int) -> str:
     """A new id as it would have been made at that Unix time; `place` (below 4096) orders those of one moment.
 
     What comes from elsewhere is listed where its time belongs.
     """
-    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | (place & 0xFFF) << 64 | 0b10 << 62
+    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | (sequence & 0xFFF) << 64 | 0b10 << 62
     return str(uuid.UUID(int=value | secrets.randbits(62)))

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 PRIVATE = 0o700
-PASSABLE = 0o711
+TRAVERSABLE = 0o711
 """Others may reach what they know the name of, if its own mode lets them. Where Luxx runs as root, programs
 run as another user, who has to reach the workspaces."""
 
@@ -25,7 +25,7 @@ _USER_WORKSPACE = re.compile(r"[0-9a-f]{64}")
 logger = structlog.get_logger()
 
 
-class DataPaths(msgspec.Struct, frozen=True, kw_only=True):
+class SecuredPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Where a server keeps data. `database`: of SQLite, None for PostgreSQL."""
 
     data_dir: Path
@@ -47,10 +47,10 @@ def make_directory(path: Path) -> None:
         if not path.is_dir():
             raise
     else:
-        path.chmod(_most_open())
+        path.chmod(_max_mode())
 
 
-def secure(paths: DataPaths, *, makes_workspaces: bool) -> None:
+def secure(paths: SecuredPaths, *, makes_workspaces: bool) -> None:
     """Makes what is missing and takes from others the rights to what is there.
 
     Where that is not possible it says so in the log and goes on.
@@ -63,8 +63,8 @@ def secure(paths: DataPaths, *, makes_workspaces: bool) -> None:
     except OSError:
         pass  # Whoever needs the directory says what is wrong with it.
     tightened, open_still = 0, list[str]()
-    for path, most in _open_to_others(paths):
-        if _tighten(path, most):
+    for path, max_mode in _open_to_others(paths):
+        if _tighten(path, max_mode):
             tightened += 1
         else:
             open_still.append(str(path))
@@ -74,71 +74,71 @@ def secure(paths: DataPaths, *, makes_workspaces: bool) -> None:
         logger.warning("data_open_to_other_users", paths=open_still[:10], count=len(open_still))
 
 
-def open_to_others(paths: DataPaths) -> list[Path]:
+def open_to_others(paths: SecuredPaths) -> list[Path]:
     """What other users of this machine may read or list now."""
     return [path for path, _ in _open_to_others(paths)]
 
 
-def set_passable(directory: Path, *, is_passable: bool) -> None:
+def set_traversable(directory: Path, *, is_traversable: bool) -> None:
     """Lets others pass through a directory of root's, or not; they may never list it."""
     if os.geteuid() != 0:
         return
     try:
-        if not _is_common(directory):
-            directory.chmod(PASSABLE if is_passable else PRIVATE)
+        if not _is_shared_directory(directory):
+            directory.chmod(TRAVERSABLE if is_traversable else PRIVATE)
     except OSError as error:
         logger.warning("data_permissions_not_set", path=str(directory), error=error.strerror)
 
 
-def _most_open() -> int:
-    return PASSABLE if os.geteuid() == 0 else PRIVATE
+def _max_mode() -> int:
+    return TRAVERSABLE if os.geteuid() == 0 else PRIVATE
 
 
-def _open_to_others(paths: DataPaths) -> Iterator[tuple[Path, int]]:
+def _open_to_others(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
     """Each path that is more open than it may be, with the most that it may be."""
-    for path, most in _known(paths):
+    for path, max_mode in _stored_paths(paths):
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except OSError:
             continue
-        if mode & 0o077 & ~most:
-            yield path, most
+        if mode & 0o077 & ~max_mode:
+            yield path, max_mode
 
 
-def _known(paths: DataPaths) -> Iterator[tuple[Path, int]]:
-    yield paths.data_dir, _most_open()
+def _stored_paths(paths: SecuredPaths) -> Iterator[tuple[Path, int]]:
+    yield paths.data_dir, _max_mode()
     for name in (*STATE_FILES, *STATE_DIRECTORIES):
         yield paths.data_dir / name, PRIVATE
     if paths.database is not None:
         # With what is beside it: the log, locks, copies made before an upgrade.
-        for name in _names(paths.database.parent):
+        for name in _list_names(paths.database.parent):
             if name.startswith(paths.database.name):
                 yield paths.database.with_name(name), PRIVATE
-    yield paths.workspaces, _most_open()
+    yield paths.workspaces, _max_mode()
     if os.geteuid() == 0:
         # Others may pass through the root there.
-        for name in _names(paths.workspaces):
-            yield paths.workspaces / name, PRIVATE if _USER_WORKSPACE.fullmatch(name) else PASSABLE
+        for name in _list_names(paths.workspaces):
+            yield paths.workspaces / name, PRIVATE if _USER_WORKSPACE.fullmatch(name) else TRAVERSABLE
 
 
-def _names(directory: Path) -> list[str]:
+def _list_names(directory: Path) -> list[str]:
     try:
         return os.listdir(directory)
     except OSError:
         return []
 
 
-def _tighten(path: Path, most: int) -> bool:
+def _tighten(path: Path, max_mode: int) -> bool:
     """Whether others have no more rights now than `most`."""
     try:
-        if _is_common(path):
+        if _is_shared_directory(path):
             return False
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & (0o700 | most))
-        return not stat.S_IMODE(path.stat().st_mode) & 0o077 & ~most
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & (0o700 | max_mode))
+        return not stat.S_IMODE(path.stat().st_mode) & 0o077 & ~max_mode
     except OSError:
         return False
 
 
-def _is_common(path: Path) -> bool:
+def _is_shared_directory(path: Path) -> bool:
     """Whether it is a directory that all users of the machine use, such as /tmp."""
     return bool(path.stat().st_mode & stat.S_ISVTX) or path.absolute() == Path("/")

@@ -11,8 +11,8 @@ from itertools import pairwise
 CLOSE_RANGE = 436
 """The number of close_range(2), the same on every architecture."""
 CLOSE_RANGE_CLOEXEC = 4
-LAST = 0xFFFFFFFF
-FIRST = 3
+LAST_FD = 0xFFFFFFFF
+FIRST_FD = 3
 """0, 1 and 2 are a program's standard streams."""
 
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
@@ -24,7 +24,7 @@ def close_all_on_exec() -> None:
     A descriptor may come from the process that started this one, or from a library that opens it without
     `O_CLOEXEC`. Where an event loop starts processes itself, as uvloop does, `close_fds` has no effect.
     """
-    if not _close_range(FIRST, LAST, CLOSE_RANGE_CLOEXEC):
+    if not _close_range(FIRST_FD, LAST_FD, CLOSE_RANGE_CLOEXEC):
         for fd in _open_descriptors():
             try:
                 os.set_inheritable(fd, False)
@@ -35,7 +35,7 @@ def close_all_on_exec() -> None:
 
 def close_all_but(kept: list[int]) -> None:
     """Close every open descriptor from 3 on that is not among `kept`."""
-    bounds = [FIRST - 1, *sorted(fd for fd in kept if fd >= FIRST), LAST + 1]
+    bounds = [FIRST_FD - 1, *sorted(fd for fd in kept if fd >= FIRST_FD), LAST_FD + 1]
     gaps = [(low + 1, high - 1) for low, high in pairwise(bounds) if low + 1 < high]
     if not all(_close_range(first, last, 0) for first, last in gaps):
         for fd in _open_descriptors():
@@ -51,4 +51,4 @@ def _close_range(first: int, last: int, flags: int) -> bool:
 
 
 def _open_descriptors() -> list[int]:
-    return [fd for fd in map(int, os.listdir("/dev/fd")) if fd >= FIRST]
+    return [fd for fd in map(int, os.listdir("/dev/fd")) if fd >= FIRST_FD]

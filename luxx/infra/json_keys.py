@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-_END_OF_NAME = re.compile(rb'"\s*+:')
+_KEY_END = re.compile(rb'"\s*+:')
 """The closing quote of all that may be a member's name. It finds some in texts too, which costs time only."""
 
 
@@ -18,41 +18,41 @@ class _Object(list[tuple[str, Any]]):
     """The members of an object, all of them."""
 
 
-class _Repeated(Exception):
+class _DuplicateKey(Exception):
     pass
 
 
-def has_repeated_member(document: bytes) -> bool:
+def has_duplicate_key(document: bytes) -> bool:
     """Whether an object in this valid JSON document has two members of one name."""
-    ends = [found.start() for found in _END_OF_NAME.finditer(document)]
+    ends = [match.start() for match in _KEY_END.finditer(document)]
     # From the quote before it. Of names with escaped quotes this is the end: one name written in two ways
     # has a backslash there, or ends alike.
     names = [document[document.rfind(b'"', 0, end) + 1 : end] for end in ends]
     if len(set(names)) == len(names) and b"\\" not in b"".join(names):
         return False
     try:
-        json.loads(document, object_pairs_hook=_refuse_repeated)
-    except _Repeated:
+        json.loads(document, object_pairs_hook=_reject_duplicates)
+    except _DuplicateKey:
         return True
     return False
 
 
-def repeated_members(document: bytes) -> Iterator[str]:
+def duplicate_key_paths(document: bytes) -> Iterator[str]:
     """The paths of these members, such as `$.options[0].name`."""
     return _paths("$", json.loads(document, object_pairs_hook=_Object))
 
 
-def decoded(document: bytes) -> Any:
+def decode_strict(document: bytes) -> Any:
     """The value of a JSON document. Raises ValueError, also where a member is there twice."""
     value = msgspec.json.decode(document)
-    if has_repeated_member(document):
-        raise ValueError(f"{next(repeated_members(document))} is there twice")
+    if has_duplicate_key(document):
+        raise ValueError(f"{next(duplicate_key_paths(document))} is there twice")
     return value
 
 
-def _refuse_repeated(members: list[tuple[str, Any]]) -> None:
+def _reject_duplicates(members: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in members}) != len(members):
-        raise _Repeated
+        raise _DuplicateKey
 
 
 def _paths(path: str, value: Any) -> Iterator[str]:

@@ -36,7 +36,16 @@ SECRET_TEXT = re.compile(
     re.IGNORECASE,
 )
 LIBRARIES = ("uvicorn", "uvicorn.error", "uvicorn.access", "alembic", "litestar")
-QUIET = ("httpx", "httpcore", "aiohttp", "sqlalchemy", "asyncio", "alembic", "hpack", "uvicorn.sockets")
+QUIET_LIBRARIES = (
+    "httpx",
+    "httpcore",
+    "aiohttp",
+    "sqlalchemy",
+    "asyncio",
+    "alembic",
+    "hpack",
+    "uvicorn.sockets",
+)
 """Libraries whose info is our debug."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -45,7 +54,7 @@ LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 
 def redact(text: str) -> str:
     """`text` without what looks like a key, a token or a password."""
-    return SECRET_TEXT.sub(_hide, text)
+    return SECRET_TEXT.sub(_mask_match, text)
 
 
 def redact_fields(value: Any) -> Any:
@@ -55,7 +64,7 @@ def redact_fields(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
         return {
-            key: _hidden(item) if _names_secret(key) else redact_fields(item) for key, item in fields.items()
+            key: _masked(item) if _names_secret(key) else redact_fields(item) for key, item in fields.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
         return [redact_fields(item) for item in cast("list[Any]", value)]
@@ -64,7 +73,7 @@ def redact_fields(value: Any) -> Any:
     return redact(str(value))
 
 
-def _hide(match: re.Match[str]) -> str:
+def _mask_match(match: re.Match[str]) -> str:
     if match["scheme"]:
         return f"{match['scheme']} {HIDDEN}"
     if match["url"]:
@@ -76,17 +85,17 @@ def _names_secret(key: Any) -> bool:
     return isinstance(key, str) and SECRET_KEY.search(key) is not None
 
 
-def _hidden(value: Any) -> Any:
+def _masked(value: Any) -> Any:
     return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
 
 
-def configure_logging(level: str, *, stream: TextIO | None = None, for_people: bool | None = None) -> None:
+def configure_logging(level: str, *, stream: TextIO | None = None, is_console: bool | None = None) -> None:
     """Sends all logs of this process to `stream` (stderr): for people on a terminal, as JSON lines elsewhere.
 
     Call at start, before the engine and uvicorn (with `log_config=None`) are made. Another call replaces it.
     """
     target = stream or sys.stderr
-    number = logging.getLevelNamesMapping()[level]
+    level_number = logging.getLevelNamesMapping()[level]
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -94,17 +103,17 @@ def configure_logging(level: str, *, stream: TextIO | None = None, for_people: b
         structlog.processors.format_exc_info,
         _redact_event,
     ]
-    renderer = _renderer(target.isatty() if for_people is None else for_people)
+    renderer = _renderer(target.isatty() if is_console is None else is_console)
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(level_number),
         logger_factory=structlog.WriteLoggerFactory(target),
         cache_logger_on_first_use=False,
     )
-    _route_libraries(number, target, shared, renderer)
+    _route_libraries(level_number, target, shared, renderer)
 
 
-def _route_libraries(number: int, target: TextIO, shared: list[Processor], renderer: Processor) -> None:
+def _route_libraries(level_number: int, target: TextIO, shared: list[Processor], renderer: Processor) -> None:
     handler = logging.StreamHandler(target)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
@@ -114,27 +123,29 @@ def _route_libraries(number: int, target: TextIO, shared: list[Processor], rende
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(number)
+    root.setLevel(level_number)
     for name in LIBRARIES:
         logger = logging.getLogger(name)
         # The engine adds a console handler of its own to a logger that has none.
         logger.handlers[:] = [logging.NullHandler()]
         logger.propagate = True
-    for name in QUIET:
-        logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+    for name in QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(
+            level_number if level_number <= logging.DEBUG else max(level_number, logging.WARNING)
+        )
 
 
 def _redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
     for key, value in event.items():
         if _names_secret(key):
-            event[key] = _hidden(value)
+            event[key] = _masked(value)
         elif key not in ("timestamp", "level"):
             event[key] = redact_fields(value)
     return event
 
 
-def _renderer(for_people: bool) -> Processor:
-    if for_people:
+def _renderer(is_console: bool) -> Processor:
+    if is_console:
         return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -153,41 +164,49 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._describe_http()
         self._describe_runs()
-        self._describe_house()
+        self._describe_process()
 
     def _describe_http(self) -> None:
-        at = self.registry
+        registry = self.registry
         self.http_requests_total = Counter(
-            "luxx_http_requests", "Requests answered.", ["method", "route", "status"], registry=at
+            "luxx_http_requests", "Requests answered.", ["method", "route", "status"], registry=registry
         )
         self.http_request_seconds = Histogram(
             "luxx_http_request_seconds",
             "Seconds until the answer began.",
             ["method", "route"],
             buckets=SECONDS,
-            registry=at,
+            registry=registry,
         )
-        self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=at)
-        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=at)
+        self.sse_clients = Gauge("luxx_sse_clients", "Clients attached to a run's events.", registry=registry)
+        self.sockets = Gauge("luxx_sockets", "Sockets that are open.", registry=registry)
 
     def _describe_runs(self) -> None:
-        at = self.registry
-        self.runs_started_total = Counter("luxx_runs_started", "Runs started.", ["kind"], registry=at)
+        registry = self.registry
+        self.runs_started_total = Counter("luxx_runs_started", "Runs started.", ["kind"], registry=registry)
         self.runs_finished_total = Counter(
-            "luxx_runs_finished", "Runs that ended, by status.", ["kind", "status"], registry=at
+            "luxx_runs_finished", "Runs that ended, by status.", ["kind", "status"], registry=registry
         )
-        self.runs_active = Gauge("luxx_runs_active", "Runs this process is working on.", registry=at)
-        self.deltas_total = Counter("luxx_deltas", "Deltas read from providers.", registry=at)
+        self.runs_active = Gauge("luxx_runs_active", "Runs this process is working on.", registry=registry)
+        self.deltas_total = Counter("luxx_deltas", "Deltas read from providers.", registry=registry)
         self.upstream_requests_total = Counter(
-            "luxx_upstream_requests", "Requests to providers, by outcome.", ["outcome"], registry=at
+            "luxx_upstream_requests", "Requests to providers, by outcome.", ["outcome"], registry=registry
         )
-        self.tokens_total = Counter("luxx_tokens", "Tokens as providers counted them.", ["kind"], registry=at)
-        self.tool_calls_total = Counter("luxx_tool_calls", "Tool calls.", ["tool", "success"], registry=at)
+        self.tokens_total = Counter(
+            "luxx_tokens", "Tokens as providers counted them.", ["kind"], registry=registry
+        )
+        self.tool_calls_total = Counter(
+            "luxx_tool_calls", "Tool calls.", ["tool", "success"], registry=registry
+        )
         self.tool_seconds = Histogram(
-            "luxx_tool_seconds", "Seconds a tool call took.", ["tool"], buckets=LONG_SECONDS, registry=at
+            "luxx_tool_seconds",
+            "Seconds a tool call took.",
+            ["tool"],
+            buckets=LONG_SECONDS,
+            registry=registry,
         )
 
-    def _describe_house(self) -> None:
+    def _describe_process(self) -> None:
         self.db_write_seconds = Histogram(
             "luxx_db_write_seconds",
             "Seconds from asking for a write until it was on disk.",
@@ -219,14 +238,14 @@ class Metrics:
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """One answered request. Keeps the labelled counters: finding them costs more than counting."""
         key = (method, route, status)
-        found = self._http.get(key)
-        if found is None:
-            found = self._http[key] = (
+        counters = self._http.get(key)
+        if counters is None:
+            counters = self._http[key] = (
                 self.http_requests_total.labels(method, route, str(status)),
                 self.http_request_seconds.labels(method, route),
             )
-        found[0].inc()
-        found[1].observe(seconds)
+        counters[0].inc()
+        counters[1].observe(seconds)
 
     @contextmanager
     def run(self, kind: str) -> Generator[Callable[[str, Usage], None]]:

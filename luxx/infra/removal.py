@@ -11,12 +11,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove_tree(path: str) -> bool:
     """Whether all of it is gone. What lies in a directory within is brought up, and never gone down to."""
     try:
-        fd = _entered(path, None)
+        fd = _open_directory(path, None)
     except OSError:
         return False
     try:
         while names := os.listdir(fd):
-            if not sum(_is_less(name, fd) for name in names):
+            if not sum(_makes_progress(name, fd) for name in names):
                 return False
         os.rmdir(path)
     except OSError:
@@ -26,7 +26,7 @@ def remove_tree(path: str) -> bool:
     return True
 
 
-def _is_less(name: str, fd: int) -> bool:
+def _makes_progress(name: str, fd: int) -> bool:
     """Whether there is less to do after it: the entry is gone, or something of it lies higher."""
     try:
         os.unlink(name, dir_fd=fd)
@@ -34,19 +34,19 @@ def _is_less(name: str, fd: int) -> bool:
     except OSError:
         pass
     try:
-        inner = _entered(name, fd)
+        inner = _open_directory(name, fd)
     except OSError:
         return False
     try:
-        brought_up = sum(_is_brought_up(one, inner, fd) for one in os.listdir(inner))
-        return _is_removed(name, fd) or brought_up > 0
+        moved_up = sum(_is_moved_up(one, inner, fd) for one in os.listdir(inner))
+        return _is_removed(name, fd) or moved_up > 0
     except OSError:
         return False
     finally:
         os.close(inner)
 
 
-def _is_brought_up(name: str, inner: int, fd: int) -> bool:
+def _is_moved_up(name: str, inner: int, fd: int) -> bool:
     """Files are deleted where they are. The new name cannot be known, so it cannot be taken."""
     try:
         os.unlink(name, dir_fd=inner)
@@ -55,7 +55,7 @@ def _is_brought_up(name: str, inner: int, fd: int) -> bool:
         pass
     try:
         # A directory that may not be written cannot be moved elsewhere either.
-        os.close(_entered(name, inner))
+        os.close(_open_directory(name, inner))
         os.rename(name, f".{os.urandom(16).hex()}", src_dir_fd=inner, dst_dir_fd=fd)
         return True
     except OSError:
@@ -70,12 +70,12 @@ def _is_removed(name: str, fd: int) -> bool:
         return False
 
 
-def _entered(name: str, dir_fd: int | None) -> int:
+def _open_directory(name: str, dir_fd: int | None) -> int:
     """The directory, open and ours to change."""
-    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    path_fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
-        if os.fstat(place).st_mode & 0o700 != 0o700:
-            os.chmod(f"/proc/self/fd/{place}", 0o700)
-        return os.open(".", _DIRECTORY, dir_fd=place)
+        if os.fstat(path_fd).st_mode & 0o700 != 0o700:
+            os.chmod(f"/proc/self/fd/{path_fd}", 0o700)
+        return os.open(".", _DIRECTORY, dir_fd=path_fd)
     finally:
-        os.close(place)
+        os.close(path_fd)

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from luxx.errors import ConfigError, Unavailable
 
-SHORTEST_SECRET = 32
+MIN_SECRET_BYTES = 32
 """Bytes."""
 SECRET_FILE = "secret_key"
 FORMAT = "v1"
 NONCE_BYTES = 12
-SHOWN = 4
-SHORTEST_SHOWN = 12
+MASK_VISIBLE_CHARS = 4
+MASK_MIN_LENGTH = 12
 """A secret shorter than this shows nothing: four characters would be too much of it."""
 
 
@@ -36,7 +36,7 @@ def find_secret(configured: str, data_dir: Path, *, is_shared: bool) -> str:
     configured. Raises ConfigError where it is missing, too short or cannot be stored.
     """
     if configured:
-        return _check(configured, "app.secret_key")
+        return _check_length(configured, "app.secret_key")
     if is_shared:
         raise ConfigError(
             "app.secret_key: PostgreSQL needs it set, and the same on every server; "
@@ -45,18 +45,18 @@ def find_secret(configured: str, data_dir: Path, *, is_shared: bool) -> str:
     path = data_dir / SECRET_FILE
     try:
         if not path.exists():
-            _make(path)
+            _create_secret_file(path)
         with contextlib.suppress(PermissionError):
             path.chmod(0o600)
-        return _check(path.read_text(encoding="utf-8").strip(), str(path))
+        return _check_length(path.read_text(encoding="utf-8").strip(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: the secret key cannot be kept there: {error}") from error
 
 
-def _check(secret: str, where: str) -> str:
+def _check_length(secret: str, where: str) -> str:
     if is_too_short(secret):
         raise ConfigError(
-            f"{where}: a secret key needs at least {SHORTEST_SECRET} bytes, this one has "
+            f"{where}: a secret key needs at least {MIN_SECRET_BYTES} bytes, this one has "
             f"{len(secret.encode())}; make one with `openssl rand -hex 32`, and to keep what the old one "
             "sealed, list that in app.previous_secret_keys"
         )
@@ -65,23 +65,23 @@ def _check(secret: str, where: str) -> str:
 
 def is_too_short(secret: str) -> bool:
     """Whether it could be guessed."""
-    return len(secret.encode()) < SHORTEST_SECRET
+    return len(secret.encode()) < MIN_SECRET_BYTES
 
 
-def _make(path: Path) -> None:
+def _create_secret_file(path: Path) -> None:
     """Written whole under a name of its own, then linked: whoever links first wins and nobody reads half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{SECRET_FILE}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = path.with_name(f".{SECRET_FILE}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(secrets.token_urlsafe(48))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
+            os.link(temporary, path)
     finally:
-        draft.unlink()
+        temporary.unlink()
 
 
 def derive_key(secret: str, purpose: str) -> bytes:
@@ -91,7 +91,7 @@ def derive_key(secret: str, purpose: str) -> bytes:
 
 def mask(plain: str) -> str:
     """What may be shown of a secret: stars and its last four characters, or stars alone if it is short."""
-    return "****" + (plain[-SHOWN:] if len(plain) >= SHORTEST_SHOWN else "")
+    return "****" + (plain[-MASK_VISIBLE_CHARS:] if len(plain) >= MASK_MIN_LENGTH else "")
 
 
 class Vault:
@@ -104,35 +104,39 @@ class Vault:
     def seal(self, plain: str, *, identity: str) -> str:
         """`plain` bound to `identity`, such as `llm_providers:7:api_key`: opened elsewhere, it fails."""
         nonce = os.urandom(NONCE_BYTES)
-        sealed = self._ciphers[self._key_id].encrypt(nonce, plain.encode(), _bound(self._key_id, identity))
+        sealed = self._ciphers[self._key_id].encrypt(
+            nonce, plain.encode(), _associated_data(self._key_id, identity)
+        )
         return f"{FORMAT}.{self._key_id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
 
     def open(self, sealed: str, *, identity: str) -> str:
         """The text that was sealed for this identity. Raises Unavailable if the key or the text is not it."""
-        form, _, rest = sealed.partition(".")
+        version, _, rest = sealed.partition(".")
         key_id, _, body = rest.partition(".")
         cipher = self._ciphers.get(key_id)
-        if form == FORMAT and key_id and cipher is None:
+        if version == FORMAT and key_id and cipher is None:
             raise Unavailable(
                 "this secret was sealed with another app.secret_key; set that key again or enter it anew",
                 kind="sealed_with_another_key",
             )
         try:
-            if form != FORMAT or cipher is None:
+            if version != FORMAT or cipher is None:
                 raise ValueError("not a sealed secret")
             raw = base64.b64decode(body, altchars=b"-_", validate=True)
-            return cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], _bound(key_id, identity)).decode()
+            return cipher.decrypt(
+                raw[:NONCE_BYTES], raw[NONCE_BYTES:], _associated_data(key_id, identity)
+            ).decode()
         except (InvalidTag, ValueError) as error:
             raise Unavailable(
                 "a stored secret is damaged or belongs to another row; enter it anew", kind="secret_damaged"
             ) from error
 
-    def knows(self, sealed: str) -> bool:
+    def has_key_for(self, sealed: str) -> bool:
         """Whether it was sealed with the secret or with a previous one."""
         _, _, rest = sealed.partition(".")
         return rest.partition(".")[0] in self._ciphers
 
-    def needs_sealing_anew(self, sealed: str) -> bool:
+    def needs_resealing(self, sealed: str) -> bool:
         """Whether it was sealed with a previous secret; then open it and seal it again."""
         return not sealed.startswith(f"{FORMAT}.{self._key_id}.")
 
@@ -141,5 +145,5 @@ def _key_id(secret: str) -> str:
     return hashlib.sha256(derive_key(secret, "vault key id")).hexdigest()[:8]
 
 
-def _bound(key_id: str, identity: str) -> bytes:
+def _associated_data(key_id: str, identity: str) -> bytes:
     return f"{FORMAT}.{key_id}.{identity}".encode()

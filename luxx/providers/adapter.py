@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.wire.delta import Delta
 from luxx.wire.message import PromptMessage
 from luxx.wire.tool import ToolSpec
@@ -74,30 +74,32 @@ class Adapter(Protocol):
     def parse_models(self, body: bytes) -> list[str]: ...
 
 
-MAX_HELD_BYTES = 32 * 1024 * 1024
+MAX_RETAINED_BYTES = 32 * 1024 * 1024
 MAX_BLANK_BYTES = 64 * 1024
 
 _JSON = b"{["
 
 
-class Held:
+class RetainedBytes:
     """Counts the events of which anything is kept: `keep` for each, however often, counts `coming` once."""
 
-    __slots__ = ("_bytes", "coming")
+    __slots__ = ("_bytes", "event_bytes")
 
     def __init__(self) -> None:
-        self.coming = 0
+        self.event_bytes = 0
         self._bytes = 0
 
-    def keep(self) -> None:
+    def retain_event(self) -> None:
         """Something of the event at hand stays. Raises Garbled past the bound."""
-        self._bytes += self.coming
-        self.coming = 0
-        if self._bytes > MAX_HELD_BYTES:
-            raise Garbled(f"The provider's answer holds more than {MAX_HELD_BYTES} bytes beside its text.")
+        self._bytes += self.event_bytes
+        self.event_bytes = 0
+        if self._bytes > MAX_RETAINED_BYTES:
+            raise MalformedStream(
+                f"The provider's answer holds more than {MAX_RETAINED_BYTES} bytes beside its text."
+            )
 
 
-class Opening:
+class FramingDetector:
     """Tells by an answer's first byte how it is framed: `is_events` or `is_json`.
 
     Blanks before it are dropped. A JSON body begins with a brace or a bracket, which no event stream does.
@@ -107,28 +109,30 @@ class Opening:
         self.is_events = False
         self.is_json = False
         self.body = bytearray()
-        self._blanks = 0
+        self._blank_bytes = 0
 
     def read(self, piece: bytes) -> bytes:
         """What of the piece belongs to the answer. Raises Garbled for blanks past the bound."""
         if self.is_events or self.is_json:
             return piece
-        begun = piece.lstrip()
-        if begun:
-            self.is_json = begun[0] in _JSON
+        data = piece.lstrip()
+        if data:
+            self.is_json = data[0] in _JSON
             self.is_events = not self.is_json
-            return begun
-        self._blanks += len(piece)
-        if self._blanks > MAX_BLANK_BYTES:
-            raise Garbled(f"The provider sent more than {MAX_BLANK_BYTES} blank bytes before its answer.")
+            return data
+        self._blank_bytes += len(piece)
+        if self._blank_bytes > MAX_BLANK_BYTES:
+            raise MalformedStream(
+                f"The provider sent more than {MAX_BLANK_BYTES} blank bytes before its answer."
+            )
         return b""
 
     def gather(self, piece: bytes) -> bytes:
         """What of the piece belongs to an event stream; a JSON body is gathered in `body` instead."""
-        begun = self.read(piece)
+        data = self.read(piece)
         if not self.is_json:
-            return begun
-        self.body += begun
-        if len(self.body) > MAX_HELD_BYTES:
-            raise Garbled(f"The provider sent an answer of more than {MAX_HELD_BYTES} bytes.")
+            return data
+        self.body += data
+        if len(self.body) > MAX_RETAINED_BYTES:
+            raise MalformedStream(f"The provider sent an answer of more than {MAX_RETAINED_BYTES} bytes.")
         return b""

@@ -21,9 +21,9 @@ from luxx.infra.network.hosts import (
     DEFAULT_PORTS,
     Reach,
     canonical_host,
+    check_host,
     is_literal,
     join_host_port,
-    judge,
     max_reach,
     parse_host_port,
     reach_of_address,
@@ -32,9 +32,9 @@ from luxx.infra.network.hosts import (
 )
 from luxx.infra.store.engine import Store
 from luxx.providers.models import AllowedHostRow, AllowedHostView
-from luxx.providers.queries import add_allowed, record_hosts
+from luxx.providers.queries import add_allowed_host, record_host_changes
 
-REMEMBERED_SECONDS = 5.0
+CACHE_SECONDS = 5.0
 """How long another process's change of the allowed hosts may go unseen here."""
 
 
@@ -53,8 +53,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         default = DEFAULT_PORTS[self.scheme] == self.port
-        where = self.host_port.rpartition(":")[0] if default else self.host_port
-        return f"{self.scheme}://{where}{self.path}"
+        authority = self.host_port.rpartition(":")[0] if default else self.host_port
+        return f"{self.scheme}://{authority}{self.path}"
 
 
 def parse_base_url(text: str) -> Endpoint:
@@ -70,7 +70,7 @@ def parse_base_url(text: str) -> Endpoint:
         port = parts.port
     except ValueError as error:
         raise InvalidInput("base_url is not a valid URL; write it like https://api.openai.com/v1") from error
-    _refuse_extras(text, parts)
+    _reject_unsupported_parts(text, parts)
     scheme = parts.scheme.lower()
     return Endpoint(
         scheme=scheme,
@@ -80,7 +80,7 @@ def parse_base_url(text: str) -> Endpoint:
     )
 
 
-def _refuse_extras(text: str, parts: SplitResult) -> None:
+def _reject_unsupported_parts(text: str, parts: SplitResult) -> None:
     if parts.scheme.lower() not in DEFAULT_PORTS:
         raise InvalidInput("base_url must begin with http:// or https://")
     if "@" in parts.netloc:
@@ -101,7 +101,7 @@ def _host_part(netloc: str) -> str:
     return netloc.partition(":")[0]
 
 
-class Vetted(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedBaseUrl(msgspec.Struct, frozen=True, kw_only=True):
     """A base URL that may be saved. `newly_allowed` is the `host:port` that saving it allows, if any."""
 
     url: str
@@ -123,10 +123,10 @@ class AddressGuard:
         self.configured = frozenset(join_host_port(*parse_host_port(entry)) for entry in allow_private)
         self._internal = internal
         self._resolve = resolve
-        self._remembered: dict[str, tuple[bool, float]] = {}
+        self._allowed_cache: dict[str, tuple[bool, float]] = {}
         self._generation = 0
 
-    async def vet(self, caller: Caller, base_url: str) -> Vetted:
+    async def check_base_url(self, caller: Caller, base_url: str) -> CheckedBaseUrl:
         """The canonical URL to save. Raises InvalidInput, or NotAllowed for what the caller may not use.
 
         A name that cannot be resolved now passes: nothing is sent to it before `check_connect`.
@@ -141,9 +141,9 @@ class AddressGuard:
                 kind="address_forbidden",
             )
         if reach is not Reach.PRIVATE or await self.is_allowed(endpoint.host_port):
-            return Vetted(url=endpoint.url)
+            return CheckedBaseUrl(url=endpoint.url)
         if is_operator(caller):
-            return Vetted(url=endpoint.url, newly_allowed=endpoint.host_port)
+            return CheckedBaseUrl(url=endpoint.url, newly_allowed=endpoint.host_port)
         raise NotAllowed(
             f"{endpoint.host_port} is a private address; ask an administrator of this server to allow it "
             "(PUT /admin/allowed-hosts, or providers.allow_private in the config)",
@@ -164,27 +164,27 @@ class AddressGuard:
         Raises ProviderRefused for what is not allowed, Unreachable for a name that does not resolve.
         """
         try:
-            judged = await judge(host, port, self._resolve)
+            checked_host = await check_host(host, port, self._resolve)
         except InvalidInput as error:
             raise ProviderRefused(error.message, kind="address_forbidden") from error
-        if judged.reach is Reach.FORBIDDEN:
+        if checked_host.reach is Reach.FORBIDDEN:
             raise ProviderRefused(
-                f"{judged.host_port} is a metadata or link-local address and is never reached",
+                f"{checked_host.host_port} is a metadata or link-local address and is never reached",
                 kind="address_forbidden",
             )
-        if judged.reach is Reach.PRIVATE and not await self.is_allowed(judged.host_port):
+        if checked_host.reach is Reach.PRIVATE and not await self.is_allowed(checked_host.host_port):
             raise ProviderRefused(
-                f"{judged.host_port} is a private address that no administrator has allowed",
+                f"{checked_host.host_port} is a private address that no administrator has allowed",
                 kind="private_address",
             )
-        return judged.addresses
+        return checked_host.addresses
 
     async def check_literal(self, host: str, port: int) -> None:
         """What can be judged without resolving, so cheap that it can precede every request.
 
         Needed beside a resolver that calls `check_connect`: addresses written as such never reach one.
         """
-        if reach_of_name(_canonical_or_refused(host)) not in (None, Reach.PUBLIC):
+        if reach_of_name(_canonical_host(host)) not in (None, Reach.PUBLIC):
             await self.check_connect(host, port)
 
     async def is_allowed(self, host_port: str) -> bool:
@@ -195,19 +195,21 @@ class AddressGuard:
         if host_port in self.configured or host_port in self._internal():
             return True
         now = time.monotonic()
-        known = self._remembered.get(host_port)
-        if known is not None and now - known[1] < REMEMBERED_SECONDS:
-            return known[0]
+        cached = self._allowed_cache.get(host_port)
+        if cached is not None and now - cached[1] < CACHE_SECONDS:
+            return cached[0]
         generation = self._generation
-        found = await self._store.read(lambda session: session.get(AllowedHostRow, host_port) is not None)
+        is_host_allowed = await self._store.read(
+            lambda session: session.get(AllowedHostRow, host_port) is not None
+        )
         if generation == self._generation:
-            self._remembered[host_port] = (found, now)
-        return found
+            self._allowed_cache[host_port] = (is_host_allowed, now)
+        return is_host_allowed
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """The allowed hosts have changed."""
         self._generation += 1
-        self._remembered.clear()
+        self._allowed_cache.clear()
 
 
 def is_operator(caller: Caller) -> bool:
@@ -215,7 +217,7 @@ def is_operator(caller: Caller) -> bool:
     return caller.is_operator
 
 
-def _canonical_or_refused(host: str) -> str:
+def _canonical_host(host: str) -> str:
     try:
         return canonical_host(f"[{host}]" if ":" in host and not host.startswith("[") else host)
     except InvalidInput as error:
@@ -248,11 +250,11 @@ async def replace_allowed_hosts(store: Store, caller: Caller, hosts: Collection[
 
     def work(session: Session) -> None:
         check_still_admin(session, caller)
-        known = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
-        for host_port in known.keys() - wanted:
-            session.delete(known[host_port])
-        for host_port in sorted(wanted - known.keys()):
-            add_allowed(session, caller, host_port)
-        record_hosts(session, caller, added=wanted - known.keys(), removed=known.keys() - wanted)
+        existing = {row.host_port: row for row in session.scalars(select(AllowedHostRow))}
+        for host_port in existing.keys() - wanted:
+            session.delete(existing[host_port])
+        for host_port in sorted(wanted - existing.keys()):
+            add_allowed_host(session, caller, host_port)
+        record_host_changes(session, caller, added=wanted - existing.keys(), removed=existing.keys() - wanted)
 
     await store.write(work)

@@ -12,18 +12,18 @@ from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
-from luxx.errors import Dropped, ProviderError, Stalled
+from luxx.errors import ProviderError, StreamInterrupted, StreamStalled
 from luxx.providers.adapter import StreamParser
-from luxx.providers.body import Body
-from luxx.providers.failures import redacted
+from luxx.providers.body import ResponseBody
+from luxx.providers.failures import redact_error
 from luxx.wire.delta import Delta
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-MAX_WAITED_SECONDS = 180.0
+MAX_TOTAL_DELAY_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 16.0
+MAX_DELAY_SECONDS = 16.0
 
-Ask = Callable[[Callable[[], None]], Awaitable[tuple[StreamParser, Body]]]
+SendRequest = Callable[[Callable[[], None]], Awaitable[tuple[StreamParser, ResponseBody]]]
 """Sends the request once, and calls what it is given as soon as all of it is written; gives what reads the
 answer, and its body. Raises ProviderError."""
 
@@ -40,19 +40,19 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     may_be_billed: bool
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
     """How often and when a failed try is followed by another; `sleep` and `rand` (0 to 1) are injected."""
 
     retries: int
     sleep: Callable[[float], Awaitable[None]]
     rand: Callable[[], float]
     on_retry: Callable[[Retry], Awaitable[None]]
-    on_again: Callable[[], Awaitable[None]]
+    before_retry: Callable[[], Awaitable[None]]
     """After the wait, before the request is sent again."""
 
-    def delay(self, error: ProviderError, failed: int) -> float:
+    def delay(self, error: ProviderError, failed_attempts: int) -> float:
         """Seconds to wait after `failed` tries before this one: doubling, or what the provider asks for."""
-        backoff = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed)
+        backoff = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed_attempts)
         jittered = backoff * (0.5 + self.rand() / 2)
         if error.retry_after is None:
             return jittered
@@ -60,38 +60,38 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class KnowsItsEnd(Protocol):
+class EndAwareParser(Protocol):
     """A parser whose dialect marks the end inside the body.
 
     The body's own end is awaited for `rest_seconds` more: to keep the connection, and to read what follows.
     """
 
     @property
-    def rest_seconds(self) -> float: ...
+    def drain_seconds(self) -> float: ...
 
     @property
     def is_done(self) -> bool: ...
 
 
-class Answer:
+class CompletionStream:
     """Use: `async with client.answer(…) as answer: while deltas := await answer.read(): …`.
 
     Leaving it closes the socket. Flat on purpose: it is passed through for every token.
     """
 
-    def __init__(self, ask: Ask, secret: str, patience: Patience) -> None:
-        self._ask = ask
+    def __init__(self, send: SendRequest, secret: str, retry_schedule: RetrySchedule) -> None:
+        self._send = send
         self._secret = secret
-        self._patience = patience
-        self._body: Body | None = None
+        self._retry_schedule = retry_schedule
+        self._body: ResponseBody | None = None
         self._parser: StreamParser | None = None
-        self._ending: KnowsItsEnd | None = None
+        self._end_aware_parser: EndAwareParser | None = None
         self._is_drained = False
-        self._has_begun = False
-        self._is_over = False
-        self._sent_tries: set[int] = set()
-        self._failed = 0
-        self._waited = 0.0
+        self._has_emitted = False
+        self._is_finished = False
+        self._sent_attempts: set[int] = set()
+        self._failed_attempts = 0
+        self._waited_seconds = 0.0
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,25 +106,27 @@ class Answer:
 
         Retries what may help as long as nothing was given out; then raises ProviderError.
         """
-        while not self._is_over:
+        while not self._is_finished:
             try:
                 parser, body = self._parser, self._body
                 if parser is None or body is None:
                     parser, body = await self._open()
-                ending = self._ending
-                while (ending is None or not ending.is_done) and (piece := await body.read()):
+                end_aware_parser = self._end_aware_parser
+                while (end_aware_parser is None or not end_aware_parser.is_done) and (
+                    piece := await body.read()
+                ):
                     deltas = parser.feed(piece)
                     if deltas:
-                        self._has_begun = True
+                        self._has_emitted = True
                         return deltas
-                return await self._end(parser, body)
-            except (Dropped, Stalled) as broken:
+                return await self._finish(parser, body)
+            except (StreamInterrupted, StreamStalled) as connection_error:
                 try:
-                    return self._last(broken)
+                    return self._close_after_disconnect(connection_error)
                 except ProviderError as error:
-                    await self._recover(redacted(error, self._secret))
+                    await self._recover(redact_error(error, self._secret))
             except ProviderError as error:
-                await self._recover(redacted(error, self._secret))
+                await self._recover(redact_error(error, self._secret))
         return []
 
     @property
@@ -133,67 +135,67 @@ class Answer:
 
         False while a connection is made, and from a try's failure until the next one is sent.
         """
-        return self._failed in self._sent_tries
+        return self._failed_attempts in self._sent_attempts
 
     def may_be_billed(self, error: ProviderError) -> bool:
         """Whether the provider may have worked for the try that failed: it did not refuse it."""
-        return self.was_sent and isinstance(error, Dropped | Stalled)
+        return self.was_sent and isinstance(error, StreamInterrupted | StreamStalled)
 
-    async def _open(self) -> tuple[StreamParser, Body]:
+    async def _open(self) -> tuple[StreamParser, ResponseBody]:
         # By number: what is written late for a try that has failed says nothing about the next.
-        parser, body = await self._ask(partial(self._sent_tries.add, self._failed))
+        parser, body = await self._send(partial(self._sent_attempts.add, self._failed_attempts))
         self._parser, self._body = parser, body
-        self._ending = parser if isinstance(parser, KnowsItsEnd) else None
+        self._end_aware_parser = parser if isinstance(parser, EndAwareParser) else None
         return parser, body
 
-    async def _end(self, parser: StreamParser, body: Body) -> list[Delta]:
-        ending = self._ending
-        if ending is not None and ending.is_done and not self._is_drained:
+    async def _finish(self, parser: StreamParser, body: ResponseBody) -> list[Delta]:
+        end_aware_parser = self._end_aware_parser
+        if end_aware_parser is not None and end_aware_parser.is_done and not self._is_drained:
             self._is_drained = True
-            if rest := await _rest_of(body, parser, ending.rest_seconds):
+            if rest := await _drain(body, parser, end_aware_parser.drain_seconds):
                 return rest
         self._parser = None  # It is closed once.
         deltas = parser.close()
-        self._is_over = True
+        self._is_finished = True
         return deltas
 
-    def _last(self, broken: ProviderError) -> list[Delta]:
+    def _close_after_disconnect(self, connection_error: ProviderError) -> list[Delta]:
         """The end of an answer whose connection broke after it was whole; else the break is raised."""
         parser, self._parser = self._parser, None
         if parser is None:
-            raise broken
+            raise connection_error
         try:
             deltas = parser.close()
-        except Dropped:
-            raise broken from None
-        self._is_over = True
+        except StreamInterrupted:
+            raise connection_error from None
+        self._is_finished = True
         return deltas
 
     async def _recover(self, error: ProviderError) -> None:
         """Waits for the next try, or raises where there is none."""
-        patience, failed = self._patience, self._failed
-        delay = patience.delay(error, failed)
+        retry_schedule, failed_attempts = self._retry_schedule, self._failed_attempts
+        delay = retry_schedule.delay(error, failed_attempts)
         if (
-            self._has_begun
+            self._has_emitted
             or not error.retryable
-            or failed >= patience.retries
-            or self._waited + delay > MAX_WAITED_SECONDS
+            or failed_attempts >= retry_schedule.retries
+            or self._waited_seconds + delay > MAX_TOTAL_DELAY_SECONDS
         ):
-            self._is_over = True
+            self._is_finished = True
             raise error
         may_be_billed = self.may_be_billed(error)
         await self._close()
-        self._failed = failed + 1
-        self._waited += delay
+        self._failed_attempts = failed_attempts + 1
+        self._waited_seconds += delay
         attempt = Retry(
-            attempt=failed + 2,
+            attempt=failed_attempts + 2,
             delay_ms=round(delay * 1000),
             reason=error.message,
             may_be_billed=may_be_billed,
         )
-        await patience.on_retry(attempt)
-        await patience.sleep(delay)
-        await patience.on_again()
+        await retry_schedule.on_retry(attempt)
+        await retry_schedule.sleep(delay)
+        await retry_schedule.before_retry()
 
     async def _close(self) -> None:
         body, self._body, self._parser, self._is_drained = self._body, None, None, False
@@ -201,7 +203,7 @@ class Answer:
             await body.aclose()
 
 
-async def _rest_of(body: Body, parser: StreamParser, seconds: float) -> list[Delta]:
+async def _drain(body: ResponseBody, parser: StreamParser, seconds: float) -> list[Delta]:
     rest: list[Delta] = []
     with suppress(TimeoutError, ProviderError):
         async with asyncio.timeout(seconds):

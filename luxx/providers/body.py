@@ -12,29 +12,29 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from luxx.errors import Dropped, Garbled, ProviderError, Stalled
-from luxx.providers.failures import cut, redact
+from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
+from luxx.providers.failures import redact, truncate
 
-TICKS = 4
+CHECKS_PER_TIMEOUT = 4
 """How often within the idle time the watch looks: a silence is noticed at most a quarter of it late."""
 
-NOTHING = httpx.ByteStream(b"")
-_ANSWER = "luxx_answer"
+EMPTY_STREAM = httpx.ByteStream(b"")
+_RAW_RESPONSE_KEY = "luxx_answer"
 
 
-class Engine(AiohttpTransport):
+class RawResponseTransport(AiohttpTransport):
     """The transport of httpx-aiohttp, which also tells where an answer's bytes arrive."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Sends; the answer's head has arrived."""
         response = await super().handle_async_request(request)
-        answer = getattr(response.stream, "_aiohttp_response", None)
-        if isinstance(answer, aiohttp.ClientResponse):
-            response.extensions[_ANSWER] = answer
+        raw_response = getattr(response.stream, "_aiohttp_response", None)
+        if isinstance(raw_response, aiohttp.ClientResponse):
+            response.extensions[_RAW_RESPONSE_KEY] = raw_response
         return response
 
 
-class Body:
+class ResponseBody:
     """The body of an open answer. Close it, whether it was read to its end or not: that frees the socket.
 
     A server that is silent for `idle_seconds` while it is being read is Stalled. `secret` is kept out of
@@ -45,78 +45,84 @@ class Body:
         self._idle_seconds = idle_seconds
         self._secret = secret
         self._has_begun = False
-        self._reads = 0
-        self._seen = self._silent = 0
-        self._is_silent = False
-        self._answer: aiohttp.ClientResponse | None = None
+        self._read_count = 0
+        self._last_read_count = self._silent_checks = 0
+        self._is_timed_out = False
+        self._raw_response: aiohttp.ClientResponse | None = None
         self._response: httpx.Response | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._content: aiohttp.StreamReader | None = None
         self._pieces: AsyncIterator[bytes] | None = None
-        answer = response.extensions.get(_ANSWER)
+        raw_response = response.extensions.get(_RAW_RESPONSE_KEY)
         encoding = response.headers.get("content-encoding", "identity")
-        if encoding == "identity" and isinstance(answer, aiohttp.ClientResponse):
+        if encoding == "identity" and isinstance(raw_response, aiohttp.ClientResponse):
             # Past the iterators of two libraries, which cost more per piece than splitting and parsing it.
-            self._content = answer.content
-            self._answer = answer
-            self._watch_over(answer)
+            self._content = raw_response.content
+            self._raw_response = raw_response
+            self._start_idle_timer(raw_response)
             # What has the request in it need not be kept as long as the answer.
-            response.stream = NOTHING
+            response.stream = EMPTY_STREAM
         else:
             self._response = response
             self._pieces = response.aiter_bytes()
 
     async def read(self) -> bytes:
         """The next piece, empty at the end. Raises Dropped, Stalled, Garbled."""
-        self._reads += 1
+        self._read_count += 1
         try:
             if self._content is not None:
                 piece = await self._content.readany()
             else:
-                piece = await self._decoded()
+                piece = await self._read_decoded()
         except (httpx.HTTPError, aiohttp.ClientError) as error:
-            raise self._broken(error) from error
-        self._reads += 1
+            raise self._read_error(error) from error
+        self._read_count += 1
         self._has_begun = True
         return piece
 
     async def aclose(self) -> None:
         """Ends it; what had not arrived yet is not awaited."""
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        if self._answer is not None:
-            self._answer.release()
-            await self._answer.wait_for_close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._raw_response is not None:
+            self._raw_response.release()
+            await self._raw_response.wait_for_close()
         if self._response is not None:
             await self._response.aclose()
             # The two know each other: a circle that would stay until the collector comes by.
-            self._response.stream = NOTHING
+            self._response.stream = EMPTY_STREAM
 
-    def _watch_over(self, answer: aiohttp.ClientResponse) -> None:
+    def _start_idle_timer(self, raw_response: aiohttp.ClientResponse) -> None:
         """Takes the engine's own read timeout off, which sets a timer anew for every piece."""
-        connection = answer.connection
+        connection = raw_response.connection
         if connection is None or connection.protocol is None:
             return  # All of it has arrived.
         connection.protocol.read_timeout = None
-        self._look_later()
+        self._schedule_idle_check()
 
-    def _look_later(self) -> None:
-        self._watch = asyncio.get_running_loop().call_later(self._idle_seconds / TICKS, self._look)
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = asyncio.get_running_loop().call_later(
+            self._idle_seconds / CHECKS_PER_TIMEOUT, self._check_idle
+        )
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         # An odd count: a read waits, and it is the one that waited at the last look.
-        self._silent = self._silent + 1 if self._reads == self._seen and self._seen % 2 else 0
-        self._seen = self._reads
-        if self._silent < TICKS:
-            self._look_later()
+        self._silent_checks = (
+            self._silent_checks + 1
+            if self._read_count == self._last_read_count and self._last_read_count % 2
+            else 0
+        )
+        self._last_read_count = self._read_count
+        if self._silent_checks < CHECKS_PER_TIMEOUT:
+            self._schedule_idle_check()
             return
-        self._watch = None
-        self._is_silent = True
-        if self._answer is not None:
-            self._answer.close()
+        self._idle_timer = None
+        self._is_timed_out = True
+        if self._raw_response is not None:
+            self._raw_response.close()
 
-    async def _decoded(self) -> bytes:
+    async def _read_decoded(self) -> bytes:
         assert self._pieces is not None
         with suppress(StopAsyncIteration):
             while not (piece := await anext(self._pieces)):
@@ -124,22 +130,26 @@ class Body:
             return piece
         return b""
 
-    def _broken(self, error: Exception) -> ProviderError:
+    def _read_error(self, error: Exception) -> ProviderError:
         cause = error.__cause__ or error
-        if self._is_silent or isinstance(cause, aiohttp.ServerTimeoutError):
-            return went_silent(self._idle_seconds) if self._has_begun else never_started(self._idle_seconds)
+        if self._is_timed_out or isinstance(cause, aiohttp.ServerTimeoutError):
+            return (
+                stalled_midway_error(self._idle_seconds)
+                if self._has_begun
+                else no_response_error(self._idle_seconds)
+            )
         if isinstance(error, httpx.DecodingError):
-            said = cut(redact(str(error), self._secret))
-            return Garbled(f"The provider's answer cannot be decompressed: {said}")
-        where = "in the middle of its answer" if self._has_begun else "before its answer began"
-        return Dropped(f"The provider closed the connection {where}.")
+            detail = truncate(redact(str(error), self._secret))
+            return MalformedStream(f"The provider's answer cannot be decompressed: {detail}")
+        phase = "in the middle of its answer" if self._has_begun else "before its answer began"
+        return StreamInterrupted(f"The provider closed the connection {phase}.")
 
 
-def never_started(idle_seconds: float) -> Stalled:
+def no_response_error(idle_seconds: float) -> StreamStalled:
     """The error for a server that took the request and said nothing."""
-    return Stalled(f"The provider never started to answer ({idle_seconds:g} s).")
+    return StreamStalled(f"The provider never started to answer ({idle_seconds:g} s).")
 
 
-def went_silent(idle_seconds: float) -> Stalled:
+def stalled_midway_error(idle_seconds: float) -> StreamStalled:
     """The error for a server that stopped talking."""
-    return Stalled(f"The provider went silent in the middle of its answer ({idle_seconds:g} s).")
+    return StreamStalled(f"The provider went silent in the middle of its answer ({idle_seconds:g} s).")

@@ -15,7 +15,7 @@ from luxx.providers.models import ModelView
 from luxx.wire.delta import Usage
 
 
-class CacheShare(msgspec.Struct, frozen=True, kw_only=True):
+class CachePriceRatio(msgspec.Struct, frozen=True, kw_only=True):
     """`read` and `write` times the input price is the price of a cached token."""
 
     pattern: str
@@ -23,27 +23,27 @@ class CacheShare(msgspec.Struct, frozen=True, kw_only=True):
     write: float = 1.0
 
 
-PLAIN = CacheShare(pattern="*", read=1.0)
+NO_DISCOUNT = CachePriceRatio(pattern="*", read=1.0)
 
-SHARES: tuple[CacheShare, ...] = (
-    CacheShare(pattern="gpt-4o*", read=0.5),
-    CacheShare(pattern="gpt-4.1*", read=0.25),
-    CacheShare(pattern="gpt-5*", read=0.1),
-    CacheShare(pattern="o3-mini*", read=0.5),
-    CacheShare(pattern="o3-pro*", read=1.0),
-    CacheShare(pattern="o[34]*", read=0.25),
-    CacheShare(pattern="deepseek-*", read=0.1),
+CACHE_PRICE_RATIOS: tuple[CachePriceRatio, ...] = (
+    CachePriceRatio(pattern="gpt-4o*", read=0.5),
+    CachePriceRatio(pattern="gpt-4.1*", read=0.25),
+    CachePriceRatio(pattern="gpt-5*", read=0.1),
+    CachePriceRatio(pattern="o3-mini*", read=0.5),
+    CachePriceRatio(pattern="o3-pro*", read=1.0),
+    CachePriceRatio(pattern="o[34]*", read=0.25),
+    CachePriceRatio(pattern="deepseek-*", read=0.1),
     # A cache that lives for five minutes, which is what Anthropic makes unless it is asked for another.
-    CacheShare(pattern="claude-*", read=0.1, write=1.25),
-    CacheShare(pattern="gemini-2.5-*", read=0.1),
-    CacheShare(pattern="gemini-2.0-*", read=0.25),
-    CacheShare(pattern="glm-4*", read=0.11 / 0.60),
+    CachePriceRatio(pattern="claude-*", read=0.1, write=1.25),
+    CachePriceRatio(pattern="gemini-2.5-*", read=0.1),
+    CachePriceRatio(pattern="gemini-2.0-*", read=0.25),
+    CachePriceRatio(pattern="glm-4*", read=0.11 / 0.60),
 )
 
 
-def cache_share(pattern: str) -> CacheShare:
+def cache_price_ratio(pattern: str) -> CachePriceRatio:
     """The share for the models of a card; the first that fits wins."""
-    return next((share for share in SHARES if fnmatchcase(pattern, share.pattern)), PLAIN)
+    return next((ratio for ratio in CACHE_PRICE_RATIOS if fnmatchcase(pattern, ratio.pattern)), NO_DISCOUNT)
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +78,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         read = min(usage.cached_tokens, usage.prompt_tokens)
         written = min(usage.cache_write_tokens, usage.prompt_tokens - read)
         cost = (usage.prompt_tokens - read - written) * self.input_price
-        cost += read * _or(self.cached_input_price, self.input_price)
-        cost += written * _or(self.cache_write_price, self.input_price)
+        cost += read * _price_or_default(self.cached_input_price, self.input_price)
+        cost += written * _price_or_default(self.cache_write_price, self.input_price)
         return (cost + usage.completion_tokens * self.output_price) / 1_000_000
 
 
-def _or(price: float | None, plain: float) -> float:
-    return plain if price is None else price
+def _price_or_default(price: float | None, default: float) -> float:
+    return default if price is None else price
 
 
 UNKNOWN = ModelCard(pattern="*", context_window=32_768, max_output=4_096)
@@ -98,23 +98,23 @@ def _card(
     pattern: str,
     window: int,
     output: int,
-    abilities: str,
+    capabilities: str,
     prices: tuple[float, float] = (math.nan, math.nan),
 ) -> ModelCard:
-    words = abilities.split()
-    share, is_priced = cache_share(pattern), not math.isnan(prices[0])
+    enabled = capabilities.split()
+    ratio, is_priced = cache_price_ratio(pattern), not math.isnan(prices[0])
     return ModelCard(
         pattern=pattern,
         context_window=window,
         max_output=output,
-        tools="tools" in words,
-        thinking="thinking" in words,
-        images="images" in words,
-        structured="structured" in words,
+        tools="tools" in enabled,
+        thinking="thinking" in enabled,
+        images="images" in enabled,
+        structured="structured" in enabled,
         input_price=prices[0] if is_priced else None,
         output_price=prices[1] if is_priced else None,
-        cached_input_price=prices[0] * share.read if is_priced else None,
-        cache_write_price=prices[0] * share.write if is_priced else None,
+        cached_input_price=prices[0] * ratio.read if is_priced else None,
+        cache_write_price=prices[0] * ratio.write if is_priced else None,
     )
 
 
@@ -201,20 +201,20 @@ class Catalog:
 
     def find(self, model: str) -> ModelCard:
         """The card of `model`, or `UNKNOWN`."""
-        whole = model.lower().strip()
-        name = whole.rsplit("/", 1)[-1]
+        full_name = model.lower().strip()
+        name = full_name.rsplit("/", 1)[-1]
         for card in self._cards:
-            if fnmatchcase(whole if "/" in card.pattern else name, card.pattern):
+            if fnmatchcase(full_name if "/" in card.pattern else name, card.pattern):
                 return card
         return UNKNOWN
 
 
 def configured_catalog(models: Sequence[ModelConfig]) -> Catalog:
     """The operator's own cards, which are tried first, and the built-in ones."""
-    return Catalog((*(_own_card(model) for model in models), *BUILT_IN))
+    return Catalog((*(_configured_card(model) for model in models), *BUILT_IN))
 
 
-def _own_card(model: ModelConfig) -> ModelCard:
+def _configured_card(model: ModelConfig) -> ModelCard:
     return ModelCard(
         pattern=model.pattern.lower(),
         context_window=model.context_window,
@@ -230,7 +230,7 @@ def _own_card(model: ModelConfig) -> ModelCard:
     )
 
 
-STARTING_MODELS = {
+DEFAULT_MODELS = {
     "openai": "gpt-4.1-mini",
     "deepseek": "deepseek-chat",
     "anthropic": "claude-sonnet-5-5",

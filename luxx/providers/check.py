@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.errors import (
-    Garbled,
     LuxxError,
+    MalformedStream,
     ProviderError,
     ProviderRefused,
     RateLimited,
-    Stalled,
+    StreamStalled,
     Unreachable,
 )
 from luxx.providers.adapter import CompletionRequest, Target
@@ -40,13 +40,13 @@ class ProviderCheck(msgspec.Struct, frozen=True, kw_only=True):
     error: str | UnsetType = UNSET
 
 
-class _Finding(Exception):
+class _CheckFailure(Exception):
     """Ends a check with what is wrong."""
 
-    def __init__(self, kind: str, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
         self.kind = kind
-        self.sentence = sentence
+        self.message = message
 
 
 async def check_provider(
@@ -60,64 +60,64 @@ async def check_provider(
     models: list[str] | None = None
     try:
         async with asyncio.timeout(seconds):
-            models = await _list(client, target, is_vital=not model)
+            models = await _list_models(client, target, is_required=not model)
             if model:
-                await _complete(client, target, model, is_listed=models is not None)
-    except _Finding as finding:
-        return _result(started, models, finding)
+                await _request_completion(client, target, model, is_listed=models is not None)
+    except _CheckFailure as failure:
+        return _result(started, models, failure)
     except TimeoutError:
         return _result(
             started,
             models,
-            _Finding("unreachable", f"no whole answer from {target.base_url} in {seconds:.0f} s"),
+            _CheckFailure("unreachable", f"no whole answer from {target.base_url} in {seconds:.0f} s"),
         )
     return _result(started, models, None)
 
 
-def _result(started: float, models: list[str] | None, finding: _Finding | None) -> ProviderCheck:
+def _result(started: float, models: list[str] | None, failure: _CheckFailure | None) -> ProviderCheck:
     return ProviderCheck(
-        ok=finding is None,
+        ok=failure is None,
         latency_ms=round((time.monotonic() - started) * 1000),
         models=UNSET if models is None else models,
-        kind=UNSET if finding is None else finding.kind,
-        error=UNSET if finding is None else finding.sentence,
+        kind=UNSET if failure is None else failure.kind,
+        error=UNSET if failure is None else failure.message,
     )
 
 
-async def _list(client: ModelClient, target: Target, *, is_vital: bool) -> list[str] | None:
+async def _list_models(client: ModelClient, target: Target, *, is_required: bool) -> list[str] | None:
     try:
         return await client.list_models(target)
     except LuxxError as error:
-        finding = _explain(error, target, model="")
-        if not is_vital and finding.kind in ("wrong_url", "refused"):
+        failure = _classify_error(error, target, model="")
+        if not is_required and failure.kind in ("wrong_url", "refused"):
             return None
-        raise finding from error
+        raise failure from error
 
 
-async def _complete(client: ModelClient, target: Target, model: str, *, is_listed: bool) -> None:
+async def _request_completion(client: ModelClient, target: Target, model: str, *, is_listed: bool) -> None:
     request = CompletionRequest(model=model, messages=[UserPrompt(text="Say ok.")], max_tokens=CHECK_TOKENS)
     try:
         await client.complete(request, target)
     except LuxxError as error:
-        raise _explain(error, target, model=model if is_listed else "") from error
+        raise _classify_error(error, target, model=model if is_listed else "") from error
 
 
-def _explain(error: LuxxError, target: Target, *, model: str) -> _Finding:
+def _classify_error(error: LuxxError, target: Target, *, model: str) -> _CheckFailure:
     """What an error means to the one who set it up; `model` is given once the URL is known to be right."""
-    said = error.message.replace(target.api_key, "****") if target.api_key else error.message
+    message = error.message.replace(target.api_key, "****") if target.api_key else error.message
     status = error.status if isinstance(error, ProviderError) else None
     if error.kind in ("private_address", "address_forbidden"):
-        return _Finding(error.kind, said)
-    if status in (401, 403) or (status == 400 and _KEY_REFUSED.search(said)):
-        return _Finding("wrong_key", f"{target.base_url} refused the key ({status}); check api_key")
+        return _CheckFailure(error.kind, message)
+    if status in (401, 403) or (status == 400 and _KEY_REFUSED.search(message)):
+        return _CheckFailure("wrong_key", f"{target.base_url} refused the key ({status}); check api_key")
     if status in (404, 405) and model:
-        return _Finding("wrong_model", f"{target.base_url} does not know the model '{model}': {said}")
-    if status in (301, 302, 303, 307, 308, 404, 405) or isinstance(error, Garbled):
-        return _Finding(
-            "wrong_url", f"{target.base_url} does not speak this protocol; check base_url: {said}"
+        return _CheckFailure("wrong_model", f"{target.base_url} does not know the model '{model}': {message}")
+    if status in (301, 302, 303, 307, 308, 404, 405) or isinstance(error, MalformedStream):
+        return _CheckFailure(
+            "wrong_url", f"{target.base_url} does not speak this protocol; check base_url: {message}"
         )
-    if isinstance(error, Unreachable | Stalled):
-        return _Finding("unreachable", f"{target.base_url} cannot be reached: {said}")
+    if isinstance(error, Unreachable | StreamStalled):
+        return _CheckFailure("unreachable", f"{target.base_url} cannot be reached: {message}")
     if isinstance(error, RateLimited):
-        return _Finding("rate_limited", said)
-    return _Finding("refused" if isinstance(error, ProviderRefused) else "failed", said)
+        return _CheckFailure("rate_limited", message)
+    return _CheckFailure("refused" if isinstance(error, ProviderRefused) else "failed", message)

@@ -10,12 +10,12 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from luxx.errors import Garbled, ProviderError
+from luxx.errors import MalformedStream, ProviderError
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import Adapter, CompletionRequest, StreamParser, Target, UpstreamRequest
-from luxx.providers.answer import Answer, Patience, Retry
-from luxx.providers.body import Body
-from luxx.providers.failures import redacted
+from luxx.providers.answer import CompletionStream, Retry, RetrySchedule
+from luxx.providers.body import ResponseBody
+from luxx.providers.failures import redact_error
 from luxx.providers.registry import adapter_for
 from luxx.providers.transport import Transport
 from luxx.wire.delta import (
@@ -32,7 +32,7 @@ from luxx.wire.tool import ToolCall
 
 MAX_MODEL_PAGES = 20
 MAX_RETRIES = 10
-MAX_WHOLE_CHARACTERS = 100_000
+MAX_COMPLETION_CHARACTERS = 100_000
 """Of an answer that is gathered whole, what is no text counted as one: a few tokens were asked for."""
 
 
@@ -47,7 +47,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class ListsByPage(Protocol):
+class PagedModelList(Protocol):
     """An adapter whose servers list their models in pages."""
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
@@ -79,38 +79,44 @@ class ModelClient:
         target: Target,
         *,
         on_retry: Callable[[Retry], Awaitable[None]],
-        on_again: Callable[[], Awaitable[None]] | None = None,
-    ) -> Answer:
+        before_retry: Callable[[], Awaitable[None]] | None = None,
+    ) -> CompletionStream:
         """The model's answer, to be read; nothing is sent before its first read.
 
         `on_retry` is told of a failed try before the wait for the next, `on_again` when the wait is over.
         """
-        return self._answer(request, target, self._patience(self._retries, on_retry, on_again or _silent))
+        return self._open_stream(
+            request, target, self._retry_schedule(self._retries, on_retry, before_retry or _do_nothing)
+        )
 
     async def complete(self, request: CompletionRequest, target: Target) -> Completion:
         """The whole answer of one try, without retries: what a test of a provider needs.
 
         Raises ProviderError, for an answer without an end too.
         """
-        left = MAX_WHOLE_CHARACTERS
+        remaining = MAX_COMPLETION_CHARACTERS
         text: list[str] = []
         thinking: list[str] = []
         calls: dict[int, ToolCall] = {}
         usage = Usage()
         finish = FinishReason.UNKNOWN
-        async with self._answer(request, target, self._patience(0, _never, _silent)) as answer:
+        async with self._open_stream(
+            request, target, self._retry_schedule(0, _reject_retry, _do_nothing)
+        ) as answer:
             while deltas := await answer.read():
                 for delta in deltas:
-                    left -= _size(delta)
-                    if left < 0:
-                        raise Garbled(f"The answer is longer than {MAX_WHOLE_CHARACTERS:,} characters.")
+                    remaining -= _size(delta)
+                    if remaining < 0:
+                        raise MalformedStream(
+                            f"The answer is longer than {MAX_COMPLETION_CHARACTERS:,} characters."
+                        )
                     match delta:
                         case TextDelta():
                             text.append(delta.text)
                         case ThinkingDelta():
                             thinking.append(delta.text)
                         case ToolCallDelta():
-                            calls[delta.slot] = _grown(calls.get(delta.slot), delta)
+                            calls[delta.slot] = _extend_call(calls.get(delta.slot), delta)
                         case UsageDelta():
                             usage = delta.usage
                         case FinishDelta():
@@ -125,50 +131,52 @@ class ModelClient:
             finish=finish,
         )
 
-    def _answer(self, request: CompletionRequest, target: Target, patience: Patience) -> Answer:
-        async def ask(on_sent: Callable[[], None]) -> tuple[StreamParser, Body]:
+    def _open_stream(
+        self, request: CompletionRequest, target: Target, retry_schedule: RetrySchedule
+    ) -> CompletionStream:
+        async def send(on_sent: Callable[[], None]) -> tuple[StreamParser, ResponseBody]:
             adapter = self._adapters(target.provider_type)
-            sent = adapter.build_request(request, target, stream=True)
-            body = await self._transport.open(sent, secret=target.api_key, on_sent=on_sent)
+            upstream_request = adapter.build_request(request, target, stream=True)
+            body = await self._transport.open(upstream_request, secret=target.api_key, on_sent=on_sent)
             return adapter.parser(), body
 
-        return Answer(ask, target.api_key, patience)
+        return CompletionStream(send, target.api_key, retry_schedule)
 
-    def _patience(
+    def _retry_schedule(
         self,
         retries: int,
         on_retry: Callable[[Retry], Awaitable[None]],
-        on_again: Callable[[], Awaitable[None]],
-    ) -> Patience:
-        return Patience(
-            retries=retries, sleep=self._sleep, rand=self._rand, on_retry=on_retry, on_again=on_again
+        before_retry: Callable[[], Awaitable[None]],
+    ) -> RetrySchedule:
+        return RetrySchedule(
+            retries=retries, sleep=self._sleep, rand=self._rand, on_retry=on_retry, before_retry=before_retry
         )
 
     async def list_models(self, target: Target) -> list[str]:
         """The names of the models the provider offers, of at most 20 pages. Raises ProviderError."""
         adapter = self._adapters(target.provider_type)
         names: list[str] = []
-        asked: UpstreamRequest | None = adapter.models_request(target)
+        page_request: UpstreamRequest | None = adapter.models_request(target)
         try:
             for _ in range(MAX_MODEL_PAGES):
-                body = await self._transport.fetch(asked, secret=target.api_key)
+                body = await self._transport.fetch(page_request, secret=target.api_key)
                 names += adapter.parse_models(body)
-                asked = (
-                    adapter.next_models_request(target, body) if isinstance(adapter, ListsByPage) else None
+                page_request = (
+                    adapter.next_models_request(target, body) if isinstance(adapter, PagedModelList) else None
                 )
-                if asked is None:
+                if page_request is None:
                     break
             return names
         except ProviderError as error:
-            redacted(error, target.api_key)
+            redact_error(error, target.api_key)
             raise
 
 
-async def _never(_retry: Retry) -> None:
+async def _reject_retry(_retry: Retry) -> None:
     raise AssertionError("a single try is never followed by another")
 
 
-async def _silent() -> None:
+async def _do_nothing() -> None:
     """For who need not know."""
 
 
@@ -182,6 +190,6 @@ def _size(delta: Delta) -> int:
             return 1
 
 
-def _grown(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:
+def _extend_call(call: ToolCall | None, delta: ToolCallDelta) -> ToolCall:
     arguments = delta.arguments if call is None else call.arguments + delta.arguments
     return ToolCall(call_id=delta.call_id, name=delta.name, arguments=arguments)

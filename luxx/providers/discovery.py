@@ -23,9 +23,9 @@ from luxx.infra.network.hosts import Reach, reach_of_name
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
-from luxx.providers.catalog import STARTING_MODELS
+from luxx.providers.catalog import DEFAULT_MODELS
 from luxx.providers.local.model import LOCAL, LocalModel
-from luxx.providers.models import AllowedHostRow, ProviderRow, checked_key
+from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
 from luxx.providers.service import key_identity
 from luxx.wire.tool import CommandPermission
@@ -53,7 +53,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     models: list[str]
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class DiscoveredProvider(msgspec.Struct, frozen=True, kw_only=True):
     """A provider to be. `problem` says why it is not usable yet; empty if it is."""
 
     name: str
@@ -70,18 +70,22 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def discover(
     environ: Mapping[str, str], config: Config, probes: Sequence[Probe], *, local_model: str = ""
-) -> list[Found]:
+) -> list[DiscoveredProvider]:
     """What can be connected, the best first; the embedded model only where nothing else is usable.
 
     `local_model` is its name, empty where it cannot run.
     """
-    found = [one for one in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if one]
-    found = _merged(found, _from_config(config.llm))
-    taken = {_host_port_of(one.base_url) for one in found}
-    found += [_from_probe(probe) for probe in probes if _host_port_of(probe.base_url) not in taken]
-    if local_model and not any(not one.problem for one in found):
-        found.append(
-            Found(
+    discovered = [
+        provider for provider in (_from_environment(environ, *each) for each in ENVIRONMENT_KEYS) if provider
+    ]
+    discovered = _merge_configured(discovered, _from_config(config.llm))
+    used_host_ports = {_host_port_of(provider.base_url) for provider in discovered}
+    discovered += [
+        _from_probe(probe) for probe in probes if _host_port_of(probe.base_url) not in used_host_ports
+    ]
+    if local_model and not any(not provider.problem for provider in discovered):
+        discovered.append(
+            DiscoveredProvider(
                 name=LOCAL,
                 provider_type=LOCAL,
                 base_url="",
@@ -89,81 +93,85 @@ def discover(
                 default_model=local_model,
             )
         )
-    return found
+    return discovered
 
 
-def _from_environment(environ: Mapping[str, str], provider_type: ProviderType, prefix: str) -> Found | None:
+def _from_environment(
+    environ: Mapping[str, str], provider_type: ProviderType, prefix: str
+) -> DiscoveredProvider | None:
     api_key = environ.get(f"{prefix}_API_KEY", "").strip()
     if not api_key:
         return None
     base_url = environ.get(f"{prefix}_BASE_URL", "").strip() or default_base_url(provider_type)
-    return _checked(
-        Found(
+    return _validate(
+        DiscoveredProvider(
             name=str(provider_type),
             provider_type=provider_type,
             base_url=base_url,
             source=f"{prefix}_API_KEY",
             api_key=api_key,
-            default_model=STARTING_MODELS.get(provider_type, ""),
+            default_model=DEFAULT_MODELS.get(provider_type, ""),
         )
     )
 
 
-def _from_config(llm: LlmConfig) -> Found | None:
+def _from_config(llm: LlmConfig) -> DiscoveredProvider | None:
     """The section counts if it has a key, or an address that needs none (loopback, private)."""
     provider_type = llm.provider or (ProviderType.OPENAI_COMPATIBLE if llm.api_url else "")
     base_url = llm.api_url or default_base_url(provider_type)
     if not provider_type or not (llm.api_key or _is_private(base_url)):
         return None
-    return _checked(
-        Found(
+    return _validate(
+        DiscoveredProvider(
             name=provider_type,
             provider_type=provider_type,
             base_url=base_url,
             source="llm section of the config",
             api_key=llm.api_key.strip(),
-            default_model=llm.model or STARTING_MODELS.get(provider_type, ""),
+            default_model=llm.model or DEFAULT_MODELS.get(provider_type, ""),
         )
     )
 
 
-def _merged(found: list[Found], configured: Found | None) -> list[Found]:
+def _merge_configured(
+    discovered: list[DiscoveredProvider], configured: DiscoveredProvider | None
+) -> list[DiscoveredProvider]:
     """The section of the config often names a key of the environment: then it is one provider, not two."""
     if configured is None:
-        return found
-    for place, one in enumerate(found):
-        if (one.provider_type, one.api_key) == (configured.provider_type, configured.api_key):
-            if one.base_url != default_base_url(one.provider_type):
-                configured = msgspec.structs.replace(configured, base_url=one.base_url)
-            return [*found[:place], configured, *found[place + 1 :]]
-    return [*found, configured]
+        return discovered
+    for index, provider in enumerate(discovered):
+        if (provider.provider_type, provider.api_key) == (configured.provider_type, configured.api_key):
+            if provider.base_url != default_base_url(provider.provider_type):
+                configured = msgspec.structs.replace(configured, base_url=provider.base_url)
+            return [*discovered[:index], configured, *discovered[index + 1 :]]
+    return [*discovered, configured]
 
 
-def _from_probe(probe: Probe) -> Found:
-    chatting = [model for model in probe.models if "embed" not in model.lower()]
+def _from_probe(probe: Probe) -> DiscoveredProvider:
+    chat_models = [model for model in probe.models if "embed" not in model.lower()]
     provider_type = ProviderType.OLLAMA if probe.name == "ollama" else ProviderType.OPENAI_COMPATIBLE
-    return Found(
+    return DiscoveredProvider(
         name=probe.name,
         provider_type=provider_type,
         base_url=probe.base_url,
         source=f"a server at {probe.base_url}",
-        default_model=chatting[0] if chatting else "",
-        problem="" if chatting else "it offers no model to chat with; load one there",
+        default_model=chat_models[0] if chat_models else "",
+        problem="" if chat_models else "it offers no model to chat with; load one there",
     )
 
 
-def _checked(found: Found) -> Found:
+def _validate(discovered: DiscoveredProvider) -> DiscoveredProvider:
     try:
-        adapter_for(found.provider_type)
-        checked_key(found.api_key)
-        endpoint = parse_base_url(found.base_url)
+        adapter_for(discovered.provider_type)
+        validate_api_key(discovered.api_key)
+        endpoint = parse_base_url(discovered.base_url)
         if reach_of_name(endpoint.host) is Reach.FORBIDDEN:
             raise InvalidInput(f"{endpoint.host_port} is a metadata or link-local address")
     except InvalidInput as error:
-        return msgspec.structs.replace(found, problem=error.message)
-    if not found.default_model:
-        return msgspec.structs.replace(found, problem="no model is named; set llm.model")
-    return msgspec.structs.replace(found, base_url=endpoint.url)
+        return msgspec.structs.replace(discovered, problem=error.message)
+    if not discovered.default_model:
+        return msgspec.structs.replace(discovered, problem="no model is named; set llm.model")
+    return msgspec.structs.replace(discovered, base_url=endpoint.url)
 
 
 def _endpoint_of(base_url: str) -> Endpoint | None:
@@ -188,8 +196,8 @@ async def probe_loopback(
 ) -> list[Probe]:
     """The servers that answer like one of ours would, asked all at once; `except_ports` are our own."""
     async with httpx.AsyncClient(timeout=PROBE_SECONDS, trust_env=False) as client:
-        asked = [_probe(client, name, port) for name, port in servers if port not in except_ports]
-        return [probe for probe in await asyncio.gather(*asked) if probe is not None]
+        pending = [_probe(client, name, port) for name, port in servers if port not in except_ports]
+        return [probe for probe in await asyncio.gather(*pending) if probe is not None]
 
 
 class _Model(msgspec.Struct):
@@ -205,23 +213,23 @@ async def _probe(client: httpx.AsyncClient, name: str, port: int) -> Probe | Non
     base_url = f"http://127.0.0.1:{port}/v1"
     body = bytearray()
     try:
-        async with asyncio.timeout(PROBE_SECONDS), client.stream("GET", f"{base_url}/models") as answer:
-            if answer.status_code != 200:
+        async with asyncio.timeout(PROBE_SECONDS), client.stream("GET", f"{base_url}/models") as response:
+            if response.status_code != 200:
                 return None
-            async for piece in answer.aiter_bytes():
+            async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > MAX_PROBE_BYTES:
                     return None
-        listed = msgspec.json.decode(body, type=_Models)
+        model_list = msgspec.json.decode(body, type=_Models)
     except (httpx.HTTPError, TimeoutError, msgspec.DecodeError):
         return None
-    if listed.object != "list":
+    if model_list.object != "list":
         return None
-    return Probe(name=name, base_url=base_url, models=[model.id for model in listed.data or []])
+    return Probe(name=name, base_url=base_url, models=[model.id for model in model_list.data or []])
 
 
-async def apply(
-    store: Store, vault: Vault, *, user_id: int, tenant_id: int, found: Sequence[Found]
+async def connect_discovered(
+    store: Store, vault: Vault, *, user_id: int, tenant_id: int, discovered: Sequence[DiscoveredProvider]
 ) -> list[int]:
     """Makes shared providers of what is usable, the first of them the default; their ids.
 
@@ -229,38 +237,44 @@ async def apply(
     private address is allowed by that: it was found by the operator's own start.
     """
 
-    def work(session: Session) -> list[int]:
+    def insert_discovered(session: Session) -> list[int]:
         owned = select(ProviderRow.id).where(ProviderRow.user_id == user_id).limit(1)
         if session.scalar(owned) is not None:
             return []
         ids: list[int] = []
-        for one in found:
-            if not one.problem:
-                ids.append(_insert(session, vault, one, user_id, tenant_id, is_default=not ids))
+        for provider in discovered:
+            if not provider.problem:
+                ids.append(_insert(session, vault, provider, user_id, tenant_id, is_default=not ids))
         return ids
 
     try:
-        ids = await store.write(work)
+        ids = await store.write(insert_discovered)
     except IntegrityError:
         # Another server of the same database started at the same moment and was first.
         return []
-    if ids or not any(not one.problem for one in found):
-        for one in found:
-            _tell(one)
+    if ids or not any(not provider.problem for provider in discovered):
+        for provider in discovered:
+            _log_discovered(provider)
     return ids
 
 
 def _insert(
-    session: Session, vault: Vault, found: Found, user_id: int, tenant_id: int, *, is_default: bool
+    session: Session,
+    vault: Vault,
+    discovered: DiscoveredProvider,
+    user_id: int,
+    tenant_id: int,
+    *,
+    is_default: bool,
 ) -> int:
     now = utc_now()
     row = ProviderRow(
         user_id=user_id,
         tenant_id=tenant_id,
-        name=found.name,
-        provider_type=str(found.provider_type),
-        base_url=found.base_url,
-        default_model=found.default_model,
+        name=discovered.name,
+        provider_type=str(discovered.provider_type),
+        base_url=discovered.base_url,
+        default_model=discovered.default_model,
         is_default=is_default,
         is_shared=True,
         created_at=now,
@@ -268,43 +282,47 @@ def _insert(
     )
     session.add(row)
     session.flush()
-    if found.api_key:
-        row.api_key = vault.seal(found.api_key, identity=key_identity(row.id))
-    _allow(session, found, user_id)
+    if discovered.api_key:
+        row.api_key = vault.seal(discovered.api_key, identity=key_identity(row.id))
+    _allow_private_host(session, discovered, user_id)
     session.flush()
     return row.id
 
 
-def _allow(session: Session, found: Found, user_id: int) -> None:
+def _allow_private_host(session: Session, discovered: DiscoveredProvider, user_id: int) -> None:
     """Whoever runs the server chose this address: it is allowed, should it be or resolve to a private one."""
-    endpoint = _endpoint_of(found.base_url)
+    endpoint = _endpoint_of(discovered.base_url)
     if endpoint is None or reach_of_name(endpoint.host) not in (None, Reach.PRIVATE):
         return
-    if found.base_url.startswith("https://") and found.base_url == default_base_url(found.provider_type):
+    if discovered.base_url.startswith("https://") and discovered.base_url == default_base_url(
+        discovered.provider_type
+    ):
         return  # a vendor's own address, which nobody chose
     if session.get(AllowedHostRow, endpoint.host_port) is None:
         session.add(AllowedHostRow(host_port=endpoint.host_port, allowed_by=user_id, created_at=utc_now()))
 
 
-def _tell(found: Found) -> None:
-    fields = {"name": found.name, "source": found.source, "base_url": found.base_url}
-    if found.problem:
-        log.warning("provider_found_not_usable_yet", **fields, reason=found.problem)
+def _log_discovered(discovered: DiscoveredProvider) -> None:
+    fields = {"name": discovered.name, "source": discovered.source, "base_url": discovered.base_url}
+    if discovered.problem:
+        log.warning("provider_found_not_usable_yet", **fields, reason=discovered.problem)
     else:
-        log.info("provider_found", **fields, model=found.default_model)
+        log.info("provider_found", **fields, model=discovered.default_model)
 
 
-async def connect_what_is_there(
+async def connect_discovered_providers(
     store: Store, vault: Vault, environ: Mapping[str, str], config: Config, local: LocalModel
 ) -> None:
     """Makes providers of what is found for the first operator, unless they have one already."""
-    first = await store.read(_first_user)
-    if first is None:
+    first_user = await store.read(_first_user)
+    if first_user is None:
         return
     probes = await probe_loopback(except_ports=(config.app.port,))
-    local_model = local.model_name if local.missing() is None else ""
-    found = discover(environ, config, probes, local_model=local_model)
-    await apply(store, vault, user_id=first.id, tenant_id=first.tenant_id, found=found)
+    local_model = local.model_name if local.unavailable_reason() is None else ""
+    discovered = discover(environ, config, probes, local_model=local_model)
+    await connect_discovered(
+        store, vault, user_id=first_user.id, tenant_id=first_user.tenant_id, discovered=discovered
+    )
 
 
 async def has_local_provider(store: Store) -> bool:
@@ -318,8 +336,8 @@ def _first_user(session: Session) -> Row[int, int] | None:
     operators = select(User.id, User.tenant_id).where(
         User.tenant_id == DEFAULT_TENANT_ID, User.permission_level == CommandPermission.ADMIN
     )
-    first = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
-    if first is None:
+    first_user = session.execute(operators.order_by(User.id).limit(1)).one_or_none()
+    if first_user is None:
         return None
-    owned = select(ProviderRow.id).where(ProviderRow.user_id == first.id).limit(1)
-    return None if session.scalar(owned) is not None else first
+    owned = select(ProviderRow.id).where(ProviderRow.user_id == first_user.id).limit(1)
+    return None if session.scalar(owned) is not None else first_user

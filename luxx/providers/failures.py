@@ -16,16 +16,16 @@ from luxx.infra.clock import utc_now
 
 MAX_MESSAGE_CHARS = 500
 
-_CONTEXT_WORDS = re.compile(
+_CONTEXT_TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt is too long|input is too long"
     r"|too many (input )?tokens|reduce the length|exceeds? the (model's )?(maximum|limit).{0,40}token",
     re.IGNORECASE,
 )
-_NO_MORE_MONEY = re.compile(
+_OUT_OF_CREDIT = re.compile(
     r"insufficient_(quota|balance|credit)|billing|credits? (exhausted|depleted)", re.I
 )
 _BUSY = re.compile(r"overload|rate.?limit|too many requests|unavailable|timeout|server_error|internal", re.I)
-_KEYS = re.compile(r"\b((sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
+_SECRETS = re.compile(r"\b((sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}|(?<=Bearer )[^\s\"',]{8,}")
 
 
 class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,18 +50,18 @@ def read_error(value: object) -> UpstreamError:
     fields = cast("dict[str, Any]", value)
     inner = fields.get("error")
     if isinstance(inner, dict | list):
-        found = read_error(cast("object", inner))
+        upstream_error = read_error(cast("object", inner))
         return (
-            found
-            if found.message
-            else msgspec.structs.replace(found, message=_compact(cast("object", inner)))
+            upstream_error
+            if upstream_error.message
+            else msgspec.structs.replace(upstream_error, message=_to_json(cast("object", inner)))
         )
     if isinstance(inner, str):
         fields = {"message": inner, **{k: v for k, v in fields.items() if k != "error"}}
     text = fields.get("message") or fields.get("detail") or fields.get("error_msg") or ""
     codes = [str(fields[key]) for key in ("code", "type", "status", "error_code") if fields.get(key)]
     return UpstreamError(
-        message=text if isinstance(text, str) else _compact(text),
+        message=text if isinstance(text, str) else _to_json(text),
         code=" ".join(codes),
         status=_status_of(fields),
         retry_after=_retry_delay(fields.get("details")),
@@ -77,30 +77,32 @@ def read_error_body(body: bytes) -> UpstreamError:
         return UpstreamError(message=" ".join(re.sub(r"<[^>]*>", " ", text).split()))
 
 
-def as_provider_error(found: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
+def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
     """The error of the tree for what an upstream said; without a status its words decide."""
-    status = found.status
-    where = "in its stream" if status is None else f"with status {status}"
-    said = cut(found.message) or cut(found.code) or "no reason given"
-    words = f"{found.code} {found.message}"
-    if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_WORDS.search(words)):
-        return ContextTooLong(f"The prompt is too long for the model: {said}", status=status)
-    if status == 429 or (status is None and re.search(r"rate.?limit|resource_exhausted", found.code, re.I)):
+    status = upstream_error.status
+    context = "in its stream" if status is None else f"with status {status}"
+    reason = truncate(upstream_error.message) or truncate(upstream_error.code) or "no reason given"
+    error_text = f"{upstream_error.code} {upstream_error.message}"
+    if status in (None, 400, 413, 422, 500) and (status == 413 or _CONTEXT_TOO_LONG.search(error_text)):
+        return ContextTooLong(f"The prompt is too long for the model: {reason}", status=status)
+    if status == 429 or (
+        status is None and re.search(r"rate.?limit|resource_exhausted", upstream_error.code, re.I)
+    ):
         return RateLimited(
-            f"The provider limits the rate of requests: {said}",
+            f"The provider limits the rate of requests: {reason}",
             status=status,
-            retry_after=found.retry_after if retry_after is None else retry_after,
+            retry_after=upstream_error.retry_after if retry_after is None else retry_after,
             # Google speaks of billing in every such message; a delay says that it is about the rate.
-            retryable=found.retry_after is not None or not _NO_MORE_MONEY.search(words),
+            retryable=upstream_error.retry_after is not None or not _OUT_OF_CREDIT.search(error_text),
         )
     if status is None:
-        refused = "invalid_request" in found.code and not _BUSY.search(words)
+        refused = "invalid_request" in upstream_error.code and not _BUSY.search(error_text)
     else:
         refused = status < 500 and status not in (408, 409, 425)
     if refused:
-        return ProviderRefused(f"The provider refused the request {where}: {said}", status=status)
+        return ProviderRefused(f"The provider refused the request {context}: {reason}", status=status)
     return ProviderFailed(
-        f"The provider failed {where}: {said}",
+        f"The provider failed {context}: {reason}",
         status=status,
         retry_after=retry_after,
         retryable=status not in (501, 505),
@@ -121,7 +123,7 @@ def retry_after_seconds(value: str | None) -> float | None:
         return None
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """At most 500 characters, so that an upstream cannot fill our logs and events."""
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
@@ -131,10 +133,10 @@ def redact(text: str, secret: str) -> str:
     if secret:
         for spelling in {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}:
             text = text.replace(spelling, "[redacted]")
-    return _KEYS.sub("[redacted]", text)
+    return _SECRETS.sub("[redacted]", text)
 
 
-def redacted(error: ProviderError, secret: str) -> ProviderError:
+def redact_error(error: ProviderError, secret: str) -> ProviderError:
     """The same error, its message redacted."""
     error.message = redact(error.message, secret)
     error.args = (error.message,)
@@ -162,5 +164,5 @@ def _status_of(fields: dict[str, Any]) -> int | None:
     return None
 
 
-def _compact(value: object) -> str:
+def _to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()

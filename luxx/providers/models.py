@@ -71,7 +71,7 @@ class AllowedHostRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME)]
+ProviderName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME)]
 TypeName = Annotated[str, Meta(min_length=1, max_length=40, pattern=LINE)]
 BaseUrl = Annotated[str, Meta(max_length=500, pattern=LINE)]
 ApiKey = Annotated[str, Meta(max_length=4096, pattern=PASTED)]
@@ -83,7 +83,7 @@ HostPort = Annotated[str, Meta(min_length=3, max_length=300, pattern=LINE)]
 class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`base_url` may be left out for a type whose vendor has one."""
 
-    name: Name
+    name: ProviderName
     provider_type: TypeName
     base_url: BaseUrl = ""
     api_key: ApiKey = ""
@@ -100,7 +100,7 @@ class NewProvider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is left out stays. `api_key`: a new key, or empty or null to remove it."""
 
-    name: Name | UnsetType = UNSET
+    name: ProviderName | UnsetType = UNSET
     provider_type: TypeName | UnsetType = UNSET
     base_url: BaseUrl | UnsetType = UNSET
     api_key: ApiKey | UnsetType | None = UNSET
@@ -179,7 +179,7 @@ class NewAllowedHosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     hosts: Annotated[list[HostPort], Meta(max_length=1000)]
 
 
-def checked_key(api_key: str) -> str:
+def validate_api_key(api_key: str) -> str:
     """The key without surrounding blanks. Raises InvalidInput for one that no HTTP header can carry."""
     api_key = api_key.strip()
     if not re.fullmatch(r"[\x21-\x7e]*", api_key):

@@ -13,22 +13,24 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin
-from luxx.domain.audit.entries import MOST_NAMES, Action, Detail, Entry, record
+from luxx.domain.audit.entries import MAX_NAMES, Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow
 from luxx.providers.registry import adapter_for
 
-LARGEST_ID = 2**31 - 1
+MAX_ID = 2**31 - 1
 
 
-_visible = and_(
+_visible_provider = and_(
     ProviderRow.tenant_id == bindparam("b_tenant"),
     or_(ProviderRow.user_id == bindparam("b_user"), ProviderRow.is_shared),
 )
-_one = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible)
-_one_to_write = _one.with_for_update()
-_enabled = select(ProviderRow).where(_visible, ProviderRow.enabled).order_by(ProviderRow.id)
+_provider_by_id = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible_provider)
+_provider_for_update = _provider_by_id.with_for_update()
+_enabled_providers = (
+    select(ProviderRow).where(_visible_provider, ProviderRow.enabled).order_by(ProviderRow.id)
+)
 """Made once: every message that is sent asks them."""
 
 
@@ -44,8 +46,11 @@ def visible_row(
 ) -> ProviderRow:
     """Locked for a write: two administrators may change it at once. Raises NotFound."""
     row = None
-    if 0 < provider_id <= LARGEST_ID:
-        row = session.scalar(_one_to_write if is_locked else _one, {"b_id": provider_id, **_who(caller)})
+    if 0 < provider_id <= MAX_ID:
+        row = session.scalar(
+            _provider_for_update if is_locked else _provider_by_id,
+            {"b_id": provider_id, **_caller_parameters(caller)},
+        )
     if row is None:
         raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
     return row
@@ -53,14 +58,14 @@ def visible_row(
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
     """Those that the caller may use and that are switched on, oldest first."""
-    return list(session.scalars(_enabled, _who(caller)))
+    return list(session.scalars(_enabled_providers, _caller_parameters(caller)))
 
 
-def _who(caller: Caller) -> dict[str, int]:
+def _caller_parameters(caller: Caller) -> dict[str, int]:
     return {"b_tenant": caller.tenant_id, "b_user": caller.user_id}
 
 
-def is_first(session: Session, caller: Caller) -> bool:
+def has_no_provider(session: Session, caller: Caller) -> bool:
     return (
         session.scalar(select(ProviderRow.id).where(ProviderRow.user_id == caller.user_id).limit(1)) is None
     )
@@ -81,13 +86,13 @@ def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
         raise Conflict("another default was set at the same moment; try again") from error
 
 
-def change_plain(row: ProviderRow, changes: ProviderChanges) -> None:
-    given: dict[str, Any] = {
+def apply_changes(row: ProviderRow, changes: ProviderChanges) -> None:
+    changed: dict[str, Any] = {
         name: getattr(changes, name)
         for name in ("name", "default_model", "max_tokens", "is_shared", "enabled")
         if getattr(changes, name) is not UNSET
     }
-    for name, value in given.items():
+    for name, value in changed.items():
         setattr(row, name, value.strip() if isinstance(value, str) else value)
 
 
@@ -98,44 +103,44 @@ def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
     """
     if host_port is not None and session.get(AllowedHostRow, host_port) is None:
         check_still_admin(session, caller)
-        add_allowed(session, caller, host_port)
-        record_hosts(session, caller, added={host_port})
+        add_allowed_host(session, caller, host_port)
+        record_host_changes(session, caller, added={host_port})
 
 
-def add_allowed(session: Session, caller: Caller, host_port: str) -> None:
+def add_allowed_host(session: Session, caller: Caller, host_port: str) -> None:
     session.add(AllowedHostRow(host_port=host_port, allowed_by=caller.user_id, created_at=utc_now()))
 
 
-def record_hosts(
+def record_host_changes(
     session: Session, caller: Caller, *, added: Set[str] = frozenset(), removed: Set[str] = frozenset()
 ) -> None:
     """The entry in the audit log for a change of the allowed hosts."""
     if not added and not removed:
         return
-    detail = Detail(added=sorted(added)[:MOST_NAMES], removed=sorted(removed)[:MOST_NAMES])
-    record(session, Entry(action=Action.ALLOWED_HOSTS_CHANGE, actor=caller.actor, detail=detail))
+    detail = Detail(added=sorted(added)[:MAX_NAMES], removed=sorted(removed)[:MAX_NAMES])
+    record(session, AuditEntry(action=Action.ALLOWED_HOSTS_CHANGE, actor=caller.actor, detail=detail))
 
 
-def record_provider(
+def record_provider_change(
     session: Session, caller: Caller, action: Action, row: ProviderRow, changes: ProviderChanges | None = None
 ) -> None:
     """The entry in the audit log for a provider: which fields were given, not what they say."""
-    given: list[str] | UnsetType = UNSET
+    changed: list[str] | UnsetType = UNSET
     if changes is not None:
-        given = [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
+        changed = [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
     record(
         session,
-        Entry(
+        AuditEntry(
             action=action,
             actor=caller.actor,
             target_type="provider",
             target_id=str(row.id),
-            detail=Detail(name=row.name, fields=given),
+            detail=Detail(name=row.name, fields=changed),
         ),
     )
 
 
-def chosen_row(
+def select_provider_row(
     session: Session, caller: Caller, provider_id: int | None, preferred_id: int | None
 ) -> ProviderRow:
     """The row of `provider_id` where it is named, else the best of those that are usable.
@@ -143,11 +148,11 @@ def chosen_row(
     Raises NotFound or InvalidInput with what to do about it.
     """
     if provider_id is not None:
-        return _named(session, caller, provider_id)
-    return _chosen(session, caller, preferred_id)
+        return _enabled_row_by_id(session, caller, provider_id)
+    return _preferred_row(session, caller, preferred_id)
 
 
-def _named(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+def _enabled_row_by_id(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
     row = visible_row(session, caller, provider_id)
     if not row.enabled:
         raise InvalidInput(
@@ -158,7 +163,7 @@ def _named(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
     return row
 
 
-def _chosen(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
+def _preferred_row(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
     usable = [row for row in enabled_rows(session, caller) if _has_adapter(row)]
     if not usable:
         raise InvalidInput(
@@ -173,9 +178,9 @@ def _chosen(session: Session, caller: Caller, preferred_id: int | None) -> Provi
         lambda row: row.user_id == caller.user_id,
     )
     for is_preferred in preferences:
-        found = next(filter(is_preferred, usable), None)
-        if found is not None:
-            return found
+        preferred = next(filter(is_preferred, usable), None)
+        if preferred is not None:
+            return preferred
     return usable[0]
 
 

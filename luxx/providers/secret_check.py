@@ -10,18 +10,18 @@ from luxx.infra.secrets import Vault
 from luxx.providers.models import ProviderRow, ServerValueRow
 from luxx.providers.service import key_identity
 
-CHECK = "secret_check"
-_KNOWN = "sealed with this server's secret key"
+SECRET_CHECK = "secret_check"
+_CHECK_TEXT = "sealed with this server's secret key"
 
 logger = structlog.get_logger()
 
 
-def problem_with(session: Session, vault: Vault) -> str | None:
+def secret_key_problem(session: Session, vault: Vault) -> str | None:
     """Why the secret key cannot be the right one, as a sentence."""
-    stored = session.get(ServerValueRow, CHECK)
+    stored = session.get(ServerValueRow, SECRET_CHECK)
     # Before there was a check value, or after the loss was accepted, only the provider keys can tell.
     sealed = _sealed_keys(session) if stored is None else [stored.value]
-    if not sealed or any(vault.knows(each) for each in sealed):
+    if not sealed or any(vault.has_key_for(each) for each in sealed):
         return None
     return (
         "app.secret_key is not the one that this database was used with, so stored provider keys cannot be "
@@ -30,45 +30,45 @@ def problem_with(session: Session, vault: Vault) -> str | None:
     )
 
 
-def take_secret(session: Session, vault: Vault) -> None:
+def check_and_reseal_keys(session: Session, vault: Vault) -> None:
     """Checks the secret key and seals with it what was sealed with a previous one. Raises ConfigError."""
-    problem = problem_with(session, vault)
+    problem = secret_key_problem(session, vault)
     if problem is not None:
         raise ConfigError(problem)
-    stored = session.get(ServerValueRow, CHECK)
-    if stored is not None and not vault.needs_sealing_anew(stored.value):
+    stored = session.get(ServerValueRow, SECRET_CHECK)
+    if stored is not None and not vault.needs_resealing(stored.value):
         return
-    sealed_anew = lost = 0
+    resealed_count = unreadable_count = 0
     for row in session.execute(select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")):
         identity = key_identity(row.id)
-        if not vault.needs_sealing_anew(row.api_key):
+        if not vault.needs_resealing(row.api_key):
             continue
         try:
-            anew = vault.seal(vault.open(row.api_key, identity=identity), identity=identity)
+            resealed = vault.seal(vault.open(row.api_key, identity=identity), identity=identity)
         except Unavailable:
-            lost += 1
+            unreadable_count += 1
             continue
-        session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=anew))
-        sealed_anew += 1
+        session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=resealed))
+        resealed_count += 1
     # Another server may do the same: its value is as good.
-    session.merge(ServerValueRow(name=CHECK, value=vault.seal(_KNOWN, identity=CHECK)))
-    if sealed_anew or lost:
-        logger.info("provider_keys_sealed_anew", count=sealed_anew, unknown=lost)
+    session.merge(ServerValueRow(name=SECRET_CHECK, value=vault.seal(_CHECK_TEXT, identity=SECRET_CHECK)))
+    if resealed_count or unreadable_count:
+        logger.info("provider_keys_sealed_anew", count=resealed_count, unknown=unreadable_count)
 
 
-def forget_sealed(session: Session, vault: Vault) -> int:
+def delete_unreadable_keys(session: Session, vault: Vault) -> int:
     """Deletes the provider keys that the secret key does not open; how many."""
-    session.execute(delete(ServerValueRow).where(ServerValueRow.name == CHECK))
-    gone = [
+    session.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
+    unreadable_ids = [
         row.id
         for row in session.execute(
             select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")
         )
-        if not vault.knows(row.api_key)
+        if not vault.has_key_for(row.api_key)
     ]
-    for provider_id in gone:
+    for provider_id in unreadable_ids:
         session.execute(update(ProviderRow).where(ProviderRow.id == provider_id).values(api_key=""))
-    return len(gone)
+    return len(unreadable_ids)
 
 
 def _sealed_keys(session: Session) -> list[str]:

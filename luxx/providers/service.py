@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
-from luxx.domain.accounts.tenants import check_may_connect
+from luxx.domain.accounts.tenants import check_may_connect_provider
 from luxx.domain.audit.entries import Action
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
 from luxx.infra.clock import utc_now
@@ -33,14 +33,14 @@ from luxx.providers.models import (
     ProviderRow,
     ProviderView,
     UpstreamModels,
-    checked_key,
+    validate_api_key,
 )
 from luxx.providers.queries import (
     allow_host,
-    change_plain,
-    chosen_row,
-    is_first,
-    record_provider,
+    apply_changes,
+    has_no_provider,
+    record_provider_change,
+    select_provider_row,
     set_default,
     visible_row,
     visible_to,
@@ -62,7 +62,7 @@ class LocalEndpoint(Protocol):
         ...
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Which provider and model a run uses, within which limits."""
 
     provider_id: int
@@ -72,17 +72,17 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     card: ModelCard
 
 
-class Picked(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderSelection(msgspec.Struct, frozen=True, kw_only=True):
     """A choice with the row it came from, whose key is still sealed."""
 
-    choice: Choice
+    choice: ProviderChoice
     row: ProviderRow
 
 
-class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
     """A choice, and where to send. `target` carries the key: never store it."""
 
-    choice: Choice
+    choice: ProviderChoice
     target: Target
 
 
@@ -131,12 +131,12 @@ class ProviderService:
         """A user's first provider becomes the default unless the request says otherwise."""
         _check_type(caller, new.provider_type)
         check_sharing(new.is_shared, is_admin=caller.is_admin)
-        api_key = checked_key(new.api_key)
-        url, allowed = await self._vetted(caller, new.provider_type, new.base_url)
+        api_key = validate_api_key(new.api_key)
+        url, allowed = await self._check_base_url(caller, new.provider_type, new.base_url)
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
-            check_may_connect(session, caller)
+            check_may_connect_provider(session, caller)
             check_sharing(new.is_shared, is_admin=is_admin_now(session, caller))
             row = ProviderRow(
                 user_id=caller.user_id,
@@ -151,28 +151,28 @@ class ProviderService:
                 created_at=now,
                 updated_at=now,
             )
-            wants_default = is_first(session, caller) if new.is_default is UNSET else new.is_default
+            wants_default = has_no_provider(session, caller) if new.is_default is UNSET else new.is_default
             session.add(row)
             session.flush()
             self._seal(row, api_key)
             set_default(session, row, wants_default)
             allow_host(session, caller, allowed)
-            record_provider(session, caller, Action.PROVIDER_CREATE, row)
+            record_provider_change(session, caller, Action.PROVIDER_CREATE, row)
             return self._view(row, caller)
 
-        return await self._saved(work)
+        return await self._save(work)
 
-    async def _saved(self, work: Callable[[Session], ProviderView]) -> ProviderView:
+    async def _save(self, work: Callable[[Session], ProviderView]) -> ProviderView:
         """Saving may have allowed a host."""
         try:
             return await self._store.write(work)
         finally:
-            self._guard.forget()
+            self._guard.clear_cache()
 
     async def update(self, caller: Caller, provider_id: int, changes: ProviderChanges) -> ProviderView:
         """A new base_url (or type) drops the stored key unless a new key comes with it."""
         current = await self._store.read(
-            lambda session: row_to_change(session, caller, provider_id, changes, is_written=False)
+            lambda session: row_to_change(session, caller, provider_id, changes, is_write=False)
         )
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
@@ -180,30 +180,30 @@ class ProviderService:
         url, allowed = current.base_url, None
         if changes.base_url is not UNSET or provider_type != current.provider_type:
             wanted = "" if changes.base_url is UNSET else changes.base_url
-            url, allowed = await self._vetted(caller, provider_type, wanted)
+            url, allowed = await self._check_base_url(caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
-            row = row_to_change(session, caller, provider_id, changes, is_written=True)
-            check_may_connect(session, caller)
-            self._change_key(row, changes, has_moved=url != row.base_url)
+            row = row_to_change(session, caller, provider_id, changes, is_write=True)
+            check_may_connect_provider(session, caller)
+            self._change_key(row, changes, is_url_changed=url != row.base_url)
             row.provider_type, row.base_url = provider_type, url
-            change_plain(row, changes)
+            apply_changes(row, changes)
             if changes.is_default is not UNSET:
                 set_default(session, row, changes.is_default)
             allow_host(session, caller, allowed)
             row.updated_at = utc_now()
             session.flush()
-            record_provider(session, caller, Action.PROVIDER_CHANGE, row, changes)
+            record_provider_change(session, caller, Action.PROVIDER_CHANGE, row, changes)
             return self._view(row, caller)
 
-        return await self._saved(work)
+        return await self._save(work)
 
     async def delete(self, caller: Caller, provider_id: int) -> None:
         """Conversations that used it stay, without a provider."""
 
         def work(session: Session) -> None:
             row = row_to_delete(session, caller, provider_id)
-            record_provider(session, caller, Action.PROVIDER_DELETE, row)
+            record_provider_change(session, caller, Action.PROVIDER_DELETE, row)
             session.delete(row)
 
         await self._store.write(work)
@@ -234,13 +234,13 @@ class ProviderService:
         model: str | None = None,
         *,
         preferred_id: int | None = None,
-    ) -> Choice:
+    ) -> ProviderChoice:
         """The provider for a run: the one named, else `preferred_id` (the user's setting), own default,
         the tenant's shared default, any that is usable.
 
         Raises NotFound or InvalidInput with what to do about it.
         """
-        return self._choice(chosen_row(session, caller, provider_id, preferred_id), model)
+        return self._choice(select_provider_row(session, caller, provider_id, preferred_id), model)
 
     async def resolve(
         self,
@@ -249,14 +249,16 @@ class ProviderService:
         model: str | None = None,
         *,
         preferred_id: int | None = None,
-    ) -> Resolved:
+    ) -> ResolvedProvider:
         """As `choose`, with where to send and the key. Raises also Unavailable."""
-        picked = await self._store.read(
-            lambda session: self.pick(session, caller, provider_id, model, preferred_id=preferred_id)
+        selection = await self._store.read(
+            lambda session: self.select_provider(
+                session, caller, provider_id, model, preferred_id=preferred_id
+            )
         )
-        return await self.reach(picked)
+        return await self.resolve_selection(selection)
 
-    def pick(
+    def select_provider(
         self,
         session: Session,
         caller: Caller,
@@ -264,16 +266,16 @@ class ProviderService:
         model: str | None,
         *,
         preferred_id: int | None = None,
-    ) -> Picked:
+    ) -> ProviderSelection:
         """The first half of `resolve`, for who is in a transaction already."""
-        row = chosen_row(session, caller, provider_id, preferred_id)
-        return Picked(choice=self._choice(row, model), row=row)
+        row = select_provider_row(session, caller, provider_id, preferred_id)
+        return ProviderSelection(choice=self._choice(row, model), row=row)
 
-    async def reach(self, picked: Picked) -> Resolved:
+    async def resolve_selection(self, selection: ProviderSelection) -> ResolvedProvider:
         """The second half: starts the embedded model where it is the one. Raises Unavailable."""
-        return Resolved(choice=picked.choice, target=await self._target(picked.row))
+        return ResolvedProvider(choice=selection.choice, target=await self._target(selection.row))
 
-    def _choice(self, row: ProviderRow, model: str | None) -> Choice:
+    def _choice(self, row: ProviderRow, model: str | None) -> ProviderChoice:
         name = model or row.default_model
         if row.provider_type == LOCAL:
             name = name or self._embedded().model_name
@@ -282,7 +284,7 @@ class ProviderService:
                 f"provider '{row.name}' has no default model; name a model, or set its default_model",
                 kind="no_model",
             )
-        return Choice(
+        return ProviderChoice(
             provider_id=row.id,
             name=row.name,
             model=name,
@@ -302,7 +304,7 @@ class ProviderService:
         try:
             await replace_allowed_hosts(self._store, caller, hosts)
         finally:
-            self._guard.forget()
+            self._guard.clear_cache()
         return await self.allowed_hosts(caller)
 
     async def _target(self, row: ProviderRow) -> Target:
@@ -318,7 +320,9 @@ class ProviderService:
             raise Unavailable("the embedded model is switched off (local.enabled); choose another provider")
         return self._local
 
-    async def _vetted(self, caller: Caller, provider_type: str, base_url: str) -> tuple[str, str | None]:
+    async def _check_base_url(
+        self, caller: Caller, provider_type: str, base_url: str
+    ) -> tuple[str, str | None]:
         if provider_type == LOCAL:
             if base_url:
                 raise InvalidInput("the embedded model has no base_url: it is found while it runs")
@@ -326,16 +330,16 @@ class ProviderService:
         base_url = base_url or default_base_url(provider_type)
         if not base_url:
             raise InvalidInput(f"base_url is needed for provider_type {provider_type}")
-        vetted = await self._guard.vet(caller, base_url)
-        return vetted.url, vetted.newly_allowed
+        checked = await self._guard.check_base_url(caller, base_url)
+        return checked.url, checked.newly_allowed
 
-    def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, has_moved: bool) -> None:
+    def _change_key(self, row: ProviderRow, changes: ProviderChanges, *, is_url_changed: bool) -> None:
         given = changes.api_key
         if given is UNSET or (given and given == self._masked(row)):
-            if has_moved:
+            if is_url_changed:
                 row.api_key = ""
             return
-        self._seal(row, checked_key(given or ""))
+        self._seal(row, validate_api_key(given or ""))
 
     def _seal(self, row: ProviderRow, api_key: str) -> None:
         row.api_key = self._vault.seal(api_key, identity=key_identity(row.id)) if api_key else ""

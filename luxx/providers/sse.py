@@ -3,12 +3,12 @@
 No JSON, no network, no dialect: those are the parsers' and the transport's.
 """
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """More than any real event; a base64 image of a large model is about 3 MB."""
 
-MAX_STRAY_BYTES = 64 * 1024
+MAX_UNPARSED_BYTES = 64 * 1024
 
 SseEvent = tuple[bytes, bytes]
 """The event's name (empty when not given) and its data, lines joined by a line feed."""
@@ -29,13 +29,13 @@ class SseSplitter:
         self._buffer = bytearray()
         self._after_cr = False
         self._at_start = True
-        self._stray = bytearray()
+        self._unparsed = bytearray()
 
     @property
-    def stray(self) -> bytes:
-        return bytes(self._stray)
+    def unparsed(self) -> bytes:
+        return bytes(self._unparsed)
 
-    def single(self, piece: bytes) -> bytes | None:
+    def single_event(self, piece: bytes) -> bytes | None:
         """The data of a piece that is one whole event without a name, as nearly all come; else feed it."""
         if (
             piece.startswith(b"data: ")
@@ -54,14 +54,14 @@ class SseSplitter:
         buffer = self._buffer
         if self._at_start:
             piece = self._without_bom(piece)
-        looked = max(0, len(buffer) - 1)
+        scanned_to = max(0, len(buffer) - 1)
         if b"\n" not in piece:
             buffer += piece
             self._check_size()
             return []
         if buffer:
             buffer += piece
-            if buffer.find(b"\n\n", looked) < 0:
+            if buffer.find(b"\n\n", scanned_to) < 0:
                 # Only what is new was looked at: an event of many lines is not copied for each of them.
                 self._check_size()
                 return []
@@ -108,7 +108,7 @@ class SseSplitter:
 
     def _check_size(self) -> None:
         if len(self._buffer) > self._max_event_bytes:
-            raise Garbled(f"The provider sent an event of more than {self._max_event_bytes} bytes.")
+            raise MalformedStream(f"The provider sent an event of more than {self._max_event_bytes} bytes.")
 
     def _read_block(self, block: bytes, events: list[SseEvent]) -> None:
         name = b""
@@ -120,7 +120,7 @@ class SseSplitter:
                 data.append(value)
             elif field == b"event":
                 name = value
-            elif field not in (b"", b"id", b"retry") and len(self._stray) < MAX_STRAY_BYTES:
-                self._stray += line[:MAX_STRAY_BYTES] + b"\n"
+            elif field not in (b"", b"id", b"retry") and len(self._unparsed) < MAX_UNPARSED_BYTES:
+                self._unparsed += line[:MAX_UNPARSED_BYTES] + b"\n"
         if data:
             events.append((name, b"\n".join(data)))

@@ -17,17 +17,17 @@ import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from luxx import __version__
-from luxx.errors import Dropped, Garbled, ProviderError, ProviderRefused, Unreachable
+from luxx.errors import MalformedStream, ProviderError, ProviderRefused, StreamInterrupted, Unreachable
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import UpstreamRequest
 from luxx.providers.addresses import AddressGuard
-from luxx.providers.body import Body, Engine, never_started
+from luxx.providers.body import RawResponseTransport, ResponseBody, no_response_error
 from luxx.providers.failures import (
     as_provider_error,
-    cut,
     read_error_body,
     redact,
     retry_after_seconds,
+    truncate,
 )
 
 
@@ -52,8 +52,8 @@ class GuardedResolver(AbstractResolver):
             addresses = await self._guard.check_connect(host, port)
         except ProviderError as error:
             raise AddressRefused(error) from error
-        found = [_result(host, port, address) for address in addresses]
-        return [one for one in found if family in (socket.AF_UNSPEC, one["family"])]
+        results = [_result(host, port, address) for address in addresses]
+        return [result for result in results if family in (socket.AF_UNSPEC, result["family"])]
 
     async def close(self) -> None:
         """Holds nothing."""
@@ -92,14 +92,14 @@ class Transport:
         self._guard = guard
         resolver = None if guard is None else GuardedResolver(guard)
 
-        def engine(proxy: str | None) -> Engine:
-            return _engine(proxy, resolver)
+        def make_transport(proxy: str | None) -> RawResponseTransport:
+            return _make_transport(proxy, resolver)
 
         self._idle_seconds = config.idle_timeout_seconds
         self._start_seconds = config.connect_timeout_seconds + config.idle_timeout_seconds
         self._client = httpx.AsyncClient(
-            transport=engine(None),
-            mounts=_proxy_mounts(engine),
+            transport=make_transport(None),
+            mounts=_proxy_mounts(make_transport),
             timeout=httpx.Timeout(
                 config.idle_timeout_seconds,
                 connect=config.connect_timeout_seconds,
@@ -117,53 +117,55 @@ class Transport:
 
     async def open(
         self, request: UpstreamRequest, *, secret: str, on_sent: Callable[[], None] | None = None
-    ) -> Body:
+    ) -> ResponseBody:
         """Sends; returns the answer's body once its head says that it is one. The caller closes it.
 
         `on_sent` is called once a request with a body is written, which may be long before the head comes.
         Raises ProviderError; `secret` is kept out of its message.
         """
         response = await self._send(request, secret, on_sent)
-        return Body(response, idle_seconds=self._idle_seconds, secret=secret)
+        return ResponseBody(response, idle_seconds=self._idle_seconds, secret=secret)
 
     async def fetch(self, request: UpstreamRequest, *, secret: str) -> bytes:
         """The whole body of a short answer. Raises ProviderError, Garbled past 16 MB."""
-        answer = await self.open(request, secret=secret)
+        response_body = await self.open(request, secret=secret)
         body = bytearray()
         try:
-            while piece := await answer.read():
+            while piece := await response_body.read():
                 body += piece
                 if len(body) > MAX_FETCH_BYTES:
-                    raise Garbled(f"The provider sent more than {MAX_FETCH_BYTES} bytes.")
+                    raise MalformedStream(f"The provider sent more than {MAX_FETCH_BYTES} bytes.")
         finally:
-            await answer.aclose()
+            await response_body.aclose()
         return bytes(body)
 
     async def _send(
         self, request: UpstreamRequest, secret: str, on_sent: Callable[[], None] | None
     ) -> httpx.Response:
         try:
-            built = self._client.build_request(
+            http_request = self._client.build_request(
                 "POST" if request.body else "GET",
                 request.url,
                 headers={**request.headers, "content-length": str(len(request.body))}
                 if request.body
                 else request.headers,
-                content=_sent_in_pieces(request.body, on_sent) if request.body else None,
+                content=_stream_body(request.body, on_sent) if request.body else None,
             )
             # The engine's own read timeout starts when the request is written; a server that
             # does not read it would hold us for good.
             if self._guard is not None:
-                await self._guard.check_literal(built.url.host, built.url.port or _PORTS[built.url.scheme])
+                await self._guard.check_literal(
+                    http_request.url.host, http_request.url.port or _PORTS[http_request.url.scheme]
+                )
             async with asyncio.timeout(self._start_seconds):
-                response = await self._client.send(built, stream=True)
+                response = await self._client.send(http_request, stream=True)
         except TimeoutError as error:
-            raise never_started(self._idle_seconds) from error
+            raise no_response_error(self._idle_seconds) from error
         except httpx.InvalidURL as error:
             raise ProviderRefused("The provider's base_url is not a usable address.") from error
         except (httpx.HTTPError, aiohttp.ClientError, ValueError) as error:
             # `from None`: the engine's errors carry the request, and with it the key.
-            raise self._not_opened(error, secret) from None
+            raise self._connect_error(error, secret) from None
         try:
             await self._check(response, secret)
         except BaseException:
@@ -174,64 +176,66 @@ class Transport:
     async def _check(self, response: httpx.Response, secret: str) -> None:
         status = response.status_code
         if 300 <= status < 400:
-            where = redact(response.headers.get("location", "nowhere"), secret)
+            location = redact(response.headers.get("location", "nowhere"), secret)
             raise ProviderRefused(
-                f"The provider redirects (status {status}) to {cut(where)}; correct its base_url.",
+                f"The provider redirects (status {status}) to {truncate(location)}; correct its base_url.",
                 status=status,
             )
         if status >= 400:
-            raise await self._refusal(response, secret)
+            raise await self._http_error(response, secret)
         if response.headers.get("content-type", "").startswith("text/html"):
-            raise Garbled("The provider sent a web page instead of a completion; is its base_url right?")
+            raise MalformedStream(
+                "The provider sent a web page instead of a completion; is its base_url right?"
+            )
 
-    async def _refusal(self, response: httpx.Response, secret: str) -> ProviderError:
+    async def _http_error(self, response: httpx.Response, secret: str) -> ProviderError:
         body = b""
-        answer = Body(response, idle_seconds=self._idle_seconds, secret=secret)
+        response_body = ResponseBody(response, idle_seconds=self._idle_seconds, secret=secret)
         try:
             async with asyncio.timeout(min(self._idle_seconds, 10)):
-                while len(body) < MAX_ERROR_BODY_BYTES and (piece := await answer.read()):
+                while len(body) < MAX_ERROR_BODY_BYTES and (piece := await response_body.read()):
                     body += piece
         except (TimeoutError, ProviderError):
             # The status alone must do; half a body is still read for its message.
             pass
         finally:
-            await answer.aclose()
-        found = read_error_body(body[:MAX_ERROR_BODY_BYTES])
-        found = msgspec.structs.replace(
-            found, message=redact(found.message, secret), status=response.status_code
+            await response_body.aclose()
+        upstream_error = read_error_body(body[:MAX_ERROR_BODY_BYTES])
+        upstream_error = msgspec.structs.replace(
+            upstream_error, message=redact(upstream_error.message, secret), status=response.status_code
         )
         wait = retry_after_seconds(response.headers.get("retry-after"))
-        return as_provider_error(found, retry_after=wait)
+        return as_provider_error(upstream_error, retry_after=wait)
 
-    def _not_opened(self, error: Exception, secret: str) -> ProviderError:
+    def _connect_error(self, error: Exception, secret: str) -> ProviderError:
         if isinstance(error, httpx.UnsupportedProtocol):
             return ProviderRefused("The provider's base_url is not a usable address.")
         cause = error if isinstance(error, aiohttp.ClientError) else error.__cause__ or error
-        said = cut(redact(str(cause) or type(cause).__name__, secret))
+        detail = truncate(redact(str(cause) or type(cause).__name__, secret))
         match cause:
             case aiohttp.SocketTimeoutError():
-                return never_started(self._idle_seconds)
+                return no_response_error(self._idle_seconds)
             case aiohttp.ServerTimeoutError():
                 return Unreachable("The provider cannot be reached: connecting took too long.")
             case aiohttp.ClientConnectorError(os_error=AddressRefused(reason=reason)):
                 return reason
             case aiohttp.ClientConnectorError() | aiohttp.ServerFingerprintMismatch():
-                return Unreachable(f"The provider cannot be reached: {said}")
+                return Unreachable(f"The provider cannot be reached: {detail}")
             case aiohttp.ClientHttpProxyError():
-                return Unreachable(f"The proxy refused the way to the provider: {said}")
+                return Unreachable(f"The proxy refused the way to the provider: {detail}")
             case aiohttp.ClientConnectionError():
-                return Dropped("The provider closed the connection before it answered.")
+                return StreamInterrupted("The provider closed the connection before it answered.")
             case aiohttp.InvalidURL():
                 return ProviderRefused("The provider's base_url is not a usable address.")
             case aiohttp.ClientResponseError():
-                return Garbled(
-                    f"The provider does not speak HTTP as it should: {cut(redact(cause.message, secret))}"
+                return MalformedStream(
+                    f"The provider does not speak HTTP as it should: {truncate(redact(cause.message, secret))}"
                 )
             case _:
-                return Unreachable(f"The provider cannot be reached: {said}")
+                return Unreachable(f"The provider cannot be reached: {detail}")
 
 
-async def _sent_in_pieces(body: bytes, on_sent: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
+async def _stream_body(body: bytes, on_sent: Callable[[], None] | None) -> AsyncGenerator[bytes, None]:
     # A long prompt in one write would hold the event loop for everybody else.
     for at in range(0, len(body), SEND_BYTES):
         yield body[at : at + SEND_BYTES]
@@ -240,24 +244,26 @@ async def _sent_in_pieces(body: bytes, on_sent: Callable[[], None] | None) -> As
         on_sent()
 
 
-def _engine(proxy: str | None, resolver: AbstractResolver | None) -> Engine:
-    verified = httpx.create_ssl_context()
+def _make_transport(proxy: str | None, resolver: AbstractResolver | None) -> RawResponseTransport:
+    ssl_context = httpx.create_ssl_context()
 
     def session() -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, ssl=verified, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver
+                limit=0, ssl=ssl_context, keepalive_timeout=KEEPALIVE_SECONDS, resolver=resolver
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             max_field_size=MAX_HEADER_BYTES,
             max_line_size=MAX_HEADER_BYTES,
         )
 
-    return Engine(verify=verified, client=session, proxy=httpx.Proxy(proxy) if proxy is not None else None)
+    return RawResponseTransport(
+        verify=ssl_context, client=session, proxy=httpx.Proxy(proxy) if proxy is not None else None
+    )
 
 
 def _proxy_mounts(
-    engine: Callable[[str | None], Engine],
+    make_transport: Callable[[str | None], RawResponseTransport],
 ) -> dict[str, httpx.AsyncBaseTransport | None]:
     """The environment's proxies; never for loopback, where a local model answers."""
     proxies = getproxies()
@@ -265,7 +271,7 @@ def _proxy_mounts(
     for scheme in ("http", "https"):
         proxy = proxies.get(scheme) or proxies.get("all")
         if proxy:
-            mounts[f"{scheme}://"] = engine(proxy if "://" in proxy else f"http://{proxy}")
+            mounts[f"{scheme}://"] = make_transport(proxy if "://" in proxy else f"http://{proxy}")
     if not mounts:
         return {}
     exempt = [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]

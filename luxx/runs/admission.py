@@ -11,24 +11,24 @@ from sqlalchemy import Connection, Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import busy, check_idle
+from luxx.domain.conversations.access import check_idle, run_active_error
 from luxx.domain.conversations.images import Images, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.conversations.service import own_message
 from luxx.domain.conversations.views import MessageView, message_view, title_after
-from luxx.domain.usage.reserve import check_day
+from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, ProviderFailed, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.runs.engine.slots import find_place
+from luxx.runs.engine.slots import find_slot
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, own_run, run_view
-from luxx.runs.subagents import waits_below
+from luxx.runs.subagents import find_waiting_subagent
 from luxx.runs.turn.spec import ChatRequest
-from luxx.runs.turn.spending import nothing_fits
+from luxx.runs.turn.spending import no_budget_left
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import CommandPermission
@@ -41,12 +41,14 @@ _conversations = table_of(ConversationRow)
 _insert_run = insert(_runs)
 _messages = table_of(MessageRow)
 _insert_message = insert(_messages)
-_ask_again = _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
-_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
-_one_active = _of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
-_some_runs = _of_subject.order_by(_runs.c.id).limit(bindparam("most"))
+_link_run_to_message = (
+    _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
+)
+_runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
+_active_run = _runs_of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
+_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("most"))
 _delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
-_begin = (
+_set_active_run = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id.is_(None))
     .values(
@@ -87,37 +89,38 @@ def admit(
     """
     now = utc_now()
     check_idle(conversation)
-    status = find_place(session.connection(), caller.user_id, RunKind.CHAT, limits)
-    check_day(session.connection(), caller.user_id, limits, now)
+    status = find_slot(session.connection(), caller.user_id, RunKind.CHAT, limits)
+    check_daily_limits(session.connection(), caller.user_id, limits, now)
     message_id, run_id, answer_id = new_id(), new_id(), new_id()
     connection = session.connection()
     title = conversation.title
     if chat.content is None:
         message_id = chat.parent_id or ""
         # The newest run that answers it; the earlier ones know their question.
-        connection.execute(_ask_again, {"b_id": message_id, "run": run_id})
+        connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
         _store_message(connection, caller, conversation.id, chat, (message_id, run_id), now)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
-    begins = status == RunStatus.RUNNING
+    starts_now = status == RunStatus.RUNNING
     run = Run(
         id=run_id, kind=RunKind.CHAT, subject_id=conversation.id, status=status,
-        phase=RunPhase.THINKING if begins else None, message_id=answer_id, created_at=now,
-        started_at=now if begins else None,
+        phase=RunPhase.THINKING if starts_now else None, message_id=answer_id, created_at=now,
+        started_at=now if starts_now else None,
     )  # fmt: skip
     row = _run_row(run, caller, request, process)
     row["stored_bytes"] = chat.size + len(row["request"])
     connection.execute(_insert_run, row)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
-    begun = connection.execute(
-        _begin, {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title}
+    updated = connection.execute(
+        _set_active_run,
+        {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title},
     )
-    if begun.rowcount != 1:
+    if updated.rowcount != 1:
         # On PostgreSQL two messages may come this far together; the row lets one of them have it.
         session.refresh(conversation)
-        raise busy(conversation.run_id or "")
+        raise run_active_error(conversation.run_id or "")
     return run
 
 
@@ -151,49 +154,51 @@ def limits_for(session: Session, caller: Caller, provider_id: int, limits: Limit
     return msgspec.structs.replace(limits, tokens_per_day=limits.level1_tokens_per_day)
 
 
-def forget_runs_of(session: Session, messages: Select[str]) -> None:
+def delete_runs_of(session: Session, messages: Select[str]) -> None:
     """Deletes the runs that answered or wrote messages that are being deleted: their logs hold the text."""
     runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
     answering = select(RunRow.id).where(RunRow.id.in_(runs)).cte("answering", recursive=True)
-    below = answering.union_all(select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id))
+    descendants = answering.union_all(
+        select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id)
+    )
     # Subagents first: they are found by the runs that delegated to them.
-    for which in (
-        RunRow.id.in_(select(below.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
+    for condition in (
+        RunRow.id.in_(select(descendants.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
     ):  # fmt: skip
-        session.execute(delete(RunRow).where(which).execution_options(synchronize_session=False))
+        session.execute(delete(RunRow).where(condition).execution_options(synchronize_session=False))
 
 
-def forget_runs(session: Session, subject_id: str) -> bool:
+def delete_runs(session: Session, subject_id: str) -> bool:
     """Deletes some runs of a subject that is being deleted; True where there may be more.
 
     Raises Conflict if one has not ended.
     """
     connection = session.connection()
-    if connection.scalar(_one_active, {"subject": subject_id}) is not None:
+    if connection.scalar(_active_run, {"subject": subject_id}) is not None:
         raise Conflict("something was started here a moment ago; try again", kind="run_active")
-    ids = list(connection.scalars(_some_runs, {"subject": subject_id, "most": RUNS_AT_ONCE}))
+    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "most": RUNS_AT_ONCE}))
     if ids:
         connection.execute(_delete_runs, {"ids": ids})
     return len(ids) == RUNS_AT_ONCE
 
 
 def _run_row(run: Run, caller: Caller, request: ChatRequest, process: str) -> dict[str, Any]:
-    begins = run.status == RunStatus.RUNNING
+    starts_now = run.status == RunStatus.RUNNING
     phase = None if run.phase is None else run.phase.value
     return {
         "id": run.id, "user_id": caller.user_id, "tenant_id": caller.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "message_id": run.message_id, "question_id": request.parent_id,
         "status": run.status.value, "phase": phase, "request": _encode(request).decode(),
-        "owner": process if begins else None, "fence": 1 if begins else 0, "created_at": run.created_at,
+        "owner": process if starts_now else None, "fence": 1 if starts_now else 0, "created_at": run.created_at,
         "started_at": run.started_at,
     }  # fmt: skip
 
 
 UNFINISHED = "the answer is not finished; follow its run"
-UNDER_WAY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
+IN_PROGRESS = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
 
 
-def where(run: Run) -> dict[str, Any]:
+def run_detail(run: Run) -> dict[str, Any]:
     """The run and the message, as errors name them."""
     return {"run_id": run.id, "message_id": run.message_id}
 
@@ -204,24 +209,24 @@ def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | No
     Raises as `RunService.answer`; a subagent that waits for a person is as good as the run that does.
     """
     run = run_view(own_run(session, caller, run_id))
-    asks = run.id if run.status == RunStatus.WAITING else None
-    if run.status in UNDER_WAY:
-        asks = waits_below(session.connection(), run.id)
-        if asks is None:
+    waiting_run_id = run.id if run.status == RunStatus.WAITING else None
+    if run.status in IN_PROGRESS:
+        waiting_run_id = find_waiting_subagent(session.connection(), run.id)
+        if waiting_run_id is None:
             return None
-    if asks is not None:
+    if waiting_run_id is not None:
         raise Conflict(
-            f"the run waits for a person; answer what GET /runs/{asks}/questions shows",
+            f"the run waits for a person; answer what GET /runs/{waiting_run_id}/questions shows",
             kind="run_waiting",
-            detail=where(run),
+            detail=run_detail(run),
         )
     if run.status not in ENDED or run.message_id is None:
-        raise Unavailable(UNFINISHED, kind="run_active", detail=where(run))
+        raise Unavailable(UNFINISHED, kind="run_active", detail=run_detail(run))
     if run.status == RunStatus.FAILED:
-        said = read_last_error(session.connection(), run.id)
-        kind = said.code if said is not None else None
-        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=where(run))
+        last_error = read_last_error(session.connection(), run.id)
+        kind = last_error.code if last_error is not None else None
+        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=run_detail(run))
     message = message_view(own_message(session, caller, run.message_id))
     if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
-        raise nothing_fits(read_last_error(session.connection(), run.id), where(run))
+        raise no_budget_left(read_last_error(session.connection(), run.id), run_detail(run))
     return message

@@ -178,18 +178,18 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_runs(
-    session: Session, caller: Caller, wanted: RunFilter, *, offset: int, limit: int
+    session: Session, caller: Caller, run_filter: RunFilter, *, offset: int, limit: int
 ) -> tuple[list[Run], int]:
     """The caller's runs, newest first, and how many match in all."""
     query: Select[RunRow] = select(RunRow).where(RunRow.user_id == caller.user_id)
-    if wanted.kind is not None:
-        query = query.where(RunRow.kind == wanted.kind.value)
-    if wanted.subject_id is not None:
-        query = query.where(RunRow.subject_id == wanted.subject_id)
-    if wanted.status is not None:
-        query = query.where(RunRow.status == wanted.status.value)
+    if run_filter.kind is not None:
+        query = query.where(RunRow.kind == run_filter.kind.value)
+    if run_filter.subject_id is not None:
+        query = query.where(RunRow.subject_id == run_filter.subject_id)
+    if run_filter.status is not None:
+        query = query.where(RunRow.status == run_filter.status.value)
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
-    if wanted.before is not None:
-        query = query.where(RunRow.id < wanted.before)
+    if run_filter.before is not None:
+        query = query.where(RunRow.id < run_filter.before)
     rows = session.scalars(query.order_by(RunRow.id.desc()).offset(offset).limit(limit))
     return [run_view(row) for row in rows], total

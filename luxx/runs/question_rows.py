@@ -29,13 +29,13 @@ from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.clock import DATABASE_NOW, database_now
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunRow
-from luxx.runs.turn.state import Asked
+from luxx.runs.turn.state import QuestionRecord
 from luxx.tools.core import Approved, Rejected
 from luxx.tools.permissions.service import PATTERN_LENGTH
 from luxx.wire.event import QuestionAnswered, QuestionAsked
 from luxx.wire.question import (
-    Answer,
     AnsweredBy,
+    AnswerValue,
     Option,
     Permission,
     Question,
@@ -75,7 +75,7 @@ class QuestionRow(Base):
     note: Mapped[str | None] = mapped_column(Text)
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that is in the log at `seq`. `is_last`: the run goes on."""
 
     run_id: str
@@ -87,7 +87,7 @@ _questions = table_of(QuestionRow)
 _runs = table_of(RunRow)
 _encode = msgspec.json.Encoder().encode
 _asked = msgspec.json.Decoder(Question)
-_answer = msgspec.json.Decoder(Answer)
+_answer = msgspec.json.Decoder(AnswerValue)
 _insert = insert(_questions)
 _event = insert(table_of(RunEventRow))
 _open = _questions.c.status == QuestionStatus.OPEN.value
@@ -97,7 +97,7 @@ _next_seq = (
     .values(last_seq=_runs.c.last_seq + 1)
     .returning(_runs.c.last_seq)
 )
-_settle = (
+_update_answer = (
     update(_questions)
     .where(_questions.c.id == bindparam("b_id"), _open)
     .values(
@@ -120,7 +120,7 @@ def insert_questions(connection: Connection, rows: Sequence[dict[str, Any]]) -> 
     connection.execute(_insert, rows)
 
 
-def settle(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> Settled:
+def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> StoredAnswer:
     """Stores the answer and logs it; wakes the run if it was the last question.
 
     Raises Conflict, and then all of the transaction is to be undone, where it is not open any more.
@@ -135,7 +135,7 @@ def settle(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -
         "b_by": answer.answered_by.value,
         "b_at": database_now(connection),
     }
-    if connection.execute(_settle, values).rowcount != 1:
+    if connection.execute(_update_answer, values).rowcount != 1:
         raise _too_late(_status(connection, row.id))
     event = msgspec.structs.replace(answer, run_id=row.run_id, timestamp=timestamp())
     data = _encode(event)
@@ -146,14 +146,14 @@ def settle(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -
     is_last = connection.execute(_one_open, {"run_id": row.run_id}).first() is None
     if is_last:
         wake(connection, RunRow.id == row.run_id)
-    return Settled(run_id=row.run_id, seq=seq, is_last=is_last)
+    return StoredAnswer(run_id=row.run_id, seq=seq, is_last=is_last)
 
 
-def wake(connection: Connection, which: ColumnElement[bool]) -> None:
+def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
     """Puts the runs among `which` that wait for a person into the line for a place."""
     connection.execute(
         update(_runs)
-        .where(which, _runs.c.status == RunStatus.WAITING.value)
+        .where(condition, _runs.c.status == RunStatus.WAITING.value)
         .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
     )
 
@@ -215,30 +215,30 @@ ONCE = Option(label=Permission.ONCE.value, description="This call may run")
 REJECT = Option(label=Permission.REJECT.value, description="This call may not run")
 
 
-def hash_of(run_id: str, tool: str, arguments: str) -> str:
+def call_hash(run_id: str, tool: str, arguments: str) -> str:
     """The same for the same run, tool and arguments, however the JSON text of these is written."""
     try:
-        meant: Any = msgspec.json.decode(arguments)
+        decoded: Any = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
-        meant = arguments
-    return sha256(msgspec.json.encode([run_id, tool, meant], order="sorted")).hexdigest()
+        decoded = arguments
+    return sha256(msgspec.json.encode([run_id, tool, decoded], order="sorted")).hexdigest()
 
 
 def permission_for(
-    run_id: str, call: Step, asked: tuple[Asked, ...], member: str | UnsetType = UNSET
+    run_id: str, call: Step, questions: tuple[QuestionRecord, ...], member: str | UnsetType = UNSET
 ) -> QuestionAnswered | None:
     """The answer to whether this call may be made as it stands now, if there is one.
 
     `member`: where in a composition it is made. One answer is for one call, and another member's is another.
     """
-    now = hash_of(run_id, str(call.name), str(call.arguments or "{}"))
-    for one in reversed(asked):
-        question, answer = one.question, one.answer
+    now = call_hash(run_id, str(call.name), str(call.arguments or "{}"))
+    for record in reversed(questions):
+        question, answer = record.question, record.answer
         if question.kind != QuestionKind.PERMISSION or question.call_id != call.id_ref or answer is None:
             continue
         if question.member != member:
             continue
-        if hash_of(run_id, str(question.tool), str(question.arguments)) != now:
+        if call_hash(run_id, str(question.tool), str(question.arguments)) != now:
             continue
         if answer.answer == Permission.REJECT or answer.approves == _approved_hash(run_id, question, answer):
             return answer
@@ -258,16 +258,22 @@ def may_be_rule(usual: str) -> bool:
     return len(usual) <= PATTERN_LENGTH and "\0" not in usual
 
 
-def check_permission(question: Question, answer: Answer) -> None:
+def check_permission_answer(question: Question, answer: AnswerValue) -> None:
     """Raises InvalidInput for what is no answer to a permission."""
     if answer not in list(Permission):
-        raise wrong("answer", "a permission is answered with once, always or reject")
+        raise invalid_answer("answer", "a permission is answered with once, always or reject")
     if answer == Permission.ALWAYS and answer not in [option.label for option in question.options]:
-        raise wrong("answer", "what this call does is too long for a rule; answer once or reject")
+        raise invalid_answer("answer", "what this call does is too long for a rule; answer once or reject")
 
 
-def answer_to(
-    run_id: str, question_id: str, question: Question, answer: Answer, *, note: str | None, edited: str | None
+def answer_event(
+    run_id: str,
+    question_id: str,
+    question: Question,
+    answer: AnswerValue,
+    *,
+    note: str | None,
+    edited: str | None,
 ) -> QuestionAnswered:
     """A person's answer to a question, as it is logged; a permission is bound to what it allows."""
     answered = QuestionAnswered(
@@ -277,34 +283,34 @@ def answer_to(
         note=msgspec.UNSET if note is None else note,
         arguments=msgspec.UNSET if edited is None else edited,
     )
-    return answered if question.kind != QuestionKind.PERMISSION else bound(run_id, question, answered)
+    return answered if question.kind != QuestionKind.PERMISSION else bind_answer(run_id, question, answered)
 
 
-def bound(run_id: str, question: Question, answer: QuestionAnswered) -> QuestionAnswered:
+def bind_answer(run_id: str, question: Question, answer: QuestionAnswered) -> QuestionAnswered:
     """The answer with the hash of what it allows."""
     if answer.answer == Permission.REJECT:
         return answer
     return msgspec.structs.replace(answer, approves=_approved_hash(run_id, question, answer))
 
 
-def carried_over(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approved:
+def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approved:
     """The call as the answer allows it. Raises Rejected."""
     note = answer.note if isinstance(answer.note, str) else None
     if answer.answer == Permission.REJECT:
-        told = "Do not make it again; find another way, or ask what they want."
-        because = f", and says: {note}. Do as they say." if note else f". {told}"
-        raise Rejected(f"the person whom you work for did not allow this call{because}")
+        default_advice = "Do not make it again; find another way, or ask what they want."
+        reason = f", and says: {note}. Do as they say." if note else f". {default_advice}"
+        raise Rejected(f"the person whom you work for did not allow this call{reason}")
     if isinstance(answer.arguments, str):
         edited: dict[str, Any] = msgspec.json.decode(answer.arguments)
         return Approved(arguments=edited, is_edited=edited != arguments, note=note)
     return Approved(arguments=arguments, note=note)
 
 
-def wrong(field: str, problem: str) -> InvalidInput:
+def invalid_answer(field: str, problem: str) -> InvalidInput:
     """What is not right about one field of an answer."""
     return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
 
 
 def _approved_hash(run_id: str, question: Question | QuestionAsked, answer: QuestionAnswered) -> str:
     arguments = answer.arguments if isinstance(answer.arguments, str) else str(question.arguments)
-    return hash_of(run_id, str(question.tool), arguments)
+    return call_hash(run_id, str(question.tool), arguments)

@@ -18,23 +18,31 @@ from luxx.domain.accounts.service import user_as_caller
 from luxx.errors import LuxxError
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.question_rows import QuestionRow, Settled, bound, may_be_rule, question_of, settle, wrong
+from luxx.runs.question_rows import (
+    QuestionRow,
+    StoredAnswer,
+    bind_answer,
+    invalid_answer,
+    may_be_rule,
+    question_of,
+    store_answer,
+)
 from luxx.runs.turn.restrictions import rules_for
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permissions.judge import DecidedBy
-from luxx.tools.permissions.service import Owner, append, read_list, record_change
+from luxx.tools.permissions.service import Owner, append_rule, read_list, record_change
 from luxx.tools.permissions.subjects import subject_of
 from luxx.wire.event import QuestionAnswered, Tainted
 from luxx.wire.question import AnsweredBy, Permission, Question, QuestionKind, QuestionStatus
 from luxx.wire.rule import Rule, RuleAction
 from luxx.wire.run import RunStatus
 
-MOST_AT_ONCE = 1000
+MAX_PERMISSIONS = 1000
 """Open permissions of one user that one answer looks at."""
 
 _runs, _events = table_of(RunRow), table_of(RunEventRow)
-_locked = (
+_lock_waiting_runs = (
     select(_runs.c.id)
     .where(_runs.c.user_id == bindparam("user_id"), _runs.c.status == RunStatus.WAITING.value)
     .order_by(_runs.c.id)
@@ -55,14 +63,14 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
     context: ToolContext
 
 
-def keep_rule(
+def store_rule(
     session: Session, caller: Caller, executor: ToolExecutor, question: Question, answer: QuestionAnswered
 ) -> None:
     """Makes the rule that "always" means. Raises Conflict where the user has no room for it."""
     connection = session.connection()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
-    usual = _usual(executor, question, answer)
-    append(connection, owner, Rule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW))
+    usual = _pattern(executor, question, answer)
+    append_rule(connection, owner, Rule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW))
     record_change(session, caller, owner, len(read_list(connection, owner)))
 
 
@@ -82,7 +90,7 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
             RunRow.status == RunStatus.WAITING.value,
         )
         .order_by(QuestionRow.run_id, QuestionRow.id)
-        .limit(MOST_AT_ONCE)
+        .limit(MAX_PERMISSIONS)
     ).all()
     connection = session.connection()
     run_ids = sorted({row.run_id for row, _ in rows})
@@ -109,23 +117,23 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
     ]
 
 
-def covered(executor: ToolExecutor, asked: Sequence[OpenPermission]) -> list[str]:
+def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) -> list[str]:
     """The ids of those that a rule allows. It may take a while."""
-    known: dict[tuple[Any, ...], bool] = {}
-    found: list[str] = []
-    for one in asked:
+    verdicts: dict[tuple[Any, ...], bool] = {}
+    allowed_ids: list[str] = []
+    for one in permissions:
         question, context = one.question, one.context
         key = (question.tool, question.arguments, context.rules, context.tainted_by)
-        if key not in known:
-            known[key] = _is_allowed(executor, question, context)
-        found += [one.id] if known[key] else []
-    return found
+        if key not in verdicts:
+            verdicts[key] = _is_allowed(executor, question, context)
+        allowed_ids += [one.id] if verdicts[key] else []
+    return allowed_ids
 
 
-def settle_covered(session: Session, user_id: int, question_ids: Sequence[str]) -> list[Settled]:
+def store_covered_answers(session: Session, user_id: int, question_ids: Sequence[str]) -> list[StoredAnswer]:
     """Answers those of these questions that are still open."""
     connection = session.connection()
-    connection.execute(_locked, {"user_id": user_id}).all()
+    connection.execute(_lock_waiting_runs, {"user_id": user_id}).all()
     rows = session.scalars(
         select(QuestionRow)
         .join(RunRow, RunRow.id == QuestionRow.run_id)
@@ -137,13 +145,13 @@ def settle_covered(session: Session, user_id: int, question_ids: Sequence[str]) 
         )
         .order_by(QuestionRow.run_id, QuestionRow.id)
     ).all()
-    settled: list[Settled] = []
+    stored: list[StoredAnswer] = []
     for row in rows:
         answered = QuestionAnswered(
             question_id=row.id, answer=Permission.ALWAYS.value, answered_by=AnsweredBy.RULE
         )
-        settled.append(settle(connection, row, bound(row.run_id, question_of(row), answered)))
-    return settled
+        stored.append(store_answer(connection, row, bind_answer(row.run_id, question_of(row), answered)))
+    return stored
 
 
 def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext) -> bool:
@@ -155,7 +163,7 @@ def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext
     return verdict.action == RuleAction.ALLOW and verdict.decided_by == DecidedBy.RULE
 
 
-def _usual(executor: ToolExecutor, question: Question, answer: QuestionAnswered) -> str:
+def _pattern(executor: ToolExecutor, question: Question, answer: QuestionAnswered) -> str:
     """The pattern that was shown, or where the arguments were changed, that of the changed ones."""
     tool = executor.registry.get(str(question.tool))
     is_edited = isinstance(answer.arguments, str)
@@ -164,7 +172,9 @@ def _usual(executor: ToolExecutor, question: Question, answer: QuestionAnswered)
         return question.usual
     usual = "*" if tool is None or arguments is None else subject_of(tool, arguments).usual
     if not may_be_rule(usual):
-        raise wrong("answer", "what these arguments do is too long for a rule; answer once or reject")
+        raise invalid_answer(
+            "answer", "what these arguments do is too long for a rule; answer once or reject"
+        )
     return usual
 
 

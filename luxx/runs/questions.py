@@ -18,26 +18,26 @@ from luxx.runs.models import RunRow, own_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
     QuestionRow,
-    Settled,
-    answer_to,
+    StoredAnswer,
+    answer_event,
     check_open,
-    check_permission,
+    check_permission_answer,
     close_questions,
     due_questions,
+    invalid_answer,
     question_of,
     question_view,
-    settle,
-    wrong,
+    store_answer,
 )
-from luxx.runs.question_rules import covered, keep_rule, open_permissions, settle_covered
+from luxx.runs.question_rules import find_covered, open_permissions, store_covered_answers, store_rule
 from luxx.runs.streams.hub import Hub
-from luxx.runs.streams.notices import Told
+from luxx.runs.streams.notices import Notify
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.permissions.service import take_turn
+from luxx.tools.permissions.service import lock_tenant_rules
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
-    Answer,
     AnsweredBy,
+    AnswerValue,
     Permission,
     Question,
     QuestionKind,
@@ -49,7 +49,7 @@ from luxx.wire.run import ENDED, RunStatus
 logger = structlog.get_logger()
 
 
-class Engine(Protocol):
+class RunWaker(Protocol):
     """Who drives runs (`durable.py`)."""
 
     def wake(self) -> None:
@@ -60,7 +60,7 @@ class Engine(Protocol):
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a person answers. `arguments` are for a permission: those to run the tool with instead."""
 
-    answer: Answer
+    answer: AnswerValue
     note: str | None = None
     arguments: dict[str, Any] | None = None
 
@@ -79,9 +79,9 @@ class QuestionService:
         self,
         store: Store,
         hub: Hub,
-        engine: Engine,
+        engine: RunWaker,
         executor: ToolExecutor,
-        told: Told,
+        notify: Notify,
         workspace_of: Callable[[int], Path],
     ) -> None:
         self._workspace_of = workspace_of
@@ -89,17 +89,17 @@ class QuestionService:
         self._hub = hub
         self._engine = engine
         self._executor = executor
-        self._told = told
+        self._notify = notify
 
     async def list_page(
-        self, caller: Caller, wanted: QuestionFilter, *, page: int, page_size: int
+        self, caller: Caller, question_filter: QuestionFilter, *, page: int, page_size: int
     ) -> tuple[list[QuestionView], int]:
         """The caller's questions, newest first, and how many match. Raises NotFound for another's run."""
 
         def work(session: Session) -> tuple[list[QuestionView], int]:
-            if wanted.run_id is not None:
-                own_run(session, caller, wanted.run_id)
-            query = _matching(caller, wanted)
+            if question_filter.run_id is not None:
+                own_run(session, caller, question_filter.run_id)
+            query = _matching(caller, question_filter)
             total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
             ordered = query.order_by(QuestionRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
             return [question_view(row, subject_id) for row, subject_id in session.execute(ordered)], total
@@ -112,22 +112,22 @@ class QuestionService:
         Raises NotFound, InvalidInput, or Conflict where there is an answer or the run has ended.
         """
 
-        def work(session: Session) -> tuple[QuestionView, Settled, bool]:
+        def work(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
             if given.answer == Permission.ALWAYS:
-                take_turn(session.connection(), caller.tenant_id)
+                lock_tenant_rules(session.connection(), caller.tenant_id)
             run, row = _own_question(session, caller, run_id, question_id)
             check_open(row.status)
             question = question_of(row)
-            answered = self._checked(run_id, question_id, question, given)
+            answered = self._validated(run_id, question_id, question, given)
             is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
             if is_rule:
-                keep_rule(session, caller, self._executor, question, answered)
-            settled = settle(session.connection(), row, answered)
+                store_rule(session, caller, self._executor, question, answered)
+            stored = store_answer(session.connection(), row, answered)
             session.refresh(row)
-            return question_view(row, run.subject_id), settled, is_rule
+            return question_view(row, run.subject_id), stored, is_rule
 
-        view, settled, is_rule = await self._store.write(work)
-        self._go_on(caller.user_id, [settled])
+        view, stored, is_rule = await self._store.write(work)
+        self._continue_runs(caller.user_id, [stored])
         if is_rule:
             await self.answer_covered(caller.user_id)
         return view
@@ -140,25 +140,25 @@ class QuestionService:
         try:
             workspace = self._workspace_of(user_id)
             asked = await self._store.read(lambda session: open_permissions(session, user_id, workspace))
-            found = await asyncio.to_thread(covered, self._executor, asked) if asked else []
+            found = await asyncio.to_thread(find_covered, self._executor, asked) if asked else []
             if not found:
                 return
-            settled = await self._store.write(lambda session: settle_covered(session, user_id, found))
+            stored = await self._store.write(lambda session: store_covered_answers(session, user_id, found))
         except (Conflict, SQLAlchemyError):
             logger.exception("covered_questions_stay_open", user_id=user_id)
             return
-        self._go_on(user_id, settled)
+        self._continue_runs(user_id, stored)
 
     async def answer_due(self) -> None:
         """Gives those questions their recommended option whose time is over; any process may do it."""
         is_more = True
         while is_more:
             due = await self._store.read(lambda session: due_questions(session.connection()))
-            ended = [question_id for question_id in due if await self._end_waiting(question_id)]
+            ended = [question_id for question_id in due if await self._answer_if_due(question_id)]
             # What nothing could be done about now is not looked at again before the next beat.
             is_more = len(due) == DUE_AT_ONCE and bool(ended)
 
-    async def _end_waiting(self, question_id: str) -> bool:
+    async def _answer_if_due(self, question_id: str) -> bool:
         """Whether this question is open no longer by what was done here."""
         try:
             found = await self._store.write(lambda session: _answer_due(session, question_id))
@@ -166,59 +166,59 @@ class QuestionService:
             return False  # Somebody was quicker.
         if found is None:
             return False
-        user_id, settled = found
-        logger.info("question_timed_out", run_id=settled.run_id)
-        self._go_on(user_id, [settled])
+        user_id, stored = found
+        logger.info("question_timed_out", run_id=stored.run_id)
+        self._continue_runs(user_id, [stored])
         return True
 
-    def _go_on(self, user_id: int, all_settled: list[Settled]) -> None:
-        for settled in all_settled:
-            self._hub.tell(settled.run_id, settled.seq)
-            self._told(settled.run_id, user_id)
-        if any(settled.is_last for settled in all_settled):
+    def _continue_runs(self, user_id: int, stored_answers: list[StoredAnswer]) -> None:
+        for stored in stored_answers:
+            self._hub.announce_log(stored.run_id, stored.seq)
+            self._notify(stored.run_id, user_id)
+        if any(stored.is_last for stored in stored_answers):
             self._engine.wake()
 
-    def _checked(
+    def _validated(
         self, run_id: str, question_id: str, question: Question, given: GivenAnswer
     ) -> QuestionAnswered:
         """The answer as it is logged. Raises InvalidInput for what answers something else."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
-            raise wrong("arguments", "only a permission takes arguments")
+            raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                check_permission(question, given.answer)
+                check_permission_answer(question, given.answer)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
                 assert_never(question.kind)
-        edited = None if given.arguments is None else self._edited(question, given.arguments)
-        return answer_to(run_id, question_id, question, given.answer, note=given.note, edited=edited)
+        edited = None if given.arguments is None else self._edited_arguments(question, given.arguments)
+        return answer_event(run_id, question_id, question, given.answer, note=given.note, edited=edited)
 
-    def _edited(self, question: Question, arguments: dict[str, Any]) -> str:
+    def _edited_arguments(self, question: Question, arguments: dict[str, Any]) -> str:
         """A person's arguments as JSON text; they have to fit the tool as the model's had to."""
         found = self._executor.registry.lookup(str(question.tool))
         problems = found[1].problems(arguments) if found is not None else {}
         if problems:
-            words = "; ".join(problems.values())
+            problem_text = "; ".join(problems.values())
             fields = {f"$.{path}": problem for path, problem in problems.items()}
             raise InvalidInput(
-                f"these arguments do not fit {question.tool}: {words}",
+                f"these arguments do not fit {question.tool}: {problem_text}",
                 kind="arguments_invalid",
                 detail={"fields": fields},
             )
         return msgspec.json.encode(arguments).decode()
 
 
-def _matching(caller: Caller, wanted: QuestionFilter) -> Select[QuestionRow, str]:
+def _matching(caller: Caller, question_filter: QuestionFilter) -> Select[QuestionRow, str]:
     query = (
         select(QuestionRow, RunRow.subject_id)
         .join(RunRow, RunRow.id == QuestionRow.run_id)
         .where(QuestionRow.user_id == caller.user_id)
     )
-    if wanted.run_id is not None:
-        query = query.where(QuestionRow.run_id == wanted.run_id)
-    if wanted.status is not None:
-        query = query.where(QuestionRow.status == wanted.status.value)
+    if question_filter.run_id is not None:
+        query = query.where(QuestionRow.run_id == question_filter.run_id)
+    if question_filter.status is not None:
+        query = query.where(QuestionRow.status == question_filter.status.value)
     return query
 
 
@@ -232,15 +232,15 @@ def _own_question(
     return run, row
 
 
-def _check_choice(question: Question, answer: Answer) -> None:
+def _check_choice(question: Question, answer: AnswerValue) -> None:
     if isinstance(answer, list) and not question.multiple:
-        raise wrong("answer", "this question takes one answer, so give one text")
-    said = answer if isinstance(answer, list) else [answer]
-    if not said or not all(one.strip() for one in said):
-        raise wrong("answer", "at least one visible character is needed")
+        raise invalid_answer("answer", "this question takes one answer, so give one text")
+    answers = answer if isinstance(answer, list) else [answer]
+    if not answers or not all(one.strip() for one in answers):
+        raise invalid_answer("answer", "at least one visible character is needed")
 
 
-def _answer_due(session: Session, question_id: str) -> tuple[int, Settled] | None:
+def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] | None:
     """The recommended option, as if somebody had chosen it. Raises Conflict where it is not open any more."""
     row = session.get(QuestionRow, question_id)
     run = None if row is None else session.get(RunRow, row.run_id)
@@ -258,4 +258,4 @@ def _answer_due(session: Session, question_id: str) -> tuple[int, Settled] | Non
         answer=recommended if question.multiple else recommended[0],
         answered_by=AnsweredBy.TIMEOUT,
     )
-    return row.user_id, settle(session.connection(), row, answered)
+    return row.user_id, store_answer(session.connection(), row, answered)

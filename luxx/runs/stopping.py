@@ -12,15 +12,15 @@ from luxx.runs.models import RunRow
 from luxx.runs.question_rows import wake
 from luxx.wire.run import ENDED
 
-PATIENCE_SECONDS = 5.0
+MAX_WAIT_SECONDS = 5.0
 """How long is waited for runs to end; one of another process ends once that is told, or at its beat."""
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
 
 
-class Engine(Protocol):
+class RunCanceller(Protocol):
     """Who drives runs (`durable.py`)."""
 
     async def cancel(self, run_id: str) -> None: ...
@@ -29,20 +29,20 @@ class Engine(Protocol):
 class RunStopper:
     """`engine` is None in a process that drives no runs: then those who do are waited for."""
 
-    def __init__(self, store: Store, engine: Engine | None) -> None:
+    def __init__(self, store: Store, engine: RunCanceller | None) -> None:
         self._store = store
         self._engine = engine
 
     async def stop_all_of(self, user_id: int) -> None:
         """Cancels the user's runs and returns when they have ended, or after PATIENCE_SECONDS."""
         await self._store.write(lambda session: cancel_runs_of(session, user_id))
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + MAX_WAIT_SECONDS
         running = await self._store.read(lambda session: _running(session, user_id))
         for run_id in running:
             if self._engine is not None:
                 await self._engine.cancel(run_id)
         while running and time.monotonic() < until:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             running = await self._store.read(lambda session: _running(session, user_id))
 
 

@@ -45,23 +45,23 @@ class StorageUse:
     def __init__(self, store: Store, limit_mb: float) -> None:
         self._store = store
         self._limit_mb = limit_mb
-        self._known: dict[int, tuple[int, float]] = {}
+        self._cached_sizes: dict[int, tuple[int, float]] = {}
 
     async def check(self, user_id: int, size: int) -> None:
         """Raises TooLarge where the user may not store so much more; a limit of 0 is none."""
         if not self._limit_mb:
             return
-        most = self._limit_mb * MIB
-        held, counted_at = self._known.get(user_id, (0, -RECOUNT_SECONDS))
+        limit = self._limit_mb * MIB
+        used, counted_at = self._cached_sizes.get(user_id, (0, -RECOUNT_SECONDS))
         now = time.monotonic()
-        if now - counted_at >= RECOUNT_SECONDS or held + size > most:
-            held = await self._store.read_rows(
+        if now - counted_at >= RECOUNT_SECONDS or used + size > limit:
+            used = await self._store.read_rows(
                 lambda connection: int(connection.scalar(_of_user, {"user_id": user_id}) or 0)
             )
-            self._known[user_id] = (held, now)
-        if held + size > most:
+            self._cached_sizes[user_id] = (used, now)
+        if used + size > limit:
             raise TooLarge(
-                f"your messages and the logs of your runs would take up {(held + size) / MIB:.1f} MiB, and "
+                f"your messages and the logs of your runs would take up {(used + size) / MIB:.1f} MiB, and "
                 f"this server gives a user {self._limit_mb:g} (limits.storage_mb_per_user); delete "
                 "conversations that you do not need any more",
                 kind="quota_exceeded",
@@ -69,12 +69,12 @@ class StorageUse:
 
     def add(self, user_id: int, size: int) -> None:
         """So much more was stored."""
-        if user_id in self._known:
-            held, counted_at = self._known[user_id]
-            self._known[user_id] = (held + size, counted_at)
+        if user_id in self._cached_sizes:
+            used, counted_at = self._cached_sizes[user_id]
+            self._cached_sizes[user_id] = (used + size, counted_at)
 
 
-def forget_events(connection: Connection, run_id: str, last: int) -> None:
+def subtract_event_bytes(connection: Connection, run_id: str, last: int) -> None:
     """Takes off the size of the events up to number `last` and of all tool outputs, which will be deleted."""
     key = {"run_id": run_id, "last": last}
     size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)

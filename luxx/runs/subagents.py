@@ -16,7 +16,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow, ToolCallRow
 from luxx.runs.question_rows import wake
-from luxx.runs.turn.spec import ChatBrief, ChatRequest
+from luxx.runs.turn.spec import ChatRequest, RunSpec
 from luxx.runs.turn.state import ChatState, fold
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.delegation import SubagentEnd
@@ -26,7 +26,9 @@ from luxx.wire.step import StepStatus, StepType
 _runs = table_of(RunRow)
 _insert = insert(_runs)
 _ended = [status.value for status in ENDED]
-_look = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(_runs.c.id == bindparam("run_id"))
+_select_end = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(
+    _runs.c.id == bindparam("run_id")
+)
 _cancel = _runs.update().where(_runs.c.status.not_in(_ended)).values(is_cancelled=True).returning(_runs.c.id)
 _cancel_one = _cancel.where(_runs.c.id == bindparam("run_id"))
 _cancel_below = _cancel.where(_runs.c.parent_run_id == bindparam("run_id"))
@@ -38,27 +40,25 @@ _count_below = select(func.count()).select_from(_all_below)
 _encode = msgspec.json.Encoder().encode
 
 
-def new_run(run_id: str, brief: ChatBrief) -> Run:
+def new_run(run_id: str, spec: RunSpec) -> Run:
     """The run of a subagent of the brief's run, begun at once."""
     now = utc_now()
     return Run(
         id=run_id,
         kind=RunKind.CHAT,
-        subject_id=brief.conversation_id,
+        subject_id=spec.conversation_id,
         status=RunStatus.RUNNING,
         phase=RunPhase.THINKING,
-        parent_run_id=brief.run_id,
+        parent_run_id=spec.run_id,
         created_at=now,
         started_at=now,
     )
 
 
-def insert_run(
-    connection: Connection, run: Run, brief: ChatBrief, request: ChatRequest, process: str
-) -> None:
+def insert_run(connection: Connection, run: Run, spec: RunSpec, request: ChatRequest, process: str) -> None:
     """Adds it, for `process` to drive."""
     row: dict[str, Any] = {
-        "id": run.id, "user_id": brief.user_id, "tenant_id": brief.tenant_id, "kind": run.kind.value,
+        "id": run.id, "user_id": spec.user_id, "tenant_id": spec.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "question_id": request.parent_id,
         "status": run.status.value, "phase": RunPhase.THINKING.value, "request": _encode(request).decode(),
         "owner": process, "fence": 1, "created_at": run.created_at, "started_at": run.started_at,
@@ -68,13 +68,13 @@ def insert_run(
 
 def status_of(connection: Connection, run_id: str) -> RunStatus | None:
     """Where the run stands; None where it is gone."""
-    found = connection.execute(_look, {"run_id": run_id}).one_or_none()
+    found = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
     return None if found is None else RunStatus(found.status)
 
 
-def end_of(connection: Connection, run_id: str) -> SubagentEnd | None:
+def read_end(connection: Connection, run_id: str) -> SubagentEnd | None:
     """How a run that has ended did, by its row and its log; None where it is gone."""
-    found = connection.execute(_look, {"run_id": run_id}).one_or_none()
+    found = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
     if found is None:
         return None
     state = fold(read_log(connection, run_id))
@@ -84,7 +84,7 @@ def end_of(connection: Connection, run_id: str) -> SubagentEnd | None:
         stop_reason=found.stop_reason,
         answer=_answer(state),
         error=found.error,
-        tool_calls=calls_in(state),
+        tool_calls=count_calls(state),
         is_tainted=state.tainted_by is not None,
     )
 
@@ -96,22 +96,22 @@ def count_below(connection: Connection, root_run_id: str) -> int:
 
 def cancel_subagent(connection: Connection, run_id: str) -> None:
     """Marks one as ended by a person, if it has not ended."""
-    _mark(connection, _cancel_one, run_id)
+    _mark_cancelled(connection, _cancel_one, run_id)
 
 
 def cancel_subagents(connection: Connection, parent_run_id: str) -> list[str]:
     """Marks those of the run's subagents as ended by a person that have not ended; their ids."""
-    return _mark(connection, _cancel_below, parent_run_id)
+    return _mark_cancelled(connection, _cancel_below, parent_run_id)
 
 
-def calls_in(state: ChatState) -> int:
+def count_calls(state: ChatState) -> int:
     """How many calls of tools have been answered, with those of compositions, and of subagents that ended."""
     results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
     own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
     return own + sum(one.tool_calls for one in state.subagents)
 
 
-def _mark(connection: Connection, cancelling: ReturningUpdate[str], run_id: str) -> list[str]:
+def _mark_cancelled(connection: Connection, cancelling: ReturningUpdate[str], run_id: str) -> list[str]:
     found = list(connection.execute(cancelling, {"run_id": run_id}).scalars())
     if found:
         # One that waits for a person is driven once more, to its end.
@@ -127,11 +127,11 @@ def _answer(state: ChatState) -> str:
         if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
     ]
     last = max((step.index for step in state.steps if step.type == StepType.TOOL_RESULT), default=-1)
-    said = "".join(text for index, text in texts if index > last).strip()
-    return said or "".join(text for _, text in texts).strip()
+    last_text = "".join(text for index, text in texts if index > last).strip()
+    return last_text or "".join(text for _, text in texts).strip()
 
 
-MOST_PER_USER = 100
+MAX_IDLE_PER_USER = 100
 """Idle runs that hold no place; what more of them a user has hold theirs, for each is a drive in memory."""
 
 _idle_runs, _calls = table_of(RunRow), table_of(ToolCallRow)
@@ -144,7 +144,7 @@ _below_roots = _below_some.join(_parents, _parents.c.id == _idle_runs.c.parent_r
     _parents.c.parent_run_id.is_(None), _parents.c.status == RunStatus.RUNNING.value
 )
 _below = _below_some.where(_idle_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
-_of_subject = (
+_runs_of_subject = (
     select(_idle_runs.c.id)
     .where(_idle_runs.c.subject_id == bindparam("subject"), _idle_runs.c.parent_run_id.is_not(None), _unended)
     .limit(1)
@@ -156,7 +156,7 @@ _acting = select(_calls.c.run_id).where(
 )
 
 
-class Below(msgspec.Struct, frozen=True):
+class UnendedSubagent(msgspec.Struct, frozen=True):
     """An unended subagent, and whose."""
 
     run_id: str
@@ -165,7 +165,7 @@ class Below(msgspec.Struct, frozen=True):
     status: RunStatus
 
 
-class Idle(msgspec.Struct, frozen=True, kw_only=True):
+class IdleRuns(msgspec.Struct, frozen=True, kw_only=True):
     """`roots` are runs without a parent, by user; `resuming` the subagents below them that got their answer,
     and whose is the place that they need."""
 
@@ -173,33 +173,33 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     resuming: Mapping[str, int]
 
 
-def find_idle(connection: Connection) -> Idle:
+def find_idle(connection: Connection) -> IdleRuns:
     """Among the runs that are in progress."""
-    tree: dict[str, list[Below]] = {}
+    tree: dict[str, list[UnendedSubagent]] = {}
     level = [_read(row) for row in connection.execute(_below_roots)]
     roots = {one.parent_id: one.user_id for one in level}
     while level:
         for one in level:
             tree.setdefault(one.parent_id, []).append(one)
-        going = [one.run_id for one in level if one.status == RunStatus.RUNNING]
-        level = _level(connection, going)
+        running_ids = [one.run_id for one in level if one.status == RunStatus.RUNNING]
+        level = _read_children(connection, running_ids)
     if all(one.status == RunStatus.RUNNING for below in tree.values() for one in below):
-        return Idle(roots={}, resuming={})
+        return IdleRuns(roots={}, resuming={})
     acting = set(connection.scalars(_acting, {"ids": list(tree)}))
     counts: dict[int, int] = {}
     resuming: dict[str, int] = {}
     for root, user_id in sorted(roots.items()):
-        if _is_busy(root, tree, acting) or counts.get(user_id, 0) >= MOST_PER_USER:
+        if _is_busy(root, tree, acting) or counts.get(user_id, 0) >= MAX_IDLE_PER_USER:
             continue
         counts[user_id] = counts.get(user_id, 0) + 1
         resuming |= dict.fromkeys(_resuming(root, tree), user_id)
-    return Idle(roots=counts, resuming=resuming)
+    return IdleRuns(roots=counts, resuming=resuming)
 
 
-def waits_below(connection: Connection, run_id: str) -> str | None:
+def find_waiting_subagent(connection: Connection, run_id: str) -> str | None:
     """A subagent of the run, however deep, that waits for a person."""
     ids = [run_id]
-    while found := _level(connection, ids):
+    while found := _read_children(connection, ids):
         for one in found:
             if one.status == RunStatus.WAITING:
                 return one.run_id
@@ -209,25 +209,25 @@ def waits_below(connection: Connection, run_id: str) -> str | None:
 
 def has_subagents(connection: Connection, subject_id: str) -> bool:
     """Whether any in the subject has not ended."""
-    return connection.scalar(_of_subject, {"subject": subject_id}) is not None
+    return connection.scalar(_runs_of_subject, {"subject": subject_id}) is not None
 
 
-def _level(connection: Connection, ids: Sequence[str]) -> list[Below]:
+def _read_children(connection: Connection, ids: Sequence[str]) -> list[UnendedSubagent]:
     return [_read(row) for row in connection.execute(_below, {"ids": list(ids)})] if ids else []
 
 
-def _read(row: Row[*tuple[Any, ...]]) -> Below:
-    return Below(row.id, row.parent_run_id, row.user_id, RunStatus(row.status))
+def _read(row: Row[*tuple[Any, ...]]) -> UnendedSubagent:
+    return UnendedSubagent(row.id, row.parent_run_id, row.user_id, RunStatus(row.status))
 
 
-def _is_busy(run_id: str, tree: Mapping[str, Sequence[Below]], acting: set[str]) -> bool:
+def _is_busy(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]], acting: set[str]) -> bool:
     below = tree.get(run_id, ())
     if not below or run_id in acting:
         return True
     return any(one.status == RunStatus.RUNNING and _is_busy(one.run_id, tree, acting) for one in below)
 
 
-def _resuming(run_id: str, tree: Mapping[str, Sequence[Below]]) -> list[str]:
+def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> list[str]:
     found: list[str] = []
     for one in tree.get(run_id, ()):
         if one.status == RunStatus.QUEUED:

@@ -47,8 +47,8 @@ class ResultCache:
             entry = self._entries.get(key)
             if entry is None:
                 return None
-            kept_until, text = entry
-            if self._clock() >= kept_until:
+            expires_at, text = entry
+            if self._clock() >= expires_at:
                 self._drop(key)
                 return None
             self._entries.move_to_end(key)

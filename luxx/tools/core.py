@@ -14,7 +14,7 @@ import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import Hooks
-from luxx.tools.marks import CallMarks
+from luxx.tools.marks import CallMetadata
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.composition import MemberEnded
 from luxx.wire.delegation import Assignment, SubagentEnd
@@ -24,11 +24,11 @@ from luxx.wire.tool import CommandPermission, Risk, ToolCall, ToolResult, ToolSp
 
 __all__ = [
     "Approved",
-    "Chaining",
+    "ChainContext",
     "OwnTools",
-    "WhyAsked",
+    "ApprovalReason",
     "CommandPermission",
-    "KeptOutput",
+    "StoredOutput",
     "NeedsAnswer",
     "Rejected",
     "Risk",
@@ -59,7 +59,7 @@ class Rejected(ToolFailed):
     """A person does not want this call to be made."""
 
 
-class WhyAsked(Protocol):
+class ApprovalReason(Protocol):
     """Why a person is asked, and the pattern of what they most likely mean by "always"."""
 
     @property
@@ -81,12 +81,12 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-async def nobody_to_ask(question: dict[str, Any]) -> dict[str, Any]:
+async def ask_unavailable(question: dict[str, Any]) -> dict[str, Any]:
     """The `ask` of a call behind which no person waits."""
     raise ToolFailed("nobody can be asked here: this call does not belong to a run")
 
 
-def emit_nothing(event: dict[str, Any]) -> None:
+def discard_event(event: dict[str, Any]) -> None:
     """The `emit` of a call that no log listens to."""
 
 
@@ -95,62 +95,64 @@ def never_cancelled() -> bool:
     return False
 
 
-def always_may() -> bool:
+def always_may_commit() -> bool:
     """The `may_conclude` of a call that is waited for whatever it does."""
     return True
 
 
-def activate_nothing(skill: SkillHead) -> None:
+def ignore_activation(skill: SkillHead) -> None:
     """The `activate` of a call that belongs to no run."""
 
 
-async def nobody_to_delegate_to(assignment: Assignment) -> SubagentEnd:
+async def delegation_unavailable(assignment: Assignment) -> SubagentEnd:
     """The `delegate` of a call that belongs to no run."""
     raise ToolFailed("there is nobody to delegate to: this call does not belong to a run")
 
 
-def keep_always(result: ToolResult) -> bool:
+def cache_always(result: ToolResult) -> bool:
     """The `keeps` of a tool whose every success is good for as long as the cache lives."""
     return True
 
 
-def keep_never(result: ToolResult) -> bool:
+def cache_never(result: ToolResult) -> bool:
     """The `keeps` of a tool whose call may be made again after a crash, but whose answer is of it alone."""
     return False
 
 
-async def nothing_kept(ref: str, offset: int, limit: int) -> "KeptOutput":
+async def no_stored_output(ref: str, offset: int, limit: int) -> "StoredOutput":
     """The `read_result` of a call that belongs to no run."""
     raise ToolFailed("there are no outputs here: this call does not belong to a run, which would keep them")
 
 
-async def nothing_comes(names: Iterable[str]) -> None:
+async def no_pending_tools(names: Iterable[str]) -> None:
     """The `arrival` of a registry whose tools are all there from the start."""
 
 
-async def no_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
+async def reject_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
     """The `check_redirect` of a call that no executor has judged."""
     raise ToolFailed(f"{url} redirects to {target}, and no redirect is followed here")
 
 
-async def caller_approves(tool: "ToolDefinition", arguments: dict[str, Any], asked: WhyAsked) -> Approved:
+async def approve_as_caller(
+    tool: "ToolDefinition", arguments: dict[str, Any], reason: ApprovalReason
+) -> Approved:
     """The `approve` of a call that a person makes by hand: whoever calls has approved."""
     return Approved(arguments=arguments)
 
 
-class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
+class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a tool call's whole output, and how many characters there are in all."""
 
     output: str
     total: int
 
 
-def told_alike(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
+def unchanged_context(context: "ToolContext", member: str, tool: str, arguments: str) -> "ToolContext":
     """The `told` of a call in which nobody is asked."""
-    return msgspec.structs.replace(context, answered=None)
+    return msgspec.structs.replace(context, earlier_approval=None)
 
 
-class Chaining(msgspec.Struct, frozen=True, kw_only=True):
+class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a call is told that makes calls of other tools, which are its members.
 
     `told(context, member, tool, arguments)` is the context for one of them, with what a person has said of
@@ -159,8 +161,8 @@ class Chaining(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     call_id: str = ""
-    told: Callable[["ToolContext", str, str, str], "ToolContext"] = told_alike
-    recalled: Mapping[str, MemberEnded] = {}
+    context_for_member: Callable[["ToolContext", str, str, str], "ToolContext"] = unchanged_context
+    finished_members: Mapping[str, MemberEnded] = {}
     is_member: bool = False
 
 
@@ -200,24 +202,26 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     user_permission_level: CommandPermission
     workspace: Path | None = None
     run_id: str | None = None
-    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = nobody_to_ask
-    approve: "Callable[[ToolDefinition, dict[str, Any], WhyAsked], Awaitable[Approved]]" = caller_approves
-    read_result: Callable[[str, int, int], Awaitable[KeptOutput]] = nothing_kept
-    emit: Callable[[dict[str, Any]], None] = emit_nothing
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = ask_unavailable
+    approve: "Callable[[ToolDefinition, dict[str, Any], ApprovalReason], Awaitable[Approved]]" = (
+        approve_as_caller
+    )
+    read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = no_stored_output
+    emit: Callable[[dict[str, Any]], None] = discard_event
     cancelled: Callable[[], bool] = never_cancelled
-    may_conclude: Callable[[], bool] = always_may
+    may_commit: Callable[[], bool] = always_may_commit
     tenant_id: int | None = None
     rules: tuple[PlacedRule, ...] = ()
     tainted_by: str | None = None
-    answered: Callable[[dict[str, Any]], Approved] | None = None
+    earlier_approval: Callable[[dict[str, Any]], Approved] | None = None
     own_tools: OwnTools | None = None
-    chaining: Chaining = Chaining()
-    marks: CallMarks = msgspec.field(default_factory=CallMarks)
+    chain_context: ChainContext = ChainContext()
+    metadata: CallMetadata = msgspec.field(default_factory=CallMetadata)
     narrowed: tuple[Narrowing, ...] = ()
-    activate: Callable[[SkillHead], None] = activate_nothing
-    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = nobody_to_delegate_to
+    activate: Callable[[SkillHead], None] = ignore_activation
+    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = delegation_unavailable
     offered: frozenset[str] | None = None
-    check_redirect: Callable[[str, str, dict[str, Any]], Awaitable[None]] = no_redirect
+    check_redirect: Callable[[str, str, dict[str, Any]], Awaitable[None]] = reject_redirect
 
     def is_offered(self, name: str) -> bool:
         """Whether a tool of this name may be called at all."""
@@ -225,8 +229,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
         """The server's tool of this name, or else the user's own, with the check of its arguments."""
-        found = registry.lookup_for(name, self.tenant_id)
-        return found or (None if self.own_tools is None else self.own_tools.lookup(name))
+        entry = registry.lookup_for(name, self.tenant_id)
+        return entry or (None if self.own_tools is None else self.own_tools.lookup(name))
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +259,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     brings_untrusted: bool = False
     is_egress: bool = False
     starts_programs: bool = False
-    keeps: Callable[[ToolResult], bool] = keep_always
+    keeps: Callable[[ToolResult], bool] = cache_always
     is_chain: bool = False
     tenant_id: int | None = None
 
@@ -297,7 +301,7 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
         self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
         self.hooks = Hooks()
-        self.arrival: Callable[[Iterable[str]], Awaitable[None]] = nothing_comes
+        self.wait_for_tools: Callable[[Iterable[str]], Awaitable[None]] = no_pending_tools
         for tool in tools:
             self.register(tool)
 
@@ -323,8 +327,8 @@ class ToolRegistry:
 
     def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
         """The same, if the tool exists for this tenant."""
-        found = self._tools.get(name)
-        return found if found is not None and found[0].is_for(tenant_id) else None
+        entry = self._tools.get(name)
+        return entry if entry is not None and entry[0].is_for(tenant_id) else None
 
     def list_all(self) -> list[ToolDefinition]:
         return [definition for definition, _ in self._tools.values()]
@@ -336,25 +340,25 @@ class ToolRegistry:
         self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
     ) -> list[ToolDefinition]:
         """A tenant's tools at or below `level`; of these only `names` where given, unknown ones left out."""
-        wanted = None if names is None else set(names)
+        allowed_names = None if names is None else set(names)
         return [
             tool
             for tool in self.list_all()
             if tool.required_permission <= level
             and tool.is_for(tenant_id)
-            and (wanted is None or tool.name in wanted)
+            and (allowed_names is None or tool.name in allowed_names)
         ]
 
     async def wait_for(self, names: Iterable[str]) -> None:
         """Returns once those of these tools are there that come later than the server."""
         missing = [name for name in names if name not in self._tools]
         if missing:
-            await self.arrival(missing)
+            await self.wait_for_tools(missing)
 
-    def take_over(self, prepared: "ToolRegistry", prefix: str) -> None:
+    def replace_tools(self, prepared: "ToolRegistry", prefix: str) -> None:
         """Have the tools of `prepared` in place of those whose names begin with `prefix`."""
-        kept = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
-        self._tools = kept | prepared._tools
+        remaining = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
+        self._tools = remaining | prepared._tools
 
     def without(self, names: Collection[str]) -> "ToolRegistry":
         """Another registry with the other tools."""
@@ -367,13 +371,13 @@ class ToolRegistry:
         return self._tools.pop(name, None) is not None
 
 
-def own_available_to(
+def available_own_tools(
     own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
 ) -> list[ToolDefinition]:
     """A user's own tools as `available_to` gives those of the server."""
-    wanted = None if names is None else set(names)
+    allowed_names = None if names is None else set(names)
     return [
         tool
         for tool in own.list_all()
-        if tool.required_permission <= level and (wanted is None or tool.name in wanted)
+        if tool.required_permission <= level and (allowed_names is None or tool.name in allowed_names)
     ]

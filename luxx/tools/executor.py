@@ -14,16 +14,24 @@ import msgspec
 from luxx.errors import ToolFailed
 from luxx.infra.clock import timestamp
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.json_keys import decoded
+from luxx.infra.json_keys import decode_strict
 from luxx.tools.cache import ResultCache, cache_key
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallHistory, CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import HookedCall, result_of, result_of_error
-from luxx.tools.marks import CallMarks
-from luxx.tools.output import MAX_READ_ON_BYTES, MAX_REF, CutOutput, cut_aside, fit, note_of, note_of_denied
-from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict, brings_untrusted
-from luxx.tools.permissions.redirects import OnRefused, judging_redirects
-from luxx.tools.workers import Overrun, Watch, Workers
+from luxx.tools.marks import CallMetadata
+from luxx.tools.output import (
+    MAX_READ_ON_BYTES,
+    MAX_REF,
+    CutOutput,
+    approval_note,
+    cut_output_async,
+    denied_edit_note,
+    truncate_to_bytes,
+)
+from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict, brings_untrusted
+from luxx.tools.permissions.redirects import OnRefused, with_redirect_check
+from luxx.tools.workers import CancelToken, Overrun, Workers
 from luxx.wire.rule import RuleAction
 from luxx.wire.tool import ToolCall, ToolResult
 
@@ -36,7 +44,7 @@ _GRACE_SECONDS = 1.0
 READ_RESULT_TOOL = "result_read"
 
 
-async def tell_nobody(context: ToolContext, tool: str, verdict: Verdict) -> None:
+async def ignore_refusal(context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:
     """The `on_refused` of a server that keeps no record of refusals."""
 
 
@@ -46,20 +54,20 @@ class _Stopped(Exception):
     def __init__(
         self,
         status: CallStatus,
-        words: str,
+        message: str,
         problems: dict[str, str] | None = None,
-        verdict: Verdict | None = None,
+        verdict: PermissionVerdict | None = None,
     ) -> None:
-        super().__init__(words)
+        super().__init__(message)
         self.status = status
-        self.words = words
+        self.message = message
         self.problems = problems or {}
         self.verdict = verdict
         self.note: str | None = None
         self.is_corrected = False
 
 
-class _Ended(msgspec.Struct, frozen=True, kw_only=True):
+class _CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended, as `Executed` tells of it."""
 
     status: CallStatus
@@ -70,7 +78,7 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True):
     is_untrusted: bool = False
 
 
-_CANCELLED = _Ended(status=CallStatus.CANCELLED, output=CutOutput(result=ToolResult.fail("cancelled")))
+_CANCELLED = _CallOutcome(status=CallStatus.CANCELLED, output=CutOutput(result=ToolResult.fail("cancelled")))
 
 
 class ToolExecutor:
@@ -88,7 +96,7 @@ class ToolExecutor:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = timestamp,
         on_call: Callable[[CallRecord], None] | None = None,
-        on_refused: OnRefused = tell_nobody,
+        on_refused: OnRefused = ignore_refusal,
         is_sandboxed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._on_call = on_call
@@ -106,12 +114,12 @@ class ToolExecutor:
         """Carry out one call. What goes wrong is the result; only cancellation and signals are raised."""
         started_at, start = self._now(), self._clock()
         ended, has_ended = _CANCELLED, True
-        context = msgspec.structs.replace(context, marks=CallMarks(call.call_id))
+        context = msgspec.structs.replace(context, metadata=CallMetadata(call.call_id))
         try:
             ended = await self._carry_out(call, context)
         except _Stopped as stop:
-            output = CutOutput(result=ToolResult.fail(stop.words))
-            ended = _Ended(
+            output = CutOutput(result=ToolResult.fail(stop.message))
+            ended = _CallOutcome(
                 status=stop.status,
                 output=output,
                 problems=stop.problems,
@@ -137,9 +145,9 @@ class ToolExecutor:
             problems=ended.problems,
             note=ended.note,
             is_corrected=ended.is_corrected,
-            is_untrusted=ended.is_untrusted or context.marks.is_untrusted,
-            images=tuple(context.marks.images),
-            calls=context.marks.calls,
+            is_untrusted=ended.is_untrusted or context.metadata.is_untrusted,
+            images=tuple(context.metadata.images),
+            calls=context.metadata.calls,
         )
 
     def _record(self, record: CallRecord) -> None:
@@ -149,14 +157,14 @@ class ToolExecutor:
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a person before it does anything."""
-        found = context.find(self.registry, call.name)
-        if found is None or (tool := found[0]).only_asks:
-            return found is not None
+        entry = context.find(self.registry, call.name)
+        if entry is None or (tool := entry[0]).only_asks:
+            return entry is not None
         try:
             arguments = _read_arguments(call.arguments)
         except _Stopped:
             return False
-        return (await self.judge.considered(tool, arguments, context)).action == RuleAction.ASK
+        return (await self.judge.verdict_async(tool, arguments, context)).action == RuleAction.ASK
 
     async def process_tool_calls(self, calls: Sequence[ToolCall], context: ToolContext) -> list[Executed]:
         """One after the other."""
@@ -178,22 +186,22 @@ class ToolExecutor:
 
         Ended early, it cancels what still runs. A signal raised by a call is raised after the others ended.
         """
-        gate = asyncio.Semaphore(_MAX_PARALLEL)
+        semaphore = asyncio.Semaphore(_MAX_PARALLEL)
 
         async def one(call: ToolCall) -> Executed:
-            async with gate:
+            async with semaphore:
                 return await self.execute(call, context)
 
-        places = {asyncio.create_task(one(call)): index for index, call in enumerate(calls)}
-        running = set(places)
+        indexes = {asyncio.create_task(one(call)): index for index, call in enumerate(calls)}
+        running = set(indexes)
         signal: BaseException | None = None
         try:
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 batch: list[tuple[int, Executed]] = []
-                for task in sorted(done, key=places.__getitem__):
+                for task in sorted(done, key=indexes.__getitem__):
                     if (raised := task.exception()) is None:
-                        batch.append((places[task], task.result()))
+                        batch.append((indexes[task], task.result()))
                     else:
                         signal = signal or raised
                 if batch:
@@ -215,17 +223,17 @@ class ToolExecutor:
         """Let idle threads end."""
         self._workers.close()
 
-    async def _carry_out(self, call: ToolCall, context: ToolContext) -> _Ended:
-        tool, arguments = self._admit(call, context)
-        approved = await self._permitted(tool, arguments, context)
-        note = note_of(approved)
-        context = judging_redirects(self.judge, tool, approved.arguments, context, self._on_refused)
+    async def _carry_out(self, call: ToolCall, context: ToolContext) -> _CallOutcome:
+        tool, arguments = self._resolve_call(call, context)
+        approved = await self._approved_call(tool, arguments, context)
+        note = approval_note(approved)
+        context = with_redirect_check(self.judge, tool, approved.arguments, context, self._on_refused)
         try:
-            status, output = await self._answer(tool, approved.arguments, call, context)
+            status, output = await self._cached_or_run(tool, approved.arguments, call, context)
         except _Stopped as stop:
             stop.note, stop.is_corrected = note, approved.is_edited
             raise
-        return _Ended(
+        return _CallOutcome(
             status=status,
             output=output,
             note=note,
@@ -233,17 +241,22 @@ class ToolExecutor:
             is_untrusted=brings_untrusted(tool),
         )
 
-    async def _answer(
+    async def _cached_or_run(
         self, tool: ToolDefinition, arguments: dict[str, Any], call: ToolCall, context: ToolContext
     ) -> tuple[CallStatus, CutOutput]:
         """What the tool says, or has said before."""
-        read_on, is_whole = self._read_on(call, context), context.chaining.is_member
-        cut = partial(cut_aside, read_on=read_on, keeps_lines=tool.keeps_lines, is_whole=is_whole)
+        read_on_hint, is_for_program = self._read_on_hint(call, context), context.chain_context.is_member
+        cut = partial(
+            cut_output_async,
+            read_on_hint=read_on_hint,
+            keeps_lines=tool.keeps_lines,
+            is_for_program=is_for_program,
+        )
         key = None
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.user_id)
-            if (kept := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, await cut(kept)
+            if (cached := self._cache.get(key)) is not None:
+                return CallStatus.CACHED, await cut(cached)
         hooked = HookedCall(
             tool=tool.name,
             arguments=arguments,
@@ -251,35 +264,37 @@ class ToolExecutor:
             username=context.username,
             run_id=context.run_id,
         )
-        result = await self.registry.hooks.around(hooked, partial(self._run, tool, arguments, context))
+        result = await self.registry.hooks.run_with_hooks(
+            hooked, partial(self._run, tool, arguments, context)
+        )
         output = await cut(result)
-        if key is not None and result.success and not context.marks.is_redirected and tool.keeps(result):
+        if key is not None and result.success and not context.metadata.is_redirected and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
-    def _admit(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
-        found = context.find(self.registry, call.name)
-        if found is None:
+    def _resolve_call(self, call: ToolCall, context: ToolContext) -> tuple[ToolDefinition, dict[str, Any]]:
+        entry = context.find(self.registry, call.name)
+        if entry is None:
             raise _Stopped(CallStatus.UNKNOWN, self.judge.unknown(call.name, self.registry, context))
-        tool, check = found
+        tool, check = entry
         refused = self.judge.refusal(tool, context)
         if refused is not None:
-            words = refused.because
+            message = refused.because
             if refused.decided_by == DecidedBy.OFFER:
-                words = self.judge.unknown(call.name, self.registry, context)
-            raise _Stopped(CallStatus.DENIED, words, verdict=refused)
+                message = self.judge.unknown(call.name, self.registry, context)
+            raise _Stopped(CallStatus.DENIED, message, verdict=refused)
         arguments = _read_arguments(call.arguments)
-        _require_fit(tool, check.problems(arguments))
+        _require_valid(tool, check.problems(arguments))
         return tool, arguments
 
-    async def _permitted(
+    async def _approved_call(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
     ) -> Approved:
         """The call as it may be made: as the model wants it, or as a person changed it."""
-        verdict = await self._not_denied(tool, arguments, context)
+        verdict = await self._require_not_denied(tool, arguments, context)
         try:
-            if context.answered is not None:
-                approved = context.answered(arguments)
+            if context.earlier_approval is not None:
+                approved = context.earlier_approval(arguments)
             elif verdict.action == RuleAction.ALLOW:
                 return Approved(arguments=arguments)
             else:
@@ -289,22 +304,22 @@ class ToolExecutor:
         except ToolFailed as error:
             raise _Stopped(CallStatus.DENIED, error.message, verdict=verdict) from error
         if approved.is_edited:
-            found = context.find(self.registry, tool.name)
-            _require_fit(tool, found[1].problems(approved.arguments) if found is not None else {})
+            entry = context.find(self.registry, tool.name)
+            _require_valid(tool, entry[1].problems(approved.arguments) if entry is not None else {})
             try:
-                await self._not_denied(tool, approved.arguments, context)
+                await self._require_not_denied(tool, approved.arguments, context)
             except _Stopped as stop:
-                stop.note = note_of_denied(approved)
+                stop.note = denied_edit_note(approved)
                 raise
         return approved
 
-    async def _not_denied(
+    async def _require_not_denied(
         self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext
-    ) -> Verdict:
-        verdict = await self.judge.considered(tool, arguments, context)
+    ) -> PermissionVerdict:
+        verdict = await self.judge.verdict_async(tool, arguments, context)
         if verdict.action == RuleAction.DENY:
-            words = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
-            raise _Stopped(CallStatus.DENIED, words, verdict=verdict)
+            message = f"{tool.name} was not run: {verdict.because}. No person is asked about it."
+            raise _Stopped(CallStatus.DENIED, message, verdict=verdict)
         return verdict
 
     async def _run(self, tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -319,25 +334,25 @@ class ToolExecutor:
         except ToolFailed as error:
             return ToolResult.fail(error.message)
 
-    def _read_on(self, call: ToolCall, context: ToolContext) -> str:
+    def _read_on_hint(self, call: ToolCall, context: ToolContext) -> str:
         # Of a member nothing is kept but what its composition says.
-        reader = None if context.chaining.is_member else self.registry.get(READ_RESULT_TOOL)
+        reader = None if context.chain_context.is_member else self.registry.get(READ_RESULT_TOOL)
         if context.run_id is not None and reader is not None and self.judge.is_offered(reader, context.rules):
             ref = msgspec.json.encode(call.call_id[:MAX_REF]).decode()
-            words = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
-            if fit(words, MAX_READ_ON_BYTES) == words:
-                return words
+            message = f'Read on with {READ_RESULT_TOOL} {{"ref": {ref}, "offset": …, "limit": …}}.'
+            if truncate_to_bytes(message, MAX_READ_ON_BYTES) == message:
+                return message
         return "To see more, ask again for a smaller part (offset, limit, a narrower request)."
 
 
 def _perform(
-    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, watch: Watch
+    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, cancel_token: CancelToken
 ) -> ToolResult:
-    told = msgspec.structs.replace(
-        context, cancelled=lambda: watch() or context.cancelled(), may_conclude=watch.may_conclude
+    worker_context = msgspec.structs.replace(
+        context, cancelled=lambda: cancel_token() or context.cancelled(), may_commit=cancel_token.may_commit
     )
     try:
-        return result_of(tool.handler(arguments, told))
+        return result_of(tool.handler(arguments, worker_context))
     except (Exception, SystemExit) as error:
         return result_of_error(error)
 
@@ -370,20 +385,20 @@ async def _cancel(tasks: set["asyncio.Task[Any]"]) -> None:
         await asyncio.wait(running, timeout=_GRACE_SECONDS)
 
 
-def _require_fit(tool: ToolDefinition, problems: dict[str, str]) -> None:
+def _require_valid(tool: ToolDefinition, problems: dict[str, str]) -> None:
     if problems:
-        words = f"{tool.name} was not run: {'; '.join(problems.values())}"
-        raise _Stopped(CallStatus.INVALID, words, problems)
+        message = f"{tool.name} was not run: {'; '.join(problems.values())}"
+        raise _Stopped(CallStatus.INVALID, message, problems)
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
     """The arguments as the model wrote them; an empty text stands for none, as some models write it."""
     try:
-        arguments = decoded((text.strip() or "{}").encode())
+        arguments = decode_strict((text.strip() or "{}").encode())
     except (ValueError, RecursionError) as error:
-        words = f"the arguments are not valid JSON: {error}"
-        raise _Stopped(CallStatus.INVALID, words, {"arguments": str(error)}) from error
+        message = f"the arguments are not valid JSON: {error}"
+        raise _Stopped(CallStatus.INVALID, message, {"arguments": str(error)}) from error
     if not isinstance(arguments, dict):
-        words = f"the arguments must be a JSON object, not {type(arguments).__name__}"
-        raise _Stopped(CallStatus.INVALID, words, {"arguments": words})
+        message = f"the arguments must be a JSON object, not {type(arguments).__name__}"
+        raise _Stopped(CallStatus.INVALID, message, {"arguments": message})
     return cast(dict[str, Any], arguments)

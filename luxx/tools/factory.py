@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult, keep_always
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult, cache_always
 from luxx.tools.hooks import result_of, result_of_error
 from luxx.tools.schema import ArgumentCheck, object_schema
 
@@ -28,13 +28,13 @@ class Signature:
     """
 
     def __init__(
-        self, tool: str, function: Callable[..., Any], given: tuple[type, ...] = (ToolContext,)
+        self, tool: str, function: Callable[..., Any], injected: tuple[type, ...] = (ToolContext,)
     ) -> None:
         try:
             hints = typing.get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             raise ConfigError(f"tool {tool}: its annotations cannot be read: {error}") from error
-        self.given: dict[str, type] = {}
+        self.injected: dict[str, type] = {}
         fields: list[Any] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.name not in hints:
@@ -42,9 +42,9 @@ class Signature:
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise ConfigError(f"tool {tool}: its parameter {parameter.name} cannot be given by name")
             hint = hints[parameter.name]
-            if hint in given:
-                self.given[parameter.name] = hint
-            elif not _given_in_part(hint, given):
+            if hint in injected:
+                self.injected[parameter.name] = hint
+            elif not _contains_injected(hint, injected):
                 fields.append(_field(parameter, hint))
             else:
                 raise ConfigError(
@@ -53,20 +53,20 @@ class Signature:
         self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self.schema = _schema(tool, self._struct)
 
-    def bind(self, arguments: dict[str, Any], given: Mapping[type, Any]) -> dict[str, Any]:
+    def bind(self, arguments: dict[str, Any], injected: Mapping[type, Any]) -> dict[str, Any]:
         """The keyword arguments for one call. Raises ToolFailed where a value does not fit its type."""
         try:
             values = msgspec.convert(arguments, self._struct)
         except msgspec.ValidationError as error:
             raise ToolFailed(f"wrong arguments: {error}") from error
         bound = {name: getattr(values, name) for name in values.__struct_fields__}
-        bound |= {name: given[wanted] for name, wanted in self.given.items()}
+        bound |= {name: injected[parameter_type] for name, parameter_type in self.injected.items()}
         return bound
 
 
-def _given_in_part(hint: Any, given: tuple[type, ...]) -> bool:
+def _contains_injected(hint: Any, injected: tuple[type, ...]) -> bool:
     """Whether a type that a call brings is a part of this one: a model must not be able to fill it in."""
-    return any(each in given for each in _parts_of(hint))
+    return any(each in injected for each in _parts_of(hint))
 
 
 def _parts_of(hint: Any) -> Iterator[Any]:
@@ -108,17 +108,17 @@ class ToolFunction:
         self._check = ArgumentCheck(definition.name, definition.parameters)
 
     def __call__(self, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> Any:
-        given = arguments or {}
-        told = context or ToolContext(
+        call_arguments = arguments or {}
+        call_context = context or ToolContext(
             user_id=0, username="", user_permission_level=CommandPermission.READ_ONLY
         )
-        problems = self._check.problems(given)
+        problems = self._check.problems(call_arguments)
         if self.definition.is_async:
-            return self._run_async(given, told, problems)
+            return self._run_async(call_arguments, call_context, problems)
         if problems:
             return ToolResult.fail("; ".join(problems.values()))
         try:
-            return result_of(self.definition.handler(given, told))
+            return result_of(self.definition.handler(call_arguments, call_context))
         except Exception as error:
             return result_of_error(error)
 
@@ -147,7 +147,7 @@ def tool(
     brings_untrusted: bool = False,
     is_egress: bool = False,
     starts_programs: bool = False,
-    keeps: Callable[[ToolResult], bool] = keep_always,
+    keeps: Callable[[ToolResult], bool] = cache_always,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
     """Make a tool of a function; its name and docstring stand in for a name and description not given.
 

@@ -6,13 +6,20 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET
 
-from luxx.domain.audit.entries import MAX_TARGET_ID, Action, Actor, Detail, Entry, write_afterwards
+from luxx.domain.audit.entries import (
+    MAX_TARGET_ID,
+    Action,
+    Actor,
+    AuditEntry,
+    Detail,
+    record_in_own_transaction,
+)
 from luxx.domain.audit.refusals import Refusals
-from luxx.infra.network.egress import OTHERS, Outing, Traveller
+from luxx.infra.network.egress import OTHERS, EgressCaller, EgressSession
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolContext, ToolRegistry
-from luxx.tools.permissions.judge import Verdict
+from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolCall, ToolResult
 
@@ -99,11 +106,11 @@ class CallHistory:
 
     def latest(self, user_id: int | None, limit: int) -> list[CallRecord]:
         """The latest first."""
-        mine = [item for item in reversed(self._records) if user_id is None or item.user_id == user_id]
-        return mine[: max(limit, 0)]
+        records = [item for item in reversed(self._records) if user_id is None or item.user_id == user_id]
+        return records[: max(limit, 0)]
 
 
-MOST_ENTRIES = 10
+MAX_ENTRIES = 10
 """Of one call and each outcome; one more is for what is past them, with the names of all."""
 
 
@@ -114,39 +121,45 @@ class EgressRecord:
         self._store = store
         self._refusals = refusals
 
-    async def ended(self, outing: Outing) -> None:
+    async def record(self, egress_session: EgressSession) -> None:
         """Writes what came of it. Nothing here fails: what was done is done."""
-        who = outing.traveller
-        actor = Actor(user_id=who.user_id, tenant_id=who.tenant_id, username=who.username or None)
-        reached = [(one.host, "", one.connections) for one in outing.reached]
-        refused = [(one.host, one.kind, one.times) for one in outing.refused]
+        egress_client = egress_session.caller
+        actor = Actor(
+            user_id=egress_client.user_id,
+            tenant_id=egress_client.tenant_id,
+            username=egress_client.username or None,
+        )
+        reached = [(one.host, "", one.connections) for one in egress_session.reached]
+        refused = [(one.host, one.kind, one.times) for one in egress_session.refused]
         entries = [
-            Entry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
-            for target, _, detail in _told(who, reached)
+            AuditEntry(action=Action.EGRESS, actor=actor, target_type="host", target_id=target, detail=detail)
+            for target, _, detail in _audit_rows(egress_client, reached)
         ]
-        await write_afterwards(self._store, entries, failure="egress_not_recorded")
-        for target, kind, detail in _told(who, refused):
+        await record_in_own_transaction(self._store, entries, failure="egress_not_recorded")
+        for target, kind, detail in _audit_rows(egress_client, refused):
             await self._refusals.note(Action.EGRESS, actor, kind, detail=detail, target=("host", target))
 
 
-def _told(who: Traveller, hosts: list[tuple[str, str, int]]) -> list[tuple[str, str, Detail]]:
+def _audit_rows(
+    egress_client: EgressCaller, hosts: list[tuple[str, str, int]]
+) -> list[tuple[str, str, Detail]]:
     """The target, kind and detail of each entry about hosts, which are given with their kinds and counts."""
-    found = [
-        (host, kind, _detail(who, count, [host] if len(host) > MAX_TARGET_ID else None))
-        for host, kind, count in hosts[:MOST_ENTRIES]
+    rows = [
+        (host, kind, _detail(egress_client, count, [host] if len(host) > MAX_TARGET_ID else None))
+        for host, kind, count in hosts[:MAX_ENTRIES]
     ]
-    if others := hosts[MOST_ENTRIES:]:
+    if others := hosts[MAX_ENTRIES:]:
         names = list(dict.fromkeys(host for host, _, _ in others))
-        found.append((OTHERS, OTHERS, _detail(who, sum(count for _, _, count in others), names)))
-    return found
+        rows.append((OTHERS, OTHERS, _detail(egress_client, sum(count for _, _, count in others), names)))
+    return rows
 
 
-def _detail(who: Traveller, count: int, hosts: list[str] | None) -> Detail:
+def _detail(egress_client: EgressCaller, count: int, hosts: list[str] | None) -> Detail:
     return Detail(
-        name=who.tool,
+        name=egress_client.tool,
         count=count,
-        call_id=who.call_id[:64].replace("\0", "\ufffd"),
-        run_id=who.run_id or UNSET,
+        call_id=egress_client.call_id[:64].replace("\0", "\ufffd"),
+        run_id=egress_client.run_id or UNSET,
         hosts=hosts or UNSET,
     )
 
@@ -154,7 +167,7 @@ def _detail(who: Traveller, count: int, hosts: list[str] | None) -> Detail:
 _ANSWERED = frozenset({CallStatus.DONE, CallStatus.CACHED})
 
 
-class Witness:
+class CallRecorder:
     """One per process."""
 
     def __init__(self, registry: ToolRegistry, metrics: Metrics, refusals: Refusals) -> None:
@@ -162,15 +175,15 @@ class Witness:
         self._metrics = metrics
         self._refusals = refusals
 
-    def ended(self, call: CallRecord) -> None:
+    def record(self, call: CallRecord) -> None:
         """Counts a call."""
         # A model may ask for a tool of any name; only known ones become labels.
         name = call.name if self._registry.get(call.name) is not None else "unknown"
         self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _ANSWERED)
 
-    async def refused(self, context: ToolContext, tool: str, verdict: Verdict) -> None:
+    async def record_refusal(self, context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:
         """Records a call that a run or a composition was not allowed; a request has its own entry."""
-        if context.run_id is None and not context.chaining.is_member:
+        if context.run_id is None and not context.chain_context.is_member:
             return
         actor = Actor(user_id=context.user_id, tenant_id=context.tenant_id, username=context.username)
         target = None if context.run_id is None else ("run", context.run_id)

@@ -10,10 +10,10 @@ from luxx.errors import ConfigError
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolDefinition, ToolRegistry
 from luxx.tools.factory import ToolFunction
-from luxx.tools.hooks import Hook, describe
+from luxx.tools.hooks import ToolHook, describe_error
 from luxx.tools.service_tools import ServiceTool
 
-Found = ToolDefinition | ServiceTool | Hook
+LoadedItem = ToolDefinition | ServiceTool | ToolHook
 ENTRY_POINT_GROUP = "luxx.tools"
 
 
@@ -34,58 +34,58 @@ def load_modules(
     of service functions have their sessions from `store`, and are left out where there is none.
     Raises ConfigError naming the module that cannot be imported or holds no tool.
     """
-    seen: dict[int, Found] = {}
+    items_by_id: dict[int, LoadedItem] = {}
     for name in names:
-        _collect(seen, f"tools.modules: {name}", _imported(name))
+        _collect(items_by_id, f"tools.modules: {name}", _import_module(name))
     for entry in entry_points:
-        _collect(seen, f"entry point {entry.name} ({entry.value})", _loaded(entry))
-    for hook in seen.values():
-        if isinstance(hook, Hook):
+        _collect(items_by_id, f"entry point {entry.name} ({entry.value})", _load_entry_point(entry))
+    for hook in items_by_id.values():
+        if isinstance(hook, ToolHook):
             registry.hooks.add(hook)
-    tools = [tool for each in seen.values() if (tool := _definition(each, store)) is not None]
+    tools = [tool for each in items_by_id.values() if (tool := _definition(each, store)) is not None]
     for definition in tools:
         registry.register(definition)
     return [definition.name for definition in tools]
 
 
-def _definition(found: Found, store: Store | None) -> ToolDefinition | None:
-    if isinstance(found, ServiceTool):
-        return None if store is None else found.on(store)
-    return found if isinstance(found, ToolDefinition) else None
+def _definition(item: LoadedItem, store: Store | None) -> ToolDefinition | None:
+    if isinstance(item, ServiceTool):
+        return None if store is None else item.bind_store(store)
+    return item if isinstance(item, ToolDefinition) else None
 
 
-def _imported(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"tools.modules: {name} cannot be imported: {describe(error)}") from error
+        raise ConfigError(f"tools.modules: {name} cannot be imported: {describe_error(error)}") from error
 
 
-def _loaded(entry: EntryPoint) -> Any:
+def _load_entry_point(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"entry point {entry.name} ({entry.value}) cannot be imported: {describe(error)}"
+            f"entry point {entry.name} ({entry.value}) cannot be imported: {describe_error(error)}"
         ) from error
 
 
-def _collect(seen: dict[int, Found], where: str, found: Any) -> None:
-    tools = list(_tools_in(found))
+def _collect(items_by_id: dict[int, LoadedItem], where: str, item: Any) -> None:
+    tools = list(_tools_in(item))
     if not tools:
         raise ConfigError(f"{where} holds no tool; decorate a function in it with @tool")
-    seen.update({id(definition): definition for definition in tools})
+    items_by_id.update({id(definition): definition for definition in tools})
 
 
-def _tools_in(found: Any) -> Iterator[Found]:
-    if isinstance(found, ModuleType):
-        candidates: Iterable[Any] = list(vars(found).values())
-    elif isinstance(found, list | tuple):
-        candidates = cast("list[Any] | tuple[Any, ...]", found)
+def _tools_in(item: Any) -> Iterator[LoadedItem]:
+    if isinstance(item, ModuleType):
+        candidates: Iterable[Any] = list(vars(item).values())
+    elif isinstance(item, list | tuple):
+        candidates = cast("list[Any] | tuple[Any, ...]", item)
     else:
-        candidates = [found]
+        candidates = [item]
     for value in candidates:
         if isinstance(value, ToolFunction):
             yield value.definition
-        elif isinstance(value, Found):
+        elif isinstance(value, LoadedItem):
             yield value

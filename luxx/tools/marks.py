@@ -8,7 +8,7 @@ import msgspec
 from luxx.wire.step import StepImage
 
 
-class CallMarks:
+class CallMetadata:
     """Of one call, to be written by its tool: `images` it shows, whether strangers wrote what it says,
     whether a redirect led to it, and how many `calls` of other tools it made."""
 
@@ -20,17 +20,17 @@ class CallMarks:
         self.calls = 0
 
 
-class KeptFigures(msgspec.Struct, frozen=True, kw_only=True):
+class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`problems`: a sentence for each figure that is not shown."""
 
     images: list[StepImage] = []
     problems: list[str] = []
 
 
-KeepFigures = Callable[[int, Path, list[str]], Awaitable[KeptFigures]]
+SaveFigures = Callable[[int, Path, list[str]], Awaitable[SavedFigures]]
 """Makes images of files: of this user, in this workspace, by their paths in it. Raises nothing."""
 
 
-async def keep_no_figures(user_id: int, workspace: Path, paths: list[str]) -> KeptFigures:
+async def save_no_figures(user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
     """Where files have no ids."""
-    return KeptFigures()
+    return SavedFigures()

@@ -26,7 +26,7 @@ MAX_REF = 200
 # Room left for the error, and for the note that says how to read on.
 _NOTE_BYTES = 2560
 # A text of so many characters is never shortened to make room.
-_SHORTEST = 64
+_MIN_SHORTENED_TEXT = 64
 # Indentation makes gigabytes of a short text that is deeply nested; past this it is left out.
 _MAX_INDENT_BYTES = 8 * 1024 * 1024
 
@@ -39,7 +39,7 @@ class CutOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cut_output(
-    result: ToolResult, read_on: str, *, keeps_lines: bool = False, is_whole: bool = False
+    result: ToolResult, read_on_hint: str, *, keeps_lines: bool = False, is_for_program: bool = False
 ) -> CutOutput:
     """The result as a model may read it. `read_on` is the sentence that says how to get at the rest.
 
@@ -48,30 +48,36 @@ def cut_output(
     `is_whole`, for what a program reads, only what is over 128 KB.
     """
     try:
-        if is_whole and len(msgspec.json.encode(result)) <= MAX_WHOLE_BYTES:
+        if is_for_program and len(msgspec.json.encode(result)) <= MAX_WHOLE_BYTES:
             return CutOutput(result=result)
-        return _cut(result, read_on, keeps_lines)
+        return _cut(result, read_on_hint, keeps_lines)
     except UnicodeEncodeError:
-        mended = ToolResult(success=result.success, data=_mend(result.data), error=_mend(result.error))
-        return _cut(mended, read_on, keeps_lines)
+        repaired = ToolResult(
+            success=result.success,
+            data=_replace_surrogates(result.data),
+            error=_replace_surrogates(result.error),
+        )
+        return _cut(repaired, read_on_hint, keeps_lines)
     except RecursionError:
         return CutOutput(result=ToolResult.fail("the tool's answer is nested too deeply"))
 
 
-def _cut(result: ToolResult, read_on: str, keeps_lines: bool) -> CutOutput:
+def _cut(result: ToolResult, read_on_hint: str, keeps_lines: bool) -> CutOutput:
     size = len(msgspec.json.encode(result))
     if size <= MAX_LINE_LENGTH:
         return CutOutput(result=result)
     if size <= MAX_OUTPUT_BYTES and (keeps_lines or not _has_long_line([result.data, result.error])):
         return CutOutput(result=result)
-    data, error, whole = result.data, result.error, result.data
+    data, error, full_data = result.data, result.error, result.data
     if error is not None and len(msgspec.json.encode(error)) - 2 > MAX_ERROR_BYTES:
-        whole = {"data": data, "error": error}
-        error = fit(error, MAX_ERROR_BYTES) + "…"
-    note = f"{size:,} bytes in all. {fit(read_on, MAX_READ_ON_BYTES)}"
+        full_data = {"data": data, "error": error}
+        error = truncate_to_bytes(error, MAX_ERROR_BYTES) + "…"
+    note = f"{size:,} bytes in all. {truncate_to_bytes(read_on_hint, MAX_READ_ON_BYTES)}"
     if len(msgspec.json.encode(data)) > MAX_LINE_LENGTH:
         data = _cut_text(data, note) if isinstance(data, str) else _cut_value(data, note)
-    return CutOutput(result=ToolResult(success=result.success, data=data, error=error), full=_whole(whole))
+    return CutOutput(
+        result=ToolResult(success=result.success, data=data, error=error), full=_full_text(full_data)
+    )
 
 
 def cut_lines(text: str) -> str:
@@ -81,7 +87,7 @@ def cut_lines(text: str) -> str:
     return "\n".join(_cut_line(line) for line in text.split("\n"))
 
 
-def fit(text: str, budget: int) -> str:
+def truncate_to_bytes(text: str, budget: int) -> str:
     """The longest beginning of `text` that takes at most `budget` bytes inside a JSON text."""
     low, high = 0, min(len(text), max(budget, 0))
     while low < high:
@@ -116,7 +122,7 @@ def _cut_line(line: str) -> str:
 
 
 def _cut_text(text: str, note: str) -> str:
-    shown = fit(cut_lines(text), MAX_OUTPUT_BYTES - _NOTE_BYTES)
+    shown = truncate_to_bytes(cut_lines(text), MAX_OUTPUT_BYTES - _NOTE_BYTES)
     return f"{shown}\n[output cut: {note}]"
 
 
@@ -124,23 +130,23 @@ def _cut_value(data: Any, note: str) -> dict[str, Any]:
     shape = cast(dict[str, Any], data) if isinstance(data, dict) else {"items": data}
     cut = {"output_cut": f"Output cut: {note}"}
     # What was read is cited by its sources, so they stay as they are.
-    apart = _sources_of(shape)
-    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(apart))
-    rest = {key: item for key, item in shape.items() if key not in apart}
+    sources_fields = _sources_of(shape)
+    budget = MAX_OUTPUT_BYTES - _NOTE_BYTES - len(msgspec.json.encode(sources_fields))
+    rest = {key: item for key, item in shape.items() if key not in sources_fields}
     kept = _shortened(rest, budget)
     if kept is None:
-        return {"beginning": fit(_whole(data), budget), **apart, **cut}
-    return {**kept, **apart, **cut}
+        return {"beginning": truncate_to_bytes(_full_text(data), budget), **sources_fields, **cut}
+    return {**kept, **sources_fields, **cut}
 
 
 def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
     """The value with its texts cut to as much as fits into `budget` bytes; None if no cut is enough."""
-    if takes_more_than(budget, value, _SHORTEST):
+    if takes_more_than(budget, value, _MIN_SHORTENED_TEXT):
         return None
     texts: list[tuple[str, str]] = []
 
     def collect(text: str) -> str:
-        if len(text) <= _SHORTEST:
+        if len(text) <= _MIN_SHORTENED_TEXT:
             return text
         texts.append((text, cut_lines(text)))
         return ""
@@ -148,22 +154,22 @@ def _shortened(value: dict[str, Any], budget: int) -> dict[str, Any] | None:
     # All but the long texts takes as much whatever these are cut to.
     budget -= len(msgspec.json.encode(_map_text(value, collect)))
     limit = MAX_OUTPUT_BYTES
-    while limit >= _SHORTEST:
-        if (short := _all_within(texts, limit, budget)) is not None:
+    while limit >= _MIN_SHORTENED_TEXT:
+        if (short := _shorten_all(texts, limit, budget)) is not None:
             return _map_text(value, partial(_next_or_same, iter(short)))
         limit = limit * 3 // 4
     return None
 
 
 def _next_or_same(short: Iterator[str], text: str) -> str:
-    return text if len(text) <= _SHORTEST else next(short)
+    return text if len(text) <= _MIN_SHORTENED_TEXT else next(short)
 
 
-def _all_within(texts: list[tuple[str, str]], limit: int, budget: int) -> list[str] | None:
+def _shorten_all(texts: list[tuple[str, str]], limit: int, budget: int) -> list[str] | None:
     """The texts, given with their lines cut, at most `limit` characters of each; None if over the budget."""
     kept: list[str] = []
-    for whole, text in texts:
-        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(whole) - limit:,} more]"
+    for full_data, text in texts:
+        short = text if len(text) <= limit else f"{text[:limit]}… [cut: {len(full_data) - limit:,} more]"
         budget -= len(msgspec.json.encode(short)) - 2
         if budget < 0:
             return None
@@ -176,9 +182,9 @@ def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) ->
 
     Only the first `longest` characters of each text count, and what they are made of does not.
     """
-    waiting = [value]
-    while waiting and budget >= 0:
-        one = waiting.pop()
+    pending = [value]
+    while pending and budget >= 0:
+        one = pending.pop()
         if isinstance(one, str):
             budget -= min(len(one), longest) + 2
         elif isinstance(one, dict):
@@ -186,12 +192,12 @@ def takes_more_than(budget: int, value: Any, longest: int = MAX_OUTPUT_BYTES) ->
             budget -= 1 + 4 * len(inner)
             if budget >= 0:
                 budget -= sum(map(len, inner))
-                waiting.extend(inner.values())
+                pending.extend(inner.values())
         elif isinstance(one, list):
             inner = cast(list[Any], one)
             budget -= 1 + len(inner)
             if budget >= 0:
-                waiting.extend(inner)
+                pending.extend(inner)
         else:
             budget -= 1
     return budget < 0
@@ -203,11 +209,11 @@ def _sources_of(shape: dict[str, Any]) -> dict[str, Any]:
         sources = msgspec.convert(shape.get("sources"), list[Source])
     except msgspec.ValidationError:
         return {}
-    room = MAX_OUTPUT_BYTES // 2
+    remaining_bytes = MAX_OUTPUT_BYTES // 2
     kept: list[Source] = []
     for source in citable(*(source_of(one.url, one.title, one.snippet) for one in sources)):
-        room -= len(msgspec.json.encode(source)) + 1
-        if room < 0:
+        remaining_bytes -= len(msgspec.json.encode(source)) + 1
+        if remaining_bytes < 0:
             break
         kept.append(source)
     return {"sources": msgspec.to_builtins(kept)}
@@ -227,12 +233,15 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _mend(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     """The same value; halves of surrogate pairs, which UTF-8 cannot say, become `?`."""
     if isinstance(value, dict):
-        return {_mend(key): _mend(item) for key, item in cast(dict[str, Any], value).items()}
+        return {
+            _replace_surrogates(key): _replace_surrogates(item)
+            for key, item in cast(dict[str, Any], value).items()
+        }
     if isinstance(value, list):
-        return [_mend(item) for item in cast(list[Any], value)]
+        return [_replace_surrogates(item) for item in cast(list[Any], value)]
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
@@ -246,7 +255,7 @@ def _has_long_line(value: Any) -> bool:
     return False
 
 
-def _whole(data: Any) -> str:
+def _full_text(data: Any) -> str:
     if isinstance(data, str):
         return data
     text = msgspec.json.encode(data)
@@ -255,42 +264,42 @@ def _whole(data: Any) -> str:
     return msgspec.json.format(text, indent=2).decode()
 
 
-_MOST_AT_ONCE = 32 * 1024
+_MAX_INLINE_BYTES = 32 * 1024
 """Bytes of JSON that are looked through on the event loop."""
 
 
-async def cut_aside(
-    result: ToolResult, read_on: str, *, keeps_lines: bool = False, is_whole: bool = False
+async def cut_output_async(
+    result: ToolResult, read_on_hint: str, *, keeps_lines: bool = False, is_for_program: bool = False
 ) -> CutOutput:
     """As `cut_output` says; a large result is cut in a thread."""
-    cut = partial(cut_output, result, read_on, keeps_lines=keeps_lines, is_whole=is_whole)
-    if takes_more_than(_MOST_AT_ONCE, [result.data, result.error]):
+    cut = partial(cut_output, result, read_on_hint, keeps_lines=keeps_lines, is_for_program=is_for_program)
+    if takes_more_than(_MAX_INLINE_BYTES, [result.data, result.error]):
         return await asyncio.to_thread(cut)
     return cut()
 
 
 # Of arguments that a person changed; the model knows the rest from its own.
-_MOST_TOLD = 4000
+_MAX_SHOWN_ARGUMENTS = 4000
 
 
-def note_of(approved: Approved) -> str | None:
+def approval_note(approved: Approved) -> str | None:
     """Of a call that was made; None where there is nothing to know."""
-    said = "" if approved.note is None else f" They say: {approved.note}"
+    comment = "" if approved.note is None else f" They say: {approved.note}"
     if approved.is_edited:
         return (
             "The person whom you work for changed the arguments before this call was made; it was made with "
-            f"{_shown(approved.arguments)} and this is its result.{said}"
+            f"{_arguments_text(approved.arguments)} and this is its result.{comment}"
         )
-    return f"The person whom you work for allowed this call.{said}" if said else None
+    return f"The person whom you work for allowed this call.{comment}" if comment else None
 
 
-def note_of_denied(approved: Approved) -> str:
+def denied_edit_note(approved: Approved) -> str:
     """Of a call that was not made, because what they changed it to is denied."""
     return (
-        f"The person whom you work for changed the arguments to {_shown(approved.arguments)}, "
+        f"The person whom you work for changed the arguments to {_arguments_text(approved.arguments)}, "
         "and with these the call is denied."
     )
 
 
-def _shown(arguments: dict[str, Any]) -> str:
-    return msgspec.json.encode(arguments).decode()[:_MOST_TOLD]
+def _arguments_text(arguments: dict[str, Any]) -> str:
+    return msgspec.json.encode(arguments).decode()[:_MAX_SHOWN_ARGUMENTS]

@@ -15,7 +15,7 @@ _MAX_MEMORY = 1 << 20
 _MAX_WORK = 100_000_000
 
 
-class Pattern(Protocol):
+class CompiledPattern(Protocol):
     """The part of a compiled pattern that is used here."""
 
     def search(self, text: Any) -> Any: ...
@@ -26,7 +26,7 @@ class Pattern(Protocol):
     def programsize(self) -> int: ...
 
 
-def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
+def compile_regex(pattern: str, *, ignore_case: bool = False) -> CompiledPattern:
     """Raises ToolFailed for what RE2 does not know (look-around, back-references) or finds too big."""
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise ToolFailed(f"the pattern is longer than {MAX_PATTERN_LENGTH} characters")
@@ -37,22 +37,22 @@ def compile_regex(pattern: str, *, ignore_case: bool = False) -> Pattern:
     options.never_capture = True
     options.case_sensitive = not ignore_case
     try:
-        return cast(Pattern, _RE2.compile(pattern, options))
+        return cast(CompiledPattern, _RE2.compile(pattern, options))
     except (_RE2.error, UnicodeEncodeError) as error:
-        words: Any = cast(Exception, error).args[0]
-        text = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
+        message: Any = cast(Exception, error).args[0]
+        text = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         raise ToolFailed(
             f"the pattern is not a regular expression RE2 can run ({text}); "
             "it has no look-around and no back-references"
         ) from error
 
 
-def reach_of(pattern: Pattern) -> int:
+def max_searchable_length(pattern: CompiledPattern) -> int:
     """How many characters may be searched at once: small patterns a whole file, the largest some thousand."""
     return max(_MAX_WORK // max(pattern.programsize, 1), 1)
 
 
-def compile_glob(glob: str) -> Pattern:
+def compile_glob(glob: str) -> CompiledPattern:
     """`*`, `?`, `[a-z]`, `[!a]`, `{a,b}` and `**` over a relative path with `/`."""
     return compile_regex(_glob_to_regex(glob))
 
@@ -104,14 +104,14 @@ def _glob_class(content: str) -> str:
     return f"[^/{escaped}]" if negated else f"[{escaped}]"
 
 
-MOST_WILDCARDS = 20
+MAX_WILDCARDS = 20
 """In one pattern: each makes a match slower, and a call may be matched with many."""
 
 _WILDCARD_MEMORY = 8 << 20
 _ANY_WORDS = r"(?:\x00[^\x00]*)*"
 
 
-def fits(pattern: str, text: str) -> bool:
+def matches_wildcards(pattern: str, text: str) -> bool:
     """Whether the whole text is as the pattern says."""
     if pattern == "*":
         return True
@@ -120,20 +120,20 @@ def fits(pattern: str, text: str) -> bool:
     return _compiled(pattern).fullmatch(text) is not None
 
 
-def joined(words: tuple[str, ...]) -> str:
+def join_words(words: tuple[str, ...]) -> str:
     """Words as one text in which they stay apart."""
     return "".join(f"\0{word}" for word in words)
 
 
-def fits_words(pattern: tuple[str, ...], text: str) -> bool:
+def matches_words(pattern: tuple[str, ...], text: str) -> bool:
     """Word by word, of words that are `joined`; a `*` that stands alone is any number of words, none too."""
     return _compiled_words(pattern).fullmatch(text) is not None
 
 
-def check(pattern: str) -> None:
+def check_wildcards(pattern: str) -> None:
     """Raises InvalidInput for a pattern that cannot be run, or not fast."""
-    if sum(map(_joined(pattern).count, "*?")) > MOST_WILDCARDS:
-        raise InvalidInput(f"this pattern has more than {MOST_WILDCARDS} wildcards")
+    if sum(map(_collapse_stars(pattern).count, "*?")) > MAX_WILDCARDS:
+        raise InvalidInput(f"this pattern has more than {MAX_WILDCARDS} wildcards")
     try:
         _compiled(pattern)
     except (_RE2.error, UnicodeEncodeError) as error:
@@ -141,24 +141,26 @@ def check(pattern: str) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _compiled_words(pattern: tuple[str, ...]) -> Pattern:
+def _compiled_words(pattern: tuple[str, ...]) -> CompiledPattern:
     parts: list[str] = []
     for word in pattern:
         if word != "*":
-            parts.append("\\x00" + "".join(map(_in_word, _joined(word))))
+            parts.append("\\x00" + "".join(map(_word_regex, _collapse_stars(word))))
         elif not parts or parts[-1] != _ANY_WORDS:
             parts.append(_ANY_WORDS)
-    return cast(Pattern, _RE2.compile("(?s)" + "".join(parts), _options()))
+    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options()))
 
 
-def _in_word(char: str) -> str:
+def _word_regex(char: str) -> str:
     return {"*": "[^\\x00]*", "?": "[^\\x00]"}.get(char) or cast(str, _RE2.escape(char))
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> Pattern:
-    parts = [{"*": ".*", "?": "."}.get(char) or cast(str, _RE2.escape(char)) for char in _joined(pattern)]
-    return cast(Pattern, _RE2.compile("(?s)" + "".join(parts), _options()))
+def _compiled(pattern: str) -> CompiledPattern:
+    parts = [
+        {"*": ".*", "?": "."}.get(char) or cast(str, _RE2.escape(char)) for char in _collapse_stars(pattern)
+    ]
+    return cast(CompiledPattern, _RE2.compile("(?s)" + "".join(parts), _options()))
 
 
 def _options() -> Any:
@@ -168,7 +170,7 @@ def _options() -> Any:
     return options
 
 
-def _joined(pattern: str) -> str:
+def _collapse_stars(pattern: str) -> str:
     """With each row of stars as one: they mean the same, and cost less."""
     while "**" in pattern:
         pattern = pattern.replace("**", "*")

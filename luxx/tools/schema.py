@@ -17,14 +17,14 @@ from referencing.exceptions import Unresolvable
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.pattern import compile_regex
 
-_SCHEMA_WORDS = {"type", "properties", "required", "additionalProperties", "$defs", "title", "description"}
+_SCHEMA_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "title", "description"}
 _MAX_PROBLEMS = 10
 _NO_OTHER_SCHEMAS: Any = cast(Any, Registry)()
 _MAX_PROBLEM_LENGTH = 300
 _MAX_NAMES = 100
 """Of a tool's arguments that are looked at for one that was meant, or told of."""
 
-MOST_STEPS = 50_000
+MAX_CHECK_COST = 50_000
 """Of one check of arguments. It takes some tenths of a second, in which the server does nothing else."""
 
 
@@ -36,8 +36,10 @@ def object_schema(
     Arguments that are not named are refused unless the schema itself allows them.
     Raises ConfigError where `required` names a parameter that is not there.
     """
-    given = parameters or {}
-    schema: dict[str, Any] = dict(given) if _is_whole_schema(given) else {"properties": dict(given)}
+    raw_parameters = parameters or {}
+    schema: dict[str, Any] = (
+        dict(raw_parameters) if _is_whole_schema(raw_parameters) else {"properties": dict(raw_parameters)}
+    )
     properties = cast(dict[str, Any], schema.get("properties", {}))
     names: list[str] = list(dict.fromkeys([*cast(list[str], schema.get("required", [])), *required]))
     unknown = [item for item in names if item not in properties]
@@ -53,7 +55,7 @@ def object_schema(
 def _is_whole_schema(parameters: dict[str, Any]) -> bool:
     if parameters.get("type") == "object":
         return True
-    return isinstance(parameters.get("properties"), dict) and parameters.keys() <= _SCHEMA_WORDS
+    return isinstance(parameters.get("properties"), dict) and parameters.keys() <= _SCHEMA_KEYWORDS
 
 
 def _match_pattern(
@@ -63,31 +65,31 @@ def _match_pattern(
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-class _TooLong(Exception):
+class _CostExceeded(Exception):
     """The check has taken all the steps it may."""
 
 
-_left: ContextVar[int] = ContextVar("steps_left")
+_remaining_cost: ContextVar[int] = ContextVar("steps_left")
 """Of the check under way."""
 
 
-def _spend(steps: int) -> None:
-    left = _left.get() - steps
-    if left < 0:
-        raise _TooLong
-    _left.set(left)
+def _spend(cost: int) -> None:
+    remaining = _remaining_cost.get() - cost
+    if remaining < 0:
+        raise _CostExceeded
+    _remaining_cost.set(remaining)
 
 
-def _counted(check: Any) -> Any:
+def _metered(check: Any) -> Any:
     """The check of one word of a schema, counted: what it goes through, and the words it makes."""
 
-    def counted(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    def metered(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         _spend(1 + _size(rule) // 10 + _size(instance) // 20)
         for error in check(validator, rule, instance, schema) or ():
             _spend(1 + len(error.message) // 100)
             yield error
 
-    return counted
+    return metered
 
 
 def _size(value: Any) -> int:
@@ -99,9 +101,12 @@ def _size(value: Any) -> int:
 # A schema may come from another server: its patterns run on RE2 like any other stranger's, and no other word
 # of it may take long either.
 _VALIDATORS: Any = validators
-_WORDS: dict[str, Any] = {**cast(Any, jsonschema.Draft202012Validator).VALIDATORS, "pattern": _match_pattern}
+_KEYWORD_CHECKS: dict[str, Any] = {
+    **cast(Any, jsonschema.Draft202012Validator).VALIDATORS,
+    "pattern": _match_pattern,
+}
 _Validator: Any = _VALIDATORS.extend(
-    jsonschema.Draft202012Validator, {word: _counted(check) for word, check in _WORDS.items()}
+    jsonschema.Draft202012Validator, {keyword: _metered(check) for keyword, check in _KEYWORD_CHECKS.items()}
 )
 _SchemaValidator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pattern": _match_pattern})
 
@@ -126,22 +131,22 @@ class ArgumentCheck:
 
     def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
         """What is wrong, by JSON path; empty if nothing is. At most ten."""
-        found: dict[str, str] = {}
-        before = _left.set(MOST_STEPS)
+        violations: dict[str, str] = {}
+        before = _remaining_cost.set(MAX_CHECK_COST)
         try:
-            for path, words in self._violations(arguments):
-                found.setdefault(path[:_MAX_PROBLEM_LENGTH], words[:_MAX_PROBLEM_LENGTH])
-                if len(found) >= _MAX_PROBLEMS:
+            for path, message in self._violations(arguments):
+                violations.setdefault(path[:_MAX_PROBLEM_LENGTH], message[:_MAX_PROBLEM_LENGTH])
+                if len(violations) >= _MAX_PROBLEMS:
                     break
         except (Unresolvable, ToolFailed) as error:
             return {"arguments": f"the tool's own schema cannot be used: {error}"}
         except RecursionError:
             return {"arguments": "the arguments are nested too deeply"}
-        except _TooLong:
+        except _CostExceeded:
             return {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
         finally:
-            _left.reset(before)
-        return found
+            _remaining_cost.reset(before)
+        return violations
 
     def _violations(self, arguments: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for error in self._validator.iter_errors(arguments):

@@ -21,7 +21,9 @@ from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
 from luxx.tools.factory import Signature, tool
 from luxx.tools.hooks import result_of
 
-NOT_YOURS = "a function that is lent a session neither commits nor rolls back: whoever lends it does"
+NO_TRANSACTION_CONTROL = (
+    "a function that is lent a session neither commits nor rolls back: whoever lends it does"
+)
 
 _PRAGMAS_DENIED = frozenset({"query_only", "writable_schema"})
 _DENIED = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH})
@@ -32,7 +34,7 @@ _anything = text("SELECT 1")
 
 
 @contextmanager
-def lent(session: Session, *, reads: bool) -> Generator[None]:
+def scoped_session(session: Session, *, reads: bool) -> Generator[None]:
     """Savepoints are the borrower's own affair. Raises RuntimeError where it ended the transaction.
 
     `reads`: and no statement makes it one that can write.
@@ -42,7 +44,7 @@ def lent(session: Session, *, reads: bool) -> Generator[None]:
     def refuse(_session: Session) -> None:
         if not session.in_nested_transaction():
             ends.append("commit")
-            raise RuntimeError(NOT_YOURS)
+            raise RuntimeError(NO_TRANSACTION_CONTROL)
 
     def remember(_session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
@@ -57,7 +59,7 @@ def lent(session: Session, *, reads: bool) -> Generator[None]:
         event.remove(session, "before_commit", refuse)
         event.remove(session, "after_soft_rollback", remember)
     if ends:
-        raise RuntimeError(NOT_YOURS)
+        raise RuntimeError(NO_TRANSACTION_CONTROL)
 
 
 @contextmanager
@@ -85,9 +87,9 @@ def _authorize(action: int, name: str | None, value: str | None, *_where: str | 
     return sqlite3.SQLITE_OK
 
 
-GIVEN_UP = "nobody waits for this call any more, so what it did was undone"
+CALL_ABANDONED = "nobody waits for this call any more, so what it did was undone"
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 """How often a call that waits for its place looks whether anybody still waits for it."""
 
 logger = structlog.get_logger()
@@ -109,7 +111,7 @@ class ServiceTool:
         self._definition = definition
         self._writes = writes
 
-    def on(self, store: Store) -> ToolDefinition:
+    def bind_store(self, store: Store) -> ToolDefinition:
         """The tool whose sessions are those of this database."""
 
         def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -125,7 +127,7 @@ class ServiceTool:
 
         name = self._definition.name
         try:
-            with _place(store, context):
+            with _database_slot(store, context):
                 return store.write_now(work) if self._writes else store.read_now(work)
         except LuxxError as error:
             raise ToolFailed(error.message) from error
@@ -139,31 +141,31 @@ class ServiceTool:
     def _perform(self, session: Session, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Raises ToolFailed for what must undo the transaction: a failure that the function returned, too."""
         if context.cancelled():
-            raise ToolFailed(GIVEN_UP)
-        given: dict[type, Any] = {Session: session, ToolContext: context}
-        if Caller in self._signature.given.values():
-            given[Caller] = _caller(context)
-        with lent(session, reads=not self._writes):
+            raise ToolFailed(CALL_ABANDONED)
+        injected: dict[type, Any] = {Session: session, ToolContext: context}
+        if Caller in self._signature.injected.values():
+            injected[Caller] = _caller(context)
+        with scoped_session(session, reads=not self._writes):
             # Made plain while the session is open: rows may still load what belongs to them.
-            result = result_of(self._function(**self._signature.bind(arguments, given)))
+            result = result_of(self._function(**self._signature.bind(arguments, injected)))
             if not result.success:
                 raise ToolFailed(result.error or "it says no more")
             session.flush()
-        if context.cancelled() or (self._writes and not context.may_conclude()):
-            raise ToolFailed(GIVEN_UP)
+        if context.cancelled() or (self._writes and not context.may_commit()):
+            raise ToolFailed(CALL_ABANDONED)
         return result
 
 
 @contextmanager
-def _place(store: Store, context: ToolContext) -> Generator[None]:
+def _database_slot(store: Store, context: ToolContext) -> Generator[None]:
     """One of those that such calls have in the database. Raises ToolFailed where nobody waits any more."""
-    while not store.guests.acquire(timeout=LOOK_SECONDS):
+    while not store.external_sessions.acquire(timeout=POLL_SECONDS):
         if context.cancelled():
-            raise ToolFailed(GIVEN_UP)
+            raise ToolFailed(CALL_ABANDONED)
     try:
         yield
     finally:
-        store.guests.release()
+        store.external_sessions.release()
 
 
 def service_tool(
@@ -187,19 +189,19 @@ def service_tool(
     own_name = name or function.__name__
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"tool {own_name}: a service function is not async; it gets a thread of its own")
-    signature = Signature(own_name, function, given=(Session, Caller, ToolContext))
-    if Session not in signature.given.values():
+    signature = Signature(own_name, function, injected=(Session, Caller, ToolContext))
+    if Session not in signature.injected.values():
         raise ConfigError(f"tool {own_name}: none of its parameters is a Session; use @tool for it")
-    told = description or inspect.getdoc(function)
-    if not told:
+    text = description or inspect.getdoc(function)
+    if not text:
         raise ConfigError(f"tool {own_name}: it needs a description or a docstring")
     level = CommandPermission.WRITE if writes else CommandPermission.READ_ONLY
     needed = level if required_permission is None else CommandPermission(required_permission)
     if writes and (repeatable or needed < level):
         raise ConfigError(f"tool {own_name}: what writes is not repeatable and needs level WRITE or more")
-    make = tool(
+    make_tool = tool(
         name=own_name,
-        description=told,
+        description=text,
         parameters=signature.schema,
         category=category,
         required_permission=needed,
@@ -208,7 +210,7 @@ def service_tool(
         timeout=timeout,
         subject=subject,
     )
-    return ServiceTool(function, signature, make(_unbound).definition, writes=writes)
+    return ServiceTool(function, signature, make_tool(_unbound).definition, writes=writes)
 
 
 def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:

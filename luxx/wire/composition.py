@@ -9,14 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 from luxx.wire.step import StepImage
 from luxx.wire.tool import ToolResult
 
-MOST_MEMBERS = 5
-MOST_FALLBACKS = 3
-MOST_SECONDS = 3600
+MAX_MEMBERS = 5
+MAX_FALLBACKS = 3
+MAX_SECONDS = 3600
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)")]
 MemberId = Annotated[str, Meta(min_length=1, max_length=32, pattern=r"^[a-z][a-z0-9_]*$(?!\n)")]
 ParameterName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)")]
-Path = Annotated[str, Meta(max_length=200)]
+ResultPath = Annotated[str, Meta(max_length=200)]
 
 
 class CompositionKind(StrEnum):
@@ -71,7 +71,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     go: Annotated[str, Meta(min_length=1, max_length=32)]
     on: MemberOutcome = MemberOutcome.SUCCESS
-    path: Path | None = None
+    path: ResultPath | None = None
     compare: Comparison | None = None
     value: Any = None
 
@@ -91,7 +91,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     id: MemberId
     tool: ToolName
     arguments: dict[str, Any] = {}
-    fallbacks: Annotated[list[Fallback], Meta(max_length=MOST_FALLBACKS)] = []
+    fallbacks: Annotated[list[Fallback], Meta(max_length=MAX_FALLBACKS)] = []
     then: Annotated[list[Branch], Meta(max_length=10)] = []
 
 
@@ -102,8 +102,8 @@ class Composition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     description: Annotated[str, Meta(min_length=1, max_length=4000)]
     kind: CompositionKind = CompositionKind.SEQUENTIAL
     parameters: Annotated[list[Parameter], Meta(max_length=20)] = []
-    members: Annotated[list[Member], Meta(min_length=1, max_length=MOST_MEMBERS)]
-    timeout_seconds: Annotated[int, Meta(ge=1, le=MOST_SECONDS)] = 120
+    members: Annotated[list[Member], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = 120
 
 
 class MemberStatus(StrEnum):

@@ -78,7 +78,7 @@ class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-PAUSED_MARK = "paused"
+PAUSED_KEY = "paused"
 """The key that the loop adds to the replay note of a paused completion: the next one goes on with it."""
 
 

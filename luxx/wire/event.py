@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.wire.composition import MemberEnded
 from luxx.wire.delta import Usage
-from luxx.wire.question import Answer, AnsweredBy, Option, QuestionKind
+from luxx.wire.question import AnsweredBy, AnswerValue, Option, QuestionKind
 from luxx.wire.run import Run, RunStatus
 from luxx.wire.step import Step
 
@@ -80,7 +80,7 @@ class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answe
     is the hash of the run, the tool and the arguments that are allowed to run."""
 
     question_id: str
-    answer: Answer
+    answer: AnswerValue
     answered_by: AnsweredBy
     note: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
@@ -163,7 +163,7 @@ Event = (
 """Every event that can be in a log."""
 
 
-ENDING = frozenset({"done", "room_completed", "room_paused", "task_complete"})
+CLOSING_EVENT_TYPES = frozenset({"done", "room_completed", "room_paused", "task_complete"})
 """Types after which a stream closes."""
 
 

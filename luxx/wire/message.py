@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from luxx.wire.step import Step
 from luxx.wire.tool import ToolCall
 
-MAX_SAID = 1_000_000
+MAX_MESSAGE_TEXT = 1_000_000
 """Characters that a person can say in one message."""
 
 MAX_ATTACHMENTS = 20

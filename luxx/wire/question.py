@@ -54,7 +54,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     estimated_duration_ms: int | UnsetType = UNSET
 
 
-Answer = str | list[str]
+AnswerValue = str | list[str]
 """An option's label or own words; several where the question takes several."""
 
 
@@ -96,5 +96,5 @@ class QuestionView(Question, frozen=True, kw_only=True):
     due_at: datetime | None = None
     answered_at: datetime | None = None
     answered_by: AnsweredBy | None = None
-    answer: Answer | None = None
+    answer: AnswerValue | None = None
     note: str | None = None

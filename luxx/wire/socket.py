@@ -12,34 +12,36 @@ from luxx.wire.run import RunStatus
 SessionId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64, description="a conversation's id")]
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _ServerMessageBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What the server says."""
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+class _ClientMessageBase(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True
+):
     """What a client says; an unknown field is refused, as in a body."""
 
 
-class Subscribe(_Asked, frozen=True, kw_only=True, tag="subscribe"):
+class Subscribe(_ClientMessageBase, frozen=True, kw_only=True, tag="subscribe"):
     """Tells the session's state at once, and again whenever it changes."""
 
     session_id: SessionId
 
 
-class Unsubscribe(_Asked, frozen=True, kw_only=True, tag="unsubscribe"):
+class Unsubscribe(_ClientMessageBase, frozen=True, kw_only=True, tag="unsubscribe"):
     """Ends a subscription; one that there is not is no mistake."""
 
     session_id: SessionId
 
 
-class Ping(_Asked, frozen=True, kw_only=True, tag="ping"):
+class Ping(_ClientMessageBase, frozen=True, kw_only=True, tag="ping"):
     """Is answered with `pong`."""
 
 
 ClientMessage = Subscribe | Unsubscribe | Ping
 
 
-class Pong(_Said, frozen=True, kw_only=True, tag="pong"):
+class Pong(_ServerMessageBase, frozen=True, kw_only=True, tag="pong"):
     """The answer to `ping`."""
 
 
@@ -69,7 +71,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
 
 
-class SessionUpdate(_Said, frozen=True, kw_only=True, tag="session_update"):
+class SessionUpdate(_ServerMessageBase, frozen=True, kw_only=True, tag="session_update"):
     """The state of a session that is subscribed to; only the newest is sent."""
 
     session_id: str
@@ -86,7 +88,7 @@ class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
     status: SessionStatus
 
 
-class Notification(_Said, frozen=True, kw_only=True, tag="notification"):
+class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):
     """A run ended, failed or waits for a person, in a session that this socket is not subscribed to."""
 
     data: NotificationData
@@ -99,7 +101,7 @@ class RefusalDetail(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, str] | UnsetType = UNSET
 
 
-class Refusal(_Said, frozen=True, kw_only=True, tag="error"):
+class Refusal(_ServerMessageBase, frozen=True, kw_only=True, tag="error"):
     """What was said was refused, or a session is not there (any more); the socket stays open."""
 
     error: str

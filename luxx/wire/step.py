@@ -128,6 +128,6 @@ def domain_of(url: str) -> str:
     return host.removeprefix("www.") if parts.scheme in ("http", "https") else ""
 
 
-def _line(text: str, most: int) -> str:
-    line = " ".join(text[: most * 4].split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def _line(text: str, limit: int) -> str:
+    line = " ".join(text[: limit * 4].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

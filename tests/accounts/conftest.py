@@ -23,9 +23,9 @@ from luxx.api.routes.users import SettingsController, UserController
 from luxx.domain.accounts.administration import Administration, Operator
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.changes import AccountChanges
-from luxx.domain.accounts.credentials import Passwords, Tokens
-from luxx.domain.accounts.limits import Limits
-from luxx.domain.accounts.rights import Departure
+from luxx.domain.accounts.credentials import Passwords, TokenSigner
+from luxx.domain.accounts.limits import RateLimits
+from luxx.domain.accounts.rights import Offboarding
 from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.settings import SettingsService
 from luxx.domain.accounts.setup import PasswordSetup
@@ -37,7 +37,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
-from luxx.providers.sharing import hand_over_shared
+from luxx.providers.sharing import transfer_shared_providers
 from luxx.runs.stopping import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
@@ -63,7 +63,7 @@ async def check_provider(caller: Caller, provider_id: int) -> None:
         raise NotFound(f"there is no provider {provider_id}")
 
 
-class House:
+class AccountServer:
     """One server; `client` is a browser or a proxy in front of it."""
 
     def __init__(
@@ -73,17 +73,20 @@ class House:
         self.store = Store(open_engine(resolve_url("sqlite:///./luxx.db", folder)))
         Base.metadata.create_all(self.store.engine)
         self.passwords = Passwords(cost=4)
-        self.tokens = Tokens(
+        self.tokens = TokenSigner(
             SECRET,
             access=timedelta(minutes=auth.access_minutes),
             refresh=timedelta(days=auth.refresh_days),
             clock=self.clock,
         )
         self.workspaces = Workspaces(str(folder / "workspaces"))
-        changes, departure = AccountChanges(LocalBus("here")), Departure(cancel_runs_of, hand_over_shared)
+        changes, offboarding = (
+            AccountChanges(LocalBus("here")),
+            Offboarding(cancel_runs_of, transfer_shared_providers),
+        )
         self.refusals = Refusals(self.store, clock=self.clock.seconds)
         self.stopped: list[int] = []
-        counted = Limits(limits, clock=self.clock.seconds)
+        counted = RateLimits(limits, clock=self.clock.seconds)
         self.password_setup = PasswordSetup(
             self.store,
             SECRET,
@@ -108,7 +111,7 @@ class House:
             self.store,
             passwords=self.passwords,
             workspaces=self.workspaces,
-            departure=departure,
+            offboarding=offboarding,
             stop_runs=self.stop_runs,
             clock=self.clock,
         )
@@ -117,7 +120,7 @@ class House:
             passwords=self.passwords,
             workspaces=self.workspaces,
             changes=changes,
-            departure=departure,
+            offboarding=offboarding,
             stop_runs=self.stop_runs,
             clock=self.clock,
         )
@@ -187,32 +190,32 @@ class House:
 
 
 @pytest.fixture
-def build(tmp_path: Path):
+def build_server(tmp_path: Path):
     """Makes houses: `build()`, `build(auth={…}, limits={…}, trusted_proxies=[…])`."""
-    built: list[House] = []
+    built: list[AccountServer] = []
 
     def make(
         auth: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
         trusted_proxies: list[str] | None = None,
-    ) -> House:
-        house = House(
+    ) -> AccountServer:
+        account_server = AccountServer(
             tmp_path,
             auth=msgspec.convert(auth or {}, AuthConfig),
             limits=msgspec.convert({"logins_per_minute": 0, **(limits or {})}, LimitsConfig),
             trusted_proxies=trusted_proxies or [],
         )
-        built.append(house)
-        return house
+        built.append(account_server)
+        return account_server
 
     yield make
-    for house in built:
-        house.close()
+    for account_server in built:
+        account_server.close()
 
 
 @pytest.fixture
-def house(build: Callable[..., House]) -> House:
-    return build()
+def account_server(build_server: Callable[..., AccountServer]) -> AccountServer:
+    return build_server()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import jwt
 import pytest
-from api.server import Server
+from api.server import ServerProcess
 
 from luxx.app.server.serve import setup_address
 from luxx.domain.accounts.setup import SetupClaims
@@ -27,22 +27,22 @@ SECRET = "a secret of the tests, long enough"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A real server at its first start, with the published default password."""
-    with Server(tmp_path, LUXX_ADMIN_PASSWORD="") as running:
+    with ServerProcess(tmp_path, LUXX_ADMIN_PASSWORD="") as running:
         yield running
 
 
-def client(server: Server) -> httpx.Client:
+def client(server: ServerProcess) -> httpx.Client:
     return httpx.Client(base_url=server.url, timeout=30, trust_env=False)
 
 
-def printed(server: Server) -> str:
+def printed(server: ServerProcess) -> str:
     """The one-time address."""
     return server.await_line(ADDRESS)[1]
 
 
-def answer_to(server: Server, head: str, body: str) -> str:
+def answer_to(server: ServerProcess, head: str, body: str) -> str:
     """The whole answer to these bytes."""
     where = urlsplit(server.url)
     with socket.create_connection((str(where.hostname), int(where.port or 0)), 30) as connection:
@@ -56,7 +56,7 @@ def answer_to(server: Server, head: str, body: str) -> str:
     return answer.decode()
 
 
-def log_in_as_forwarded(server: Server, version: str, *lines: str) -> str:
+def log_in_as_forwarded(server: ServerProcess, version: str, *lines: str) -> str:
     """The answer to a log-in with the default password whose head has these lines."""
     port = urlsplit(server.url).port
     host = next((line for line in lines if line.startswith("Host:")), f"Host: 127.0.0.1:{port}")
@@ -90,7 +90,7 @@ SIGNS = [
 
 @pytest.mark.heavy
 def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) -> None:
-    with Server(tmp_path, LUXX_ADMIN_PASSWORD="", LUXX_SERVER__ALLOWED_HOSTS="*") as server:
+    with ServerProcess(tmp_path, LUXX_ADMIN_PASSWORD="", LUXX_SERVER__ALLOWED_HOSTS="*") as server:
         let_in = [
             (version, lines)
             for version, lines in SIGNS
@@ -113,7 +113,7 @@ def test_the_default_password_is_refused_wherever_a_proxy_shows(tmp_path: Path) 
                 assert answer.startswith("HTTP/1.1 200"), (host, more, answer)
 
 
-def test_once_a_password_is_set_a_proxy_that_shows_matters_no_more(server: Server) -> None:
+def test_once_a_password_is_set_a_proxy_that_shows_matters_no_more(server: ServerProcess) -> None:
     with client(server) as http:
         token = http.post("/auth/login", json=ADMIN).json()["data"]["access_token"]
         forwarded = {"authorization": f"Bearer {token}", "via": "1.1 proxy"}
@@ -126,7 +126,9 @@ def test_once_a_password_is_set_a_proxy_that_shows_matters_no_more(server: Serve
         assert http.post("/auth/login", json=body, headers={"via": "1.1 proxy"}).status_code == 200
 
 
-def test_the_printed_address_sets_the_password_once_for_any_peer(server: Server, tmp_path: Path) -> None:
+def test_the_printed_address_sets_the_password_once_for_any_peer(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     address = printed(server)
     (token,) = parse_qs(urlsplit(address).query)["token"]
     forwarded = {**BROWSER, "X-Forwarded-For": "203.0.113.9"}
@@ -173,13 +175,13 @@ def test_the_printed_address_sets_the_password_once_for_any_peer(server: Server,
         assert token not in http.get("/metrics").text
     assert server.output.count(token) == 1, "only the line that was meant for the operator has it"
     server.stop()
-    with Server(tmp_path, LUXX_ADMIN_PASSWORD="") as later, client(later) as http:
+    with ServerProcess(tmp_path, LUXX_ADMIN_PASSWORD="") as later, client(later) as http:
         assert http.get("/health").status_code == 200
         later.stop()
         assert ADDRESS.search(later.output) is None
 
 
-def test_a_program_sets_the_password_by_json(server: Server) -> None:
+def test_a_program_sets_the_password_by_json(server: ServerProcess) -> None:
     (token,) = parse_qs(urlsplit(printed(server)).query)["token"]
     with client(server) as http:
         state = http.get("/setup", params={"token": token}).json()
@@ -192,25 +194,25 @@ def test_a_program_sets_the_password_by_json(server: Server) -> None:
 
 
 def test_a_configured_first_password_prints_no_address(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    with ServerProcess(tmp_path) as server:
         server.stop()
         assert "Luxx listens on" in server.output
         assert "/setup" not in server.output
 
 
-def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(house, run) -> None:
+def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(account_server, run) -> None:
     async def scenario() -> None:
-        assert await house.password_setup.token() is None
-        await house.operator.ensure_first_user()
-        token = await house.password_setup.token()
+        assert await account_server.password_setup.token() is None
+        await account_server.operator.ensure_first_user()
+        token = await account_server.password_setup.token()
         claims = jwt.decode(token, options={"verify_signature": False})
         assert set(claims) == set(SetupClaims.__struct_fields__)
         assert claims["exp"] - claims["iat"] == 24 * 3600
-        access = (await house.enter("admin", "admin123"))["access_token"]
-        assert (await house.ask("GET", "/auth/me", token=token)).status_code == 401
+        access = (await account_server.enter("admin", "admin123"))["access_token"]
+        assert (await account_server.ask("GET", "/auth/me", token=token)).status_code == 401
 
         async def kind(tried: object) -> str:
-            answer = await house.ask(
+            answer = await account_server.ask(
                 "POST", "/setup", {"token": tried, "password": NEW}, address="203.0.113.9"
             )
             assert answer.status_code in (400, 403)
@@ -234,36 +236,40 @@ def test_a_token_is_good_for_a_day_and_only_with_all_it_must_say(house, run) -> 
         for other in ({"pwd": "0" * 64}, {"sub": "2"}, {"sub": "x"}):
             assert await kind(jwt.encode(claims | other, key, algorithm="HS256")) == "setup_token_used"
         assert await kind(7) == "invalid_input"
-        house.clock.ahead = timedelta(hours=24, seconds=1)
+        account_server.clock.ahead = timedelta(hours=24, seconds=1)
         assert await kind(token) == "setup_token_expired"
 
     run(scenario())
 
 
-def test_of_two_who_use_an_address_at_once_one_sets_the_password(house, run) -> None:
+def test_of_two_who_use_an_address_at_once_one_sets_the_password(account_server, run) -> None:
     async def scenario() -> None:
-        await house.operator.ensure_first_user()
-        one, other = [await house.password_setup.token() for _ in range(2)]
+        await account_server.operator.ensure_first_user()
+        one, other = [await account_server.password_setup.token() for _ in range(2)]
         answers = await asyncio.gather(
-            *(house.ask("POST", "/setup", {"token": token, "password": NEW}) for token in (one, other, one))
+            *(
+                account_server.ask("POST", "/setup", {"token": token, "password": NEW})
+                for token in (one, other, one)
+            )
         )
         assert sorted(answer.status_code for answer in answers) == [200, 403, 403]
 
     run(scenario())
 
 
-def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(build, run) -> None:
+def test_wrong_addresses_are_limited_like_log_ins_and_a_good_one_is_not(build_server, run) -> None:
     async def scenario() -> None:
-        house = build(limits={"logins_per_minute": 3})
-        await house.operator.ensure_first_user()
-        token = await house.password_setup.token()
+        account_server = build_server(limits={"logins_per_minute": 3})
+        await account_server.operator.ensure_first_user()
+        token = await account_server.password_setup.token()
         for _ in range(5):
-            assert (await house.ask("GET", f"/setup?token={token}")).status_code == 200
+            assert (await account_server.ask("GET", f"/setup?token={token}")).status_code == 200
         codes = [
-            (await house.ask("GET", "/setup?token=x", address="203.0.113.9")).status_code for _ in range(5)
+            (await account_server.ask("GET", "/setup?token=x", address="203.0.113.9")).status_code
+            for _ in range(5)
         ]
         assert codes == [403, 403, 403, 429, 429]
-        page = await house.ask("GET", "/setup?token=x", address="203.0.113.9", Accept="text/html")
+        page = await account_server.ask("GET", "/setup?token=x", address="203.0.113.9", Accept="text/html")
         assert (page.status_code, int(page.headers["retry-after"]) > 0) == (429, True)
 
     run(scenario())

@@ -8,56 +8,56 @@ from sqlalchemy import delete, select
 
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.models import SignIn, TicketRow
-from luxx.domain.accounts.tickets import LIFE, TicketService
+from luxx.domain.accounts.tickets import TICKET_LIFETIME, TicketService
 from luxx.errors import NotSignedIn
 
 PEER = Peer(address="127.0.0.1", is_local=True, is_direct=True)
 
 
-async def signed_in(house: Any, name: str = "ada") -> tuple[TicketService, Any]:
-    token = (await house.join(name))["access_token"]
-    tickets = TicketService(house.store, house.accounts, clock=house.clock)
-    return tickets, await house.accounts.authenticate(token, PEER)
+async def signed_in(account_server: Any, name: str = "ada") -> tuple[TicketService, Any]:
+    token = (await account_server.join(name))["access_token"]
+    tickets = TicketService(account_server.store, account_server.accounts, clock=account_server.clock)
+    return tickets, await account_server.accounts.authenticate(token, PEER)
 
 
-async def rows(house: Any) -> list[TicketRow]:
-    return await house.store.read(lambda session: list(session.scalars(select(TicketRow))))
+async def rows(account_server: Any) -> list[TicketRow]:
+    return await account_server.store.read(lambda session: list(session.scalars(select(TicketRow))))
 
 
-def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(house, run):
+def test_a_ticket_brings_in_who_asked_for_it_and_is_gone(account_server, run):
     async def scenario():
-        tickets, caller = await signed_in(house)
+        tickets, caller = await signed_in(account_server)
         issued = await tickets.issue(caller)
         assert issued.expires_in == 30
         assert await tickets.redeem(issued.ticket, PEER) == caller
-        assert await rows(house) == []
+        assert await rows(account_server) == []
         with pytest.raises(NotSignedIn, match="POST /auth/ticket"):
             await tickets.redeem(issued.ticket, PEER)
 
     run(scenario())
 
 
-def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(house, run):
+def test_a_ticket_is_good_for_30_seconds_and_forgotten_after_them(account_server, run):
     async def scenario():
-        tickets, caller = await signed_in(house)
+        tickets, caller = await signed_in(account_server)
         early, late = await tickets.issue(caller), await tickets.issue(caller)
-        house.clock.ahead = LIFE - timedelta(seconds=1)
+        account_server.clock.ahead = TICKET_LIFETIME - timedelta(seconds=1)
         await tickets.redeem(early.ticket, PEER)
-        house.clock.ahead = LIFE + timedelta(seconds=1)
+        account_server.clock.ahead = TICKET_LIFETIME + timedelta(seconds=1)
         with pytest.raises(NotSignedIn):
             await tickets.redeem(late.ticket, PEER)
-        assert len(await rows(house)) == 1
+        assert len(await rows(account_server)) == 1
         await tickets.issue(caller)
-        assert len(await rows(house)) == 1, "the old one is forgotten"
+        assert len(await rows(account_server)) == 1, "the old one is forgotten"
 
     run(scenario())
 
 
-def test_the_database_holds_nothing_that_opens_a_socket(house, run):
+def test_the_database_holds_nothing_that_opens_a_socket(account_server, run):
     async def scenario():
-        tickets, caller = await signed_in(house)
+        tickets, caller = await signed_in(account_server)
         issued = await tickets.issue(caller)
-        (row,) = await rows(house)
+        (row,) = await rows(account_server)
         assert issued.ticket not in (row.ticket_hash, row.sign_in_id)
         for text in (row.ticket_hash, row.sign_in_id, caller.sign_in_id, "", "x" * 101, "\ud800", "\0"):
             with pytest.raises(NotSignedIn):
@@ -67,45 +67,45 @@ def test_the_database_holds_nothing_that_opens_a_socket(house, run):
     run(scenario())
 
 
-def test_a_ticket_goes_with_its_sign_in(house, run):
+def test_a_ticket_goes_with_its_sign_in(account_server, run):
     async def scenario():
-        tickets, caller = await signed_in(house)
+        tickets, caller = await signed_in(account_server)
         revoked, forgotten = await tickets.issue(caller), await tickets.issue(caller)
-        await house.accounts.sign_out(caller)
+        await account_server.accounts.sign_out(caller)
         with pytest.raises(NotSignedIn, match="ended"):
             await tickets.redeem(revoked.ticket, PEER)
-        await house.store.write(lambda session: session.execute(delete(SignIn)))
-        assert await rows(house) == []
+        await account_server.store.write(lambda session: session.execute(delete(SignIn)))
+        assert await rows(account_server) == []
         with pytest.raises(NotSignedIn):
             await tickets.redeem(forgotten.ticket, PEER)
 
     run(scenario())
 
 
-def test_who_fell_is_told_of_many_at_once(house, run):
+def test_revoked_callers_are_found_for_many_at_once(account_server, run):
     async def scenario():
-        admin = await house.join("root", level=4)
+        admin = await account_server.join("root", level=4)
         callers = {}
         for name in ("stays", "leaves", "demoted", "disabled", "raised"):
-            _, callers[name] = await signed_in(house, name)
+            _, callers[name] = await signed_in(account_server, name)
             raised = {"permission_level": 2}
-            answer = await house.ask(
+            answer = await account_server.ask(
                 "PUT", f"/auth/users/{callers[name].user_id}", raised, token=admin["access_token"]
             )
             assert answer.status_code == 200
-            callers[name] = await house.accounts.recheck(callers[name])
-        assert await house.accounts.fallen(list(callers.values())) == set()
-        await house.accounts.sign_out(callers["leaves"])
+            callers[name] = await account_server.accounts.recheck(callers[name])
+        assert await account_server.accounts.revoked_callers(list(callers.values())) == set()
+        await account_server.accounts.sign_out(callers["leaves"])
         for name, change in (
             ("demoted", {"permission_level": 1}), ("disabled", {"is_active": False}),
             ("raised", {"permission_level": 3}),
         ):  # fmt: skip
-            await house.ask(
+            await account_server.ask(
                 "PUT", f"/auth/users/{callers[name].user_id}", change, token=admin["access_token"]
             )
-        fallen = await house.accounts.fallen(list(callers.values()))
-        assert fallen == {callers["leaves"], callers["demoted"], callers["disabled"]}
-        house.clock.ahead = timedelta(days=31)
-        assert await house.accounts.fallen(list(callers.values())) == set(callers.values())
+        revoked_callers = await account_server.accounts.revoked_callers(list(callers.values()))
+        assert revoked_callers == {callers["leaves"], callers["demoted"], callers["disabled"]}
+        account_server.clock.ahead = timedelta(days=31)
+        assert await account_server.accounts.revoked_callers(list(callers.values())) == set(callers.values())
 
     run(scenario())

@@ -102,12 +102,12 @@ def test_a_previous_secret_still_opens_what_it_sealed():
     old = Vault("another secret, as long").seal("key", identity="a")
     vault = Vault(SECRET, previous=["another secret, as long"])
     assert vault.open(old, identity="a") == "key"
-    assert vault.needs_sealing_anew(old)
-    assert not vault.needs_sealing_anew(vault.seal("key", identity="a"))
+    assert vault.needs_resealing(old)
+    assert not vault.needs_resealing(vault.seal("key", identity="a"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "words", "short", "not base64", "other version"])
-def test_a_damaged_secret_is_refused_in_words(damage):
+def test_a_damaged_secret_is_refused_with_a_message(damage):
     vault = Vault(SECRET)
     sealed = vault.seal("key", identity="a")
     head, body = sealed.rsplit(".", 1)
@@ -145,10 +145,10 @@ def test_without_auto_create_a_missing_workspace_is_refused(tmp_path):
     workspaces = Workspaces(str(tmp_path), auto_create=False)
     with pytest.raises(Unavailable, match="auto_create"):
         workspaces.prepare(7)
-    assert workspaces.prepare_if_wanted(7) == workspaces.path_of(7)
+    assert workspaces.prepare_if_enabled(7) == workspaces.path_of(7)
 
 
-def test_a_link_in_the_place_of_a_workspace_is_refused(tmp_path):
+def test_a_link_instead_of_a_workspace_is_refused(tmp_path):
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
     root.mkdir()
     elsewhere.mkdir()
@@ -178,14 +178,16 @@ def test_a_workspace_is_deleted_however_deep_it_is_and_whatever_its_modes(tmp_pa
     assert outside.read_text() == "stays"
 
 
-def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(house, run, tmp_path):
+def test_a_new_user_gets_their_workspace_and_a_failed_one_makes_no_user(account_server, run, tmp_path):
     async def scenario():
-        user = (await house.join("ada"))["user"]
-        assert user["workspace_path"] == str(house.workspaces.path_of(user["id"]))
-        assert house.workspaces.path_of(user["id"]).is_dir()
-        house.workspaces.path_of(user["id"] + 1).write_text("in the way")
-        answer = await house.ask("POST", "/auth/register", {"username": "eve", "password": "correct horse"})
+        user = (await account_server.join("ada"))["user"]
+        assert user["workspace_path"] == str(account_server.workspaces.path_of(user["id"]))
+        assert account_server.workspaces.path_of(user["id"]).is_dir()
+        account_server.workspaces.path_of(user["id"] + 1).write_text("in the way")
+        answer = await account_server.ask(
+            "POST", "/auth/register", {"username": "eve", "password": "correct horse"}
+        )
         assert answer.status_code == 503
-        assert [each.username for each in await house.operator.all_users()] == ["ada"]
+        assert [each.username for each in await account_server.operator.all_users()] == ["ada"]
 
     run(scenario())

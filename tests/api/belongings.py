@@ -9,61 +9,61 @@ from typing import Any
 import msgspec
 
 from api.conftest import CALL_ID
-from api.person import Person
+from api.person import ApiClient
 
 NO_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 NO_NUMBER = 987_654
 
-Ids = dict[str, Any]
+IdsByName = dict[str, Any]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class IdKind(msgspec.Struct, frozen=True):
     """`unknown` is an id that nobody has; `make` makes one of the person's, from those made before it."""
 
     unknown: Any
-    make: Callable[[Person, Ids, str], Any]
+    make: Callable[[ApiClient, IdsByName, str], Any]
 
 
-class Belongings(msgspec.Struct, frozen=True):
+class OwnedIds(msgspec.Struct, frozen=True):
     """What one person has: ids by the names under which requests take them."""
 
-    ids: Ids
-    owner: Person
+    ids: IdsByName
+    owner: ApiClient
 
 
-def furnish(person: Person, secret: str) -> Belongings:
+def create_all(person: ApiClient, secret: str) -> OwnedIds:
     """One of each kind. The person has a provider already; `secret` is what only they may read."""
-    ids: Ids = {}
-    for name, kind in KINDS.items():
+    ids: IdsByName = {}
+    for name, kind in ID_KINDS.items():
         ids[name] = kind.make(person, ids, secret)
-    return Belongings(ids, person)
+    return OwnedIds(ids, person)
 
 
-def _provider(person: Person, _ids: Ids, _secret: str) -> int:
+def _provider(person: ApiClient, _ids: IdsByName, _secret: str) -> int:
     providers = person.good("GET", "/providers?page_size=100")["items"]
     return next(provider["id"] for provider in providers if provider["is_own"])
 
 
-def _project(person: Person, _ids: Ids, secret: str) -> str:
+def _project(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/projects", json={"name": secret, "description": secret})["id"]
 
 
-def _composition(person: Person, _ids: Ids, secret: str) -> str:
+def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
     return person.good("POST", "/tools/compositions", json=body)["id"]
 
 
-def _file(person: Person, _ids: Ids, secret: str) -> str:
+def _file(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/files", files={"file": ("secret.txt", secret.encode())})["id"]
 
 
-def _conversation(person: Person, ids: Ids, secret: str) -> str:
+def _conversation(person: ApiClient, ids: IdsByName, secret: str) -> str:
     body = {"title": secret, "system_prompt": secret, "project_id": ids["project_id"]}
     return person.good("POST", "/conversations", json=body)["id"]
 
 
-def _message(person: Person, ids: Ids, secret: str) -> str:
+def _message(person: ApiClient, ids: IdsByName, secret: str) -> str:
     """The user's own, which has a file; what answers it has called a tool. The one before was asked back."""
     body = {"conversation_id": ids["conversation_id"], "content": f"ask me: {secret}"}
     run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
@@ -75,37 +75,37 @@ def _message(person: Person, ids: Ids, secret: str) -> str:
     return person.good("POST", "/messages", json=body)["parent_id"]
 
 
-def _answer(person: Person, ids: Ids, _secret: str) -> str:
+def _answer(person: ApiClient, ids: IdsByName, _secret: str) -> str:
     path = f"/messages?conversation_id={ids['conversation_id']}&limit=1"
     return person.good("GET", path)["items"][0]["id"]
 
 
-def _run(person: Person, ids: Ids, _secret: str) -> str:
+def _run(person: ApiClient, ids: IdsByName, _secret: str) -> str:
     """The one that asked something back."""
     return person.good("GET", f"/runs?subject_id={ids['conversation_id']}")["items"][-1]["id"]
 
 
-def _question(person: Person, ids: Ids, _secret: str) -> str:
+def _question(person: ApiClient, ids: IdsByName, _secret: str) -> str:
     return person.good("GET", f"/runs/{ids['run_id']}/questions")["items"][0]["id"]
 
 
-def _same_as(name: str) -> Callable[[Person, Ids, str], Any]:
+def _same_as(name: str) -> Callable[[ApiClient, IdsByName, str], Any]:
     return lambda _person, ids, _secret: ids[name]
 
 
-KINDS: dict[str, Kind] = {
-    "provider_id": Kind(NO_NUMBER, _provider),
-    "default_provider_id": Kind(NO_NUMBER, _same_as("provider_id")),
-    "project_id": Kind(NO_UUID, _project),
-    "composition_id": Kind(NO_UUID, _composition),
-    "file_id": Kind(NO_UUID, _file),
-    "conversation_id": Kind(NO_UUID, _conversation),
-    "subject_id": Kind(NO_UUID, _same_as("conversation_id")),
-    "message_id": Kind(NO_UUID, _message),
-    "parent_id": Kind(NO_UUID, _answer),
-    "selected_leaf_id": Kind(NO_UUID, _same_as("parent_id")),
-    "index": Kind(NO_NUMBER, lambda _person, _ids, _secret: 0),
-    "run_id": Kind(NO_UUID, _run),
-    "question_id": Kind(NO_UUID, _question),
-    "call_id": Kind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
+ID_KINDS: dict[str, IdKind] = {
+    "provider_id": IdKind(NO_NUMBER, _provider),
+    "default_provider_id": IdKind(NO_NUMBER, _same_as("provider_id")),
+    "project_id": IdKind(NO_UUID, _project),
+    "composition_id": IdKind(NO_UUID, _composition),
+    "file_id": IdKind(NO_UUID, _file),
+    "conversation_id": IdKind(NO_UUID, _conversation),
+    "subject_id": IdKind(NO_UUID, _same_as("conversation_id")),
+    "message_id": IdKind(NO_UUID, _message),
+    "parent_id": IdKind(NO_UUID, _answer),
+    "selected_leaf_id": IdKind(NO_UUID, _same_as("parent_id")),
+    "index": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 0),
+    "run_id": IdKind(NO_UUID, _run),
+    "question_id": IdKind(NO_UUID, _question),
+    "call_id": IdKind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
 }

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from api.person import KEY, Person
+from api.person import KEY, ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from luxx.providers.scripted import (
     Call,
     Counts,
@@ -69,51 +69,55 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder: Path = tmp_path_factory.mktemp("server")
-    with Server(folder) as running:
+    with ServerProcess(folder) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def document(server: Server) -> Document:
-    with Person(server, None) as nobody:
+def document(server: ServerProcess) -> Document:
+    with ApiClient(server, None) as nobody:
         return Document(nobody.good_document())
 
 
 @pytest.fixture(scope="module")
-def nobody(server: Server, document: Document) -> Iterator[Person]:
+def nobody(server: ServerProcess, document: Document) -> Iterator[ApiClient]:
     """Not signed in."""
-    with Person(server, document) as person:
+    with ApiClient(server, document) as person:
         yield person
 
 
 @pytest.fixture(scope="module")
-def admin(server: Server, document: Document, upstream: ScriptedProvider) -> Iterator[Person]:
+def admin(server: ServerProcess, document: Document, upstream: ScriptedProvider) -> Iterator[ApiClient]:
     """The operator, who has allowed the scripted provider's address."""
-    with Person(server, document).sign_in() as person:
+    with ApiClient(server, document).sign_in() as person:
         host = upstream.url.removeprefix("http://")
         person.good("PUT", "/admin/allowed-hosts", json={"hosts": [host]})
         yield person
 
 
 @pytest.fixture(scope="module")
-def anna(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def anna(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """A user of level 1 with a provider, which is her default."""
-    with Person(server, document).register("anna") as person:
+    with ApiClient(server, document).register("anna") as person:
         connect(person, upstream)
         yield person
 
 
 @pytest.fixture(scope="module")
-def bob(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def bob(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """Another user of level 1 with a provider of his own."""
-    with Person(server, document).register("bob") as person:
+    with ApiClient(server, document).register("bob") as person:
         connect(person, upstream)
         yield person
 
 
-def connect(person: Person, upstream: ScriptedProvider) -> int:
+def connect(person: ApiClient, upstream: ScriptedProvider) -> int:
     """A provider that is the scripted one; its id."""
     body = {
         "name": "scripted",

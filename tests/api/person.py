@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 
 from api.schema import Document
-from api.server import ADMIN_PASSWORD, Server
+from api.server import ADMIN_PASSWORD, ServerProcess
 
 PASSWORD = "a-password-of-a-test-1"
 KEY = "sk-a-key-that-nobody-may-see-again-7f3d"
@@ -18,10 +18,10 @@ INSIDES = ("Traceback", 'File "', "site-packages", "sqlalchemy", "psycopg", "sql
 TIMEOUT = httpx.Timeout(30.0)
 
 
-class Person:
+class ApiClient:
     """A client of one server, signed in or not. Requests fail the test if an answer has the wrong shape."""
 
-    def __init__(self, server: Server, document: Document | None, token: str = "") -> None:
+    def __init__(self, server: ServerProcess, document: Document | None, token: str = "") -> None:
         self.server = server
         self.document = document
         self.user: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def environment(folder: Path, **settings: str) -> dict[str, str]:
     return {**inherited, **own, **SETTINGS, **settings}
 
 
-class Server:
+class ServerProcess:
     """`with Server(folder) as server:`; `settings` are further environment variables."""
 
     def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: str) -> None:

@@ -7,18 +7,18 @@ from typing import Any
 
 import httpx
 
-from api.person import Person
+from api.person import ApiClient
 
 Frame = dict[str, Any]
 
 
-class Stream:
+class EventStream:
     """An open event stream. `frames` gives each event's data with its `id` under `seq`."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
         self._lines = response.iter_lines()
-        self.seen: list[Frame] = []
+        self.received: list[Frame] = []
 
     def frames(self) -> Iterator[Frame]:
         seq = 0
@@ -28,7 +28,7 @@ class Stream:
             elif line.startswith("data: "):
                 frame = {"seq": seq, **json.loads(line[6:])}
                 seq = 0
-                self.seen.append(frame)
+                self.received.append(frame)
                 yield frame
 
     def until(self, type_: str) -> Frame:
@@ -36,9 +36,9 @@ class Stream:
         for frame in self.frames():
             if frame["type"] == type_:
                 return frame
-        raise AssertionError(f"the stream ended without {type_}: {self.seen}")
+        raise AssertionError(f"the stream ended without {type_}: {self.received}")
 
-    def rest(self) -> list[Frame]:
+    def read_to_end(self) -> list[Frame]:
         """All frames up to the end of the stream, however the server ends it."""
         try:
             return list(self.frames())
@@ -47,7 +47,9 @@ class Stream:
 
 
 @contextmanager
-def sending(person: Person, conversation_id: str, content: str, **more: Any) -> Iterator[Stream]:
+def stream_message(
+    person: ApiClient, conversation_id: str, content: str, **more: Any
+) -> Iterator[EventStream]:
     """The stream of a message."""
     body = {"conversation_id": conversation_id, "content": content, **more}
     with person.http.stream("POST", "/messages/stream", json=body) as response:
@@ -55,16 +57,16 @@ def sending(person: Person, conversation_id: str, content: str, **more: Any) -> 
 
 
 @contextmanager
-def attached(person: Person, run_id: str, **headers: str) -> Iterator[Stream]:
+def stream_run(person: ApiClient, run_id: str, **headers: str) -> Iterator[EventStream]:
     """The stream of a run that is there."""
     with person.http.stream("GET", f"/runs/{run_id}/events", headers=headers) as response:
         yield _open(response)
 
 
-def _open(response: httpx.Response) -> Stream:
+def _open(response: httpx.Response) -> EventStream:
     if response.status_code != 200:
         raise AssertionError(f"{response.status_code} {response.read().decode()}")
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["x-content-type-options"] == "nosniff"
     assert response.headers["referrer-policy"] == "no-referrer"
-    return Stream(response)
+    return EventStream(response)

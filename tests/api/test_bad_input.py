@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from api.bad_requests import CASES, LOGIN, UNKNOWN_ID, Case
-from api.person import Person
+from api.person import ApiClient
 
 
 @pytest.fixture(scope="module")
-def known(anna: Person) -> dict[str, str]:
+def known(anna: ApiClient) -> dict[str, str]:
     """Ids of what anna has, for the places that a request names them in."""
     conversation = anna.good("POST", "/conversations", json={"title": "kept"})["id"]
     message = anna.good("POST", "/messages", json={"conversation_id": conversation, "content": "hello"})
@@ -27,14 +27,14 @@ def known(anna: Person) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def people(anna: Person, admin: Person, nobody: Person) -> dict[str, Person]:
+def people(anna: ApiClient, admin: ApiClient, nobody: ApiClient) -> dict[str, ApiClient]:
     return {"anna": anna, "admin": admin, "nobody": nobody}
 
 
 class Keeper:
     """What both can see, as it was when last looked at."""
 
-    def __init__(self, anna: Person, admin: Person) -> None:
+    def __init__(self, anna: ApiClient, admin: ApiClient) -> None:
         self._people = (anna, admin)
         self._seen = [person.state() for person in self._people]
 
@@ -44,7 +44,7 @@ class Keeper:
 
 
 @pytest.fixture(scope="module")
-def keeper(anna: Person, admin: Person, known: dict[str, str]) -> Keeper:
+def keeper(anna: ApiClient, admin: ApiClient, known: dict[str, str]) -> Keeper:
     return Keeper(anna, admin)
 
 
@@ -54,7 +54,7 @@ def filled(text: str, known: dict[str, str]) -> str:
     return text
 
 
-def send(person: Person, case: Case, known: dict[str, str]) -> httpx.Response:
+def send(person: ApiClient, case: Case, known: dict[str, str]) -> httpx.Response:
     content = case.raw
     if content is None and case.body is not None:
         content = filled(json.dumps(case.body), known).encode()
@@ -70,7 +70,7 @@ def send(person: Person, case: Case, known: dict[str, str]) -> httpx.Response:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name[:60] for case in CASES])
 def test_a_wrong_request_is_refused_in_the_right_way(
-    case: Case, people: dict[str, Person], known: dict[str, str], keeper: Keeper
+    case: Case, people: dict[str, ApiClient], known: dict[str, str], keeper: Keeper
 ) -> None:
     response = send(people[case.who], case, known)
     assert not keeper.has_changed(), f"the request changed something: {response.text[:500]}"
@@ -82,7 +82,7 @@ def test_a_wrong_request_is_refused_in_the_right_way(
         assert response.headers["allow"]
 
 
-def test_the_unknown_and_the_wrong_password_get_the_same_answer(nobody: Person, anna: Person) -> None:
+def test_the_unknown_and_the_wrong_password_get_the_same_answer(nobody: ApiClient, anna: ApiClient) -> None:
     answers = [
         nobody.bad("POST", LOGIN, 401, json={"username": name, "password": "wrong"})
         for name in ("anna", "nobody_at_all", "no name at all", "")
@@ -91,8 +91,8 @@ def test_the_unknown_and_the_wrong_password_get_the_same_answer(nobody: Person, 
     assert answers[0]["detail"]["kind"] == "sign_in_failed"
 
 
-def test_the_kinds_of_common_refusals_are_named(nobody: Person, anna: Person) -> None:
-    def kind(status: int, method: str, path: str, person: Person = anna, **more: Any) -> str:
+def test_the_kinds_of_common_refusals_are_named(nobody: ApiClient, anna: ApiClient) -> None:
+    def kind(status: int, method: str, path: str, person: ApiClient = anna, **more: Any) -> str:
         return str(person.bad(method, path, status, **more)["detail"]["kind"])
 
     assert kind(404, "GET", f"/conversations/{UNKNOWN_ID}") == "conversation_not_found"
@@ -104,7 +104,7 @@ def test_the_kinds_of_common_refusals_are_named(nobody: Person, anna: Person) ->
     assert kind(400, "POST", "/conversations", json={"title": 1}) == "invalid_input"
 
 
-def test_wrong_tool_arguments_are_named_and_the_tool_is_not_run(admin: Person) -> None:
+def test_wrong_tool_arguments_are_named_and_the_tool_is_not_run(admin: ApiClient) -> None:
     arguments = {"path": "made.txt", "content": 5, "mode": "w"}
     failure = admin.bad("POST", "/tools/file_write/execute", 400, json={"arguments": arguments})
     assert "content" in json.dumps(failure["detail"])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from api.belongings import NO_UUID
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
-from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+from api.server import ServerProcess
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 
 PATH = "/tools/compositions"
 FIELDS = {
@@ -45,14 +45,14 @@ PICKS = composition(
 
 
 @pytest.fixture
-def carla(server: Server, document: Document, admin: Person, request: pytest.FixtureRequest) -> Any:
+def carla(server: ServerProcess, document: Document, admin: ApiClient, request: pytest.FixtureRequest) -> Any:
     """Somebody new, with nothing."""
     name = f"c{abs(hash(request.node.name))}"[:30]
-    with Person(server, document).register(name) as person:
+    with ApiClient(server, document).register(name) as person:
         yield person
 
 
-def test_a_composition_is_made_listed_shown_replaced_and_deleted(carla: Person) -> None:
+def test_a_composition_is_made_listed_shown_replaced_and_deleted(carla: ApiClient) -> None:
     made = carla.good("POST", PATH, json=PICKS)
     assert set(made) == FIELDS
     assert (made["kind"], made["timeout_seconds"], made["risk"]) == ("sequential", 120, "low")
@@ -73,7 +73,7 @@ def test_a_composition_is_made_listed_shown_replaced_and_deleted(carla: Person) 
     assert carla.good("GET", PATH)["total"] == 1
 
 
-def test_a_composition_is_a_tool_of_its_owner_alone(carla: Person, bob: Person) -> None:
+def test_a_composition_is_a_tool_of_its_owner_alone(carla: ApiClient, bob: ApiClient) -> None:
     carla.good("POST", PATH, json=PICKS)
     (shown,) = carla.good("GET", "/tools?category=compositions")["items"]
     assert shown["name"] == "picks"
@@ -95,7 +95,7 @@ def test_a_composition_is_a_tool_of_its_owner_alone(carla: Person, bob: Person) 
         assert hidden["detail"]["kind"] == "tool_not_found"
 
 
-def test_counters_count_every_call_however_many_there_are_at_once(carla: Person) -> None:
+def test_counters_count_every_call_however_many_there_are_at_once(carla: ApiClient) -> None:
     made = carla.good("POST", PATH, json=PICKS)["id"]
     fails = composition("fails", {"id": "a", "tool": "file_read", "arguments": {"path": "nothing.txt"}})
     failing = carla.good("POST", PATH, json=fails)["id"]
@@ -114,7 +114,7 @@ def test_counters_count_every_call_however_many_there_are_at_once(carla: Person)
     assert carla.good("GET", f"{PATH}/{made}")["success_count"] == 20
 
 
-def test_what_is_wrong_is_named_at_its_place(carla: Person) -> None:
+def test_errors_name_their_path(carla: ApiClient) -> None:
     members = [
         {"id": "a", "tool": "file_read"},
         {"id": "b", "tool": "shell_execute", "arguments": {"command": {"$from": "c"}}},
@@ -134,24 +134,24 @@ def test_what_is_wrong_is_named_at_its_place(carla: Person) -> None:
     assert said == "a composition cannot contain a composition"
 
 
-def test_nobody_has_more_than_there_is_room_for_however_many_are_made_at_once(carla: Person) -> None:
+def test_nobody_exceeds_the_limit_however_many_are_created_at_once(carla: ApiClient) -> None:
     def make(number: int) -> int:
         return carla.ask("POST", PATH, json=lists(f"lists{number}")).status_code
 
     with ThreadPoolExecutor(8) as threads:
-        statuses = list(threads.map(make, range(MOST_COMPOSITIONS + 10)))
-    assert sorted(statuses) == [201] * MOST_COMPOSITIONS + [409] * 10
+        statuses = list(threads.map(make, range(MAX_COMPOSITIONS + 10)))
+    assert sorted(statuses) == [201] * MAX_COMPOSITIONS + [409] * 10
     assert carla.bad("POST", PATH, 409, json=lists("one"))["detail"]["kind"] == "compositions_full"
-    assert carla.good("GET", PATH)["total"] == MOST_COMPOSITIONS
+    assert carla.good("GET", PATH)["total"] == MAX_COMPOSITIONS
 
 
-def test_one_name_is_given_once_however_many_want_it_at_once(carla: Person) -> None:
+def test_one_name_is_given_once_however_many_want_it_at_once(carla: ApiClient) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: carla.ask("POST", PATH, json=lists()).status_code, range(8)))
     assert sorted(answers) == [201] + [409] * 7
 
 
-def test_the_compositions_of_others_are_as_none(carla: Person, bob: Person, admin: Person) -> None:
+def test_the_compositions_of_others_are_as_none(carla: ApiClient, bob: ApiClient, admin: ApiClient) -> None:
     made = carla.good("POST", PATH, json=lists())["id"]
     for other in (bob, admin):
         for which in (made, NO_UUID):
@@ -164,9 +164,9 @@ def test_the_compositions_of_others_are_as_none(carla: Person, bob: Person, admi
 
 
 def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
-    server: Server, document: Document, admin: Person
+    server: ServerProcess, document: Document, admin: ApiClient
 ) -> None:
-    with Person(server, document).register("lowered") as person:
+    with ApiClient(server, document).register("lowered") as person:
         path = f"/auth/users/{person.user['id']}"
         admin.good("PUT", path, json={"permission_level": 2})
         person.sign_in("lowered", PASSWORD)
@@ -184,7 +184,7 @@ def test_a_person_who_is_lowered_keeps_their_compositions_and_cannot_run_them(
         assert person.good("GET", f"{PATH}/{made['id']}")["required_permission"] == 2
 
 
-def test_the_explanation_knows_compositions_of_ones_own(carla: Person, bob: Person) -> None:
+def test_the_explanation_knows_compositions_of_ones_own(carla: ApiClient, bob: ApiClient) -> None:
     carla.good("POST", PATH, json=lists())
     explained = carla.good("GET", "/permissions/explain?tool=lists&tainted=true")
     assert (explained["action"], explained["decided_by"]) == ("allow", "members")
@@ -194,7 +194,9 @@ def test_the_explanation_knows_compositions_of_ones_own(carla: Person, bob: Pers
     carla.bad("POST", "/tools/lists/execute", 403, json={})
 
 
-def test_a_member_that_is_refused_is_in_the_audit_log_by_whichever_door(carla: Person, admin: Person) -> None:
+def test_a_refused_member_is_in_the_audit_log_at_every_entry_point(
+    carla: ApiClient, admin: ApiClient
+) -> None:
     carla.good("POST", PATH, json=lists())
     carla.good("PUT", "/permissions/rules", json=[{"tool": "file_list", "action": "deny"}])
     assert "denied" in carla.good("POST", "/tools/lists/execute", json={})["error"]
@@ -204,8 +206,10 @@ def test_a_member_that_is_refused_is_in_the_audit_log_by_whichever_door(carla: P
     assert entry["detail"] == {"name": "file_list", "kind": "rule", "permission_level": 1}
 
 
-def test_who_leaves_takes_their_compositions_along(server: Server, document: Document, admin: Person) -> None:
-    with Person(server, document).register("leaver") as person:
+def test_who_leaves_takes_their_compositions_along(
+    server: ServerProcess, document: Document, admin: ApiClient
+) -> None:
+    with ApiClient(server, document).register("leaver") as person:
         made = person.good("POST", PATH, json=lists())["id"]
         tenant_id = admin.good("POST", "/admin/tenants", json={"name": "elsewhere"})["id"]
         path = f"/auth/users/{person.user['id']}"
@@ -238,15 +242,15 @@ def test_a_composition_says_so_when_a_tool_of_it_is_gone(tmp_path: Path) -> None
     settings = {"PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}"}
     one = composition("both", {"id": "a", "tool": "comes_and_goes"}, {"id": "b", "tool": "stays"})
     with (
-        Server(tmp_path, LUXX_TOOLS__MODULES="my_tools_now", **settings) as server,
-        Person(server, None).sign_in() as admin,
+        ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_now", **settings) as server,
+        ApiClient(server, None).sign_in() as admin,
     ):
         made = admin.good("POST", PATH, json=one)["id"]
         admin.good("POST", PATH, json=lists("takes_the_name"))
         assert admin.good("POST", "/tools/both/execute", json={})["data"]["output"] == "still here"
     with (
-        Server(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
-        Person(server, None).sign_in() as admin,
+        ServerProcess(tmp_path, LUXX_TOOLS__MODULES="my_tools_later", **settings) as server,
+        ApiClient(server, None).sign_in() as admin,
     ):
         gone = "there is no tool named comes_and_goes any more"
         assert admin.good("GET", f"{PATH}/{made}")["problems"] == [gone]

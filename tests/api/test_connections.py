@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from api.line import knocking, ticket_of
-from api.person import Person
-from api.server import Server
+from api.line import new_ticket, open_with_ticket
+from api.person import ApiClient
+from api.server import ServerProcess
 
 WAIT_SECONDS = 30.0
 CONNECTIONS = 140
@@ -47,7 +47,7 @@ sys.exit(main())
 """
 
 
-class SmallServer(Server):
+class SmallServer(ServerProcess):
     """May open few files, and fewer still unless it raises its own soft limit."""
 
     def command(self) -> list[str]:
@@ -55,20 +55,20 @@ class SmallServer(Server):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """As it is without any setting."""
-    with Server(tmp_path_factory.mktemp("plain")) as running:
+    with ServerProcess(tmp_path_factory.mktemp("plain")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """With the small bounds above."""
-    with Server(tmp_path_factory.mktemp("hurried"), **SETTINGS) as running:
+    with ServerProcess(tmp_path_factory.mktemp("hurried"), **SETTINGS) as running:
         yield running
 
 
-def connect(server: Server, source: str = LOCAL) -> socket.socket:
+def connect(server: ServerProcess, source: str = LOCAL) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS, source_address=(source, 0))
 
@@ -110,12 +110,12 @@ def refusal(connection: socket.socket) -> tuple[int, str]:
     return status, content["detail"]["kind"]
 
 
-def megabytes(server: Server) -> float:
+def megabytes(server: ServerProcess) -> float:
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
 
-def health(server: Server, source: str = LOCAL) -> int:
+def health(server: ServerProcess, source: str = LOCAL) -> int:
     transport = httpx.HTTPTransport(local_address=source)
     with httpx.Client(transport=transport, timeout=WAIT_SECONDS, trust_env=False) as client:
         return client.get(f"{server.url}/health").status_code
@@ -152,7 +152,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 def test_connections_that_read_no_answers_cost_little_memory_and_nobody_waits_for_them(
-    plain: Server, flood: bytes
+    plain: ServerProcess, flood: bytes
 ) -> None:
     assert health(plain) == 200
     before = megabytes(plain)
@@ -170,7 +170,7 @@ def test_connections_that_read_no_answers_cost_little_memory_and_nobody_waits_fo
     assert "Exception in ASGI application" not in plain.output
 
 
-def test_five_requests_sent_at_once_are_answered_in_their_order(plain: Server) -> None:
+def test_five_requests_sent_at_once_are_answered_in_their_order(plain: ServerProcess) -> None:
     paths = ("/health", "/nothing-1", "/health", "/auth/me", "/ready")
     last = request("GET", paths[-1], "connection: close")
     with connect(plain) as connection:
@@ -180,7 +180,7 @@ def test_five_requests_sent_at_once_are_answered_in_their_order(plain: Server) -
 
 
 def test_of_very_many_requests_at_once_some_are_answered_whole_and_the_connection_ends(
-    plain: Server,
+    plain: ServerProcess,
 ) -> None:
     with connect(plain) as connection:
         connection.sendall(request("GET", "/health") * 1000)
@@ -190,7 +190,7 @@ def test_of_very_many_requests_at_once_some_are_answered_whole_and_the_connectio
     assert "Invalid HTTP request" not in plain.output
 
 
-def test_requests_with_bodies_sent_at_once_are_all_read(plain: Server) -> None:
+def test_requests_with_bodies_sent_at_once_are_all_read(plain: ServerProcess) -> None:
     """More of them than are read at once, so that reading has to go on between answers."""
     body = json.dumps({"username": "nobody", "password": "x" * 60_000}).encode()
     one = ("POST", "/auth/login", f"content-length: {len(body)}")
@@ -220,7 +220,7 @@ def dribble(connection: socket.socket, pieces: Iterator[bytes], pause: float) ->
 
 
 @pytest.mark.heavy
-def test_a_head_that_comes_byte_by_byte_is_given_up(hurried: Server) -> None:
+def test_a_head_that_arrives_byte_by_byte_times_out(hurried: ServerProcess) -> None:
     with connect(hurried) as connection:
         began = time.monotonic()
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
@@ -229,7 +229,7 @@ def test_a_head_that_comes_byte_by_byte_is_given_up(hurried: Server) -> None:
         assert HEAD_SECONDS * 0.9 <= time.monotonic() - began < WAIT_SECONDS
 
 
-def test_a_later_head_that_does_not_end_is_given_up_too(hurried: Server) -> None:
+def test_a_later_head_that_does_not_end_times_out_too(hurried: ServerProcess) -> None:
     with connect(hurried) as connection:
         connection.sendall(request("GET", "/health") + b"GET /hea")
         first, second = answers(all_of(connection))
@@ -237,12 +237,12 @@ def test_a_later_head_that_does_not_end_is_given_up_too(hurried: Server) -> None
 
 
 @pytest.mark.heavy
-def test_a_connection_on_which_nothing_is_said_is_closed(hurried: Server) -> None:
+def test_a_connection_on_which_nothing_is_said_is_closed(hurried: ServerProcess) -> None:
     with connect(hurried) as connection:
         assert all_of(connection) == b""
 
 
-def test_a_head_in_pieces_within_the_deadline_is_answered(hurried: Server) -> None:
+def test_a_head_in_pieces_within_the_deadline_is_answered(hurried: ServerProcess) -> None:
     with connect(hurried) as connection:
         sent = request("GET", "/health", "connection: close")
         dribble(connection, (sent[at : at + 20] for at in range(0, len(sent), 20)), HEAD_SECONDS / 20)
@@ -253,7 +253,7 @@ LOGIN = ("POST", "/auth/login")
 
 
 @pytest.mark.heavy
-def test_a_body_that_pauses_is_given_up(hurried: Server) -> None:
+def test_a_body_that_pauses_times_out(hurried: ServerProcess) -> None:
     with connect(hurried) as connection:
         connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
         assert refusal(connection) == (408, "request_timeout")
@@ -262,7 +262,7 @@ def test_a_body_that_pauses_is_given_up(hurried: Server) -> None:
 
 
 @pytest.mark.heavy
-def test_a_body_that_drips_is_given_up(hurried: Server) -> None:
+def test_a_slow_body_times_out(hurried: ServerProcess) -> None:
     """It never pauses, and would take an hour."""
     with connect(hurried) as connection:
         connection.sendall(request(*LOGIN, "content-length: 50000", body=b"{"))
@@ -270,7 +270,7 @@ def test_a_body_that_drips_is_given_up(hurried: Server) -> None:
         assert refusal(connection) == (408, "request_timeout")
 
 
-def test_a_slow_body_with_pauses_is_taken(hurried: Server) -> None:
+def test_a_slow_body_with_pauses_is_taken(hurried: ServerProcess) -> None:
     """Two kilobytes a second, for twice as long as a pause may take."""
     body = json.dumps({"username": "nobody", "password": "wrong"}).encode() + b" " * 6000
     with connect(hurried) as connection:
@@ -283,7 +283,7 @@ def test_a_slow_body_with_pauses_is_taken(hurried: Server) -> None:
 
 
 @contextmanager
-def many(server: Server, number: int, source: str) -> Iterator[list[socket.socket]]:
+def many(server: ServerProcess, number: int, source: str) -> Iterator[list[socket.socket]]:
     """Connections that are known to the server, or refused by it."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(connect(server, source))) for _ in range(number)]
@@ -303,7 +303,7 @@ def keep_open(connections: list[socket.socket]) -> list[socket.socket]:
     return kept
 
 
-def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(hurried: Server) -> None:
+def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(hurried: ServerProcess) -> None:
     with many(hurried, 300, ELSEWHERE) as connections:
         assert len(keep_open(connections)) == PER_ADDRESS
         assert health(hurried) == 200
@@ -317,11 +317,13 @@ def test_connections_of_one_address_are_bounded_and_those_of_others_are_not(hurr
         assert time.monotonic() < end, "what was closed still counts"
 
 
-def test_a_socket_counts_among_the_connections_of_its_address_until_it_is_closed(hurried: Server) -> None:
+def test_a_socket_counts_among_the_connections_of_its_address_until_it_is_closed(
+    hurried: ServerProcess,
+) -> None:
     source = "127.0.0.4"
-    with Person(hurried, None).register("sam") as sam, ExitStack() as stack:
+    with ApiClient(hurried, None).register("sam") as sam, ExitStack() as stack:
         for _ in range(PER_ADDRESS):
-            stack.enter_context(knocking(hurried.url, ticket_of(sam), source_address=(source, 0)))
+            stack.enter_context(open_with_ticket(hurried.url, new_ticket(sam), source_address=(source, 0)))
         with connect(hurried, source) as one_more:
             assert refusal(one_more) == (429, "too_many_connections")
         stack.close()
@@ -332,7 +334,10 @@ def test_a_socket_counts_among_the_connections_of_its_address_until_it_is_closed
 
 def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_SERVER__TRUSTED_PROXIES": f"[{ELSEWHERE}]"}
-    with Server(tmp_path, **settings) as server, many(server, 2 * PER_ADDRESS, ELSEWHERE) as connections:
+    with (
+        ServerProcess(tmp_path, **settings) as server,
+        many(server, 2 * PER_ADDRESS, ELSEWHERE) as connections,
+    ):
         assert len(keep_open(connections)) == 2 * PER_ADDRESS
 
 
@@ -340,7 +345,7 @@ def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> Non
 def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> None:
     with (
         SmallServer(tmp_path, LUXX_SERVER__KEEP_ALIVE_SECONDS="60") as server,
-        Person(server, None).sign_in() as admin,
+        ApiClient(server, None).sign_in() as admin,
     ):
         check_work(admin, "before")
         with many(server, DESCRIPTORS + 100, LOCAL) as connections:
@@ -355,7 +360,7 @@ def test_descriptors_are_kept_back_for_tools_and_databases(tmp_path: Path) -> No
         assert "Too many open files" not in server.output
 
 
-def check_work(admin: Person, title: str) -> None:
+def check_work(admin: ApiClient, title: str) -> None:
     """A program runs, a file is written and the database too."""
     arguments = {"code": "print(6 * 7)"}
     ran = admin.good("POST", "/tools/python_execute/execute", json={"arguments": arguments})

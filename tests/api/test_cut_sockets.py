@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.line import knocking, opened, ticket_of
-from api.person import PASSWORD, Person
+from api.line import new_ticket, open_socket, open_with_ticket
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from api.test_losing_rights import take_rights
 
 CUT_SECONDS = 5.0
@@ -31,25 +31,25 @@ WAYS = [
 
 
 @pytest.fixture
-def user(server: Server, document: Document, admin: Person) -> Iterator[Person]:
-    with Person(server, document).register(f"loser{next(numbers)}") as person:
+def user(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[ApiClient]:
+    with ApiClient(server, document).register(f"loser{next(numbers)}") as person:
         admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": 3})
         yield person.sign_in(person.user["username"], PASSWORD)
 
 
 @pytest.mark.parametrize("how", WAYS)
 def test_open_sockets_close_within_5_seconds_when_the_user(
-    how: str, user: Person, admin: Person, anna: Person, server: Server, document: Document
+    how: str, user: ApiClient, admin: ApiClient, anna: ApiClient, server: ServerProcess, document: Document
 ) -> None:
-    with opened(user) as line, opened(anna) as control:
-        line.quiet()
-        unused = ticket_of(user)
+    with open_socket(user) as client, open_socket(anna) as control:
+        client.drain()
+        unused = new_ticket(user)
         started = time.monotonic()
         match how:
             case "signs out":
                 user.good("POST", "/auth/logout")
             case "changes the password elsewhere":
-                with Person(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere:
+                with ApiClient(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere:
                     body = {"current_password": PASSWORD, "new_password": PASSWORD + "-new"}
                     elsewhere.good("POST", "/auth/password", json=body)
             case "uses a refresh token twice":
@@ -63,23 +63,25 @@ def test_open_sockets_close_within_5_seconds_when_the_user(
             case _:
                 take_rights(how, admin, user, server)
                 started = time.monotonic()
-        code, reason = line.closed(CUT_SECONDS)
+        code, reason = client.wait_closed(CUT_SECONDS)
         assert time.monotonic() - started < CUT_SECONDS
         assert code == 4401
         assert "new ticket" in reason
-        assert control.quiet() == []
+        assert control.drain() == []
     if "demoted" not in how:
-        with knocking(server.url, unused) as late:
-            assert late.closed()[0] == 4401
+        with open_with_ticket(server.url, unused) as late:
+            assert late.wait_closed()[0] == 4401
 
 
-def test_the_socket_of_another_sign_in_stays_open(user: Person, server: Server, document: Document) -> None:
+def test_the_socket_of_another_sign_in_stays_open(
+    user: ApiClient, server: ServerProcess, document: Document
+) -> None:
     with (
-        Person(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere,
-        opened(user) as line,
-        opened(elsewhere) as other,
+        ApiClient(server, document).sign_in(user.user["username"], PASSWORD) as elsewhere,
+        open_socket(user) as client,
+        open_socket(elsewhere) as other,
     ):
         user.good("POST", "/auth/logout")
-        assert line.closed()[0] == 4401
-        assert other.quiet() == []
+        assert client.wait_closed()[0] == 4401
+        assert other.drain() == []
         elsewhere.good("GET", "/auth/me")

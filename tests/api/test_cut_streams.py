@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from api.conftest import connect
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached, sending
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 
 CUT_SECONDS = 5.0
@@ -19,14 +19,14 @@ count = iter(range(1000))
 
 @pytest.fixture
 def watcher(
-    server: Server, document: Document, admin: Person, upstream: ScriptedProvider
-) -> Iterator[Person]:
-    with Person(server, document).register(f"watcher{next(count)}") as person:
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
+    with ApiClient(server, document).register(f"watcher{next(count)}") as person:
         connect(person, upstream)
         yield person
 
 
-def waiting_run(person: Person) -> tuple[str, str]:
+def waiting_run(person: ApiClient) -> tuple[str, str]:
     """A conversation and its run, which goes on until the gate is opened."""
     conversation_id = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "wait here"}
@@ -36,17 +36,17 @@ def waiting_run(person: Person) -> tuple[str, str]:
 
 @pytest.mark.parametrize("how", ["signs out", "changes the password elsewhere", "is disabled", "is demoted"])
 def test_open_streams_end_within_5_seconds_when_the_user(
-    how: str, watcher: Person, admin: Person, anna: Person, server: Server, document: Document
+    how: str, watcher: ApiClient, admin: ApiClient, anna: ApiClient, server: ServerProcess, document: Document
 ) -> None:
     if how == "is demoted":
         admin.good("PUT", f"/auth/users/{watcher.user['id']}", json={"permission_level": 2})
         watcher.sign_in(watcher.user["username"], PASSWORD)
     _conversation, run_id = waiting_run(watcher)
     _others, run_of_anna = waiting_run(anna)
-    with attached(watcher, run_id) as stream, attached(anna, run_of_anna) as control:
+    with stream_run(watcher, run_id) as stream, stream_run(anna, run_of_anna) as control:
         assert next(stream.frames())["type"] == "run"
         assert next(control.frames())["type"] == "run"
-        with Person(server, document).sign_in(watcher.user["username"], PASSWORD) as elsewhere:
+        with ApiClient(server, document).sign_in(watcher.user["username"], PASSWORD) as elsewhere:
             match how:
                 case "signs out":
                     watcher.good("POST", "/auth/logout")
@@ -66,13 +66,13 @@ def test_open_streams_end_within_5_seconds_when_the_user(
 
 
 def test_signing_out_leaves_the_streams_of_other_sign_ins_open_and_the_run_going(
-    watcher: Person, server: Server, document: Document, upstream: ScriptedProvider
+    watcher: ApiClient, server: ServerProcess, document: Document, upstream: ScriptedProvider
 ) -> None:
     conversation_id = watcher.good("POST", "/conversations", json={})["id"]
-    with Person(server, document).sign_in(watcher.user["username"], PASSWORD) as elsewhere:
-        with sending(watcher, conversation_id, "wait here") as stream:
+    with ApiClient(server, document).sign_in(watcher.user["username"], PASSWORD) as elsewhere:
+        with stream_message(watcher, conversation_id, "wait here") as stream:
             run_id = next(stream.frames())["run_id"]
-            with attached(elsewhere, run_id) as other:
+            with stream_run(elsewhere, run_id) as other:
                 next(other.frames())
                 watcher.good("POST", "/auth/logout")
                 stream.rest()

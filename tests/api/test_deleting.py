@@ -1,9 +1,9 @@
 """What is deleted is gone from every door."""
 
-from api.person import Person
+from api.person import ApiClient
 
 
-def say(person: Person, content: str) -> tuple[str, dict[str, str]]:
+def say(person: ApiClient, content: str) -> tuple[str, dict[str, str]]:
     """A conversation with one answered message: its id, and those of its messages and run."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": content}
@@ -12,7 +12,7 @@ def say(person: Person, content: str) -> tuple[str, dict[str, str]]:
     return conversation, {"answer": answer["id"], "asked": answer["parent_id"], "run": run["id"]}
 
 
-def test_the_log_of_a_deleted_message_is_gone_and_its_cost_is_not(anna: Person) -> None:
+def test_the_log_of_a_deleted_message_is_gone_and_its_cost_is_not(anna: ApiClient) -> None:
     conversation, ids = say(anna, "Keep this between us.")
     assert anna.good("GET", f"/runs/{ids['run']}")["status"] == "completed"
     anna.good("DELETE", f"/messages/{ids['asked']}")
@@ -23,7 +23,7 @@ def test_the_log_of_a_deleted_message_is_gone_and_its_cost_is_not(anna: Person) 
     assert anna.good("GET", f"/conversations/{conversation}")["selected_leaf_id"] is None
 
 
-def test_deleting_an_answer_keeps_the_question_and_one_can_go_on(anna: Person) -> None:
+def test_deleting_an_answer_keeps_the_question_and_one_can_go_on(anna: ApiClient) -> None:
     conversation, ids = say(anna, "What did I say?")
     anna.good("DELETE", f"/messages/{ids['answer']}")
 
@@ -34,7 +34,7 @@ def test_deleting_an_answer_keeps_the_question_and_one_can_go_on(anna: Person) -
     assert anna.good("POST", "/messages", json=body)["status"] == "complete"
 
 
-def test_a_deleted_conversation_takes_its_runs_along(anna: Person) -> None:
+def test_a_deleted_conversation_takes_its_runs_along(anna: ApiClient) -> None:
     conversation, ids = say(anna, "Forget me.")
     anna.good("DELETE", f"/conversations/{conversation}")
     anna.bad("GET", f"/runs/{ids['run']}", 404)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
 
 LEVELS = (1, 2, 3, 4)
@@ -54,7 +54,7 @@ RULES: dict[str, list[dict[str, str]]] = {
     "deny": [{"tool": "*", "action": "deny"}],
     "some": [{"tool": "*", "action": "allow"}, {"tool": "file_*", "action": "deny"}],
 }
-DOORS = ("message", "stream", "branch", "regenerate", "edited")
+ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited")
 UNATTENDED = {"when_asked": "deny"}
 
 
@@ -74,13 +74,13 @@ def model() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(scope="module")
 def people(
-    server: Server, document: Document, admin: Person, model: ScriptedProvider
-) -> Iterator[dict[int, Person]]:
+    server: ServerProcess, document: Document, admin: ApiClient, model: ScriptedProvider
+) -> Iterator[dict[int, ApiClient]]:
     admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
     with ExitStack() as stack:
-        made: dict[int, Person] = {}
+        made: dict[int, ApiClient] = {}
         for level in LEVELS:
-            person = stack.enter_context(Person(server, document).register(f"door{level}"))
+            person = stack.enter_context(ApiClient(server, document).register(f"door{level}"))
             admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
             made[level] = person.sign_in(f"door{level}", PASSWORD)
             connect(person, model)
@@ -88,14 +88,14 @@ def people(
 
 
 @pytest.fixture(scope="module")
-def tools(people: dict[int, Person]) -> dict[str, dict[str, Any]]:
+def tools(people: dict[int, ApiClient]) -> dict[str, dict[str, Any]]:
     listed = people[4].good("GET", "/tools?page_size=100")["items"]
     found = {tool["name"]: tool for tool in listed}
     assert set(found) <= set(ARGUMENTS), "a new tool needs its arguments in this matrix"
     return found
 
 
-def expected(person: Person, tools: dict[str, Any]) -> dict[str, str]:
+def expected(person: ApiClient, tools: dict[str, Any]) -> dict[str, str]:
     """What becomes of each tool's call, by the explanation of it."""
     return {
         name: person.good(
@@ -105,23 +105,23 @@ def expected(person: Person, tools: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def answered_at(door: str, person: Person) -> dict[str, Any]:
+def answered_at(entry_point: str, person: ApiClient) -> dict[str, Any]:
     """The answer to "everything" that came through this door."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": "everything", **UNATTENDED}
-    if door == "stream":
+    if entry_point == "stream":
         with person.http.stream("POST", "/messages/stream", json=body) as response:
             assert response.status_code == 200
             response.read()
         return person.good("GET", f"/messages?conversation_id={conversation}&limit=1")["items"][0]
-    if door == "branch":
+    if entry_point == "branch":
         first = person.good("POST", "/messages", json={**body, "content": "hello"})
         return person.good("POST", "/messages", json={**body, "parent_id": first["id"]})
-    if door == "message":
+    if entry_point == "message":
         return person.good("POST", "/messages", json=body)
-    words = "everything" if door == "regenerate" else "hello"
+    words = "everything" if entry_point == "regenerate" else "hello"
     asked = person.good("POST", "/messages", json={**body, "content": words})["parent_id"]
-    if door == "edited":
+    if entry_point == "edited":
         asked = person.good("PUT", f"/messages/{asked}", json={"content": "everything"})["id"]
     with person.http.stream("POST", f"/messages/{asked}/regenerate", json=UNATTENDED) as response:
         assert response.status_code == 200
@@ -130,25 +130,29 @@ def answered_at(door: str, person: Person) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "door", [pytest.param(door, marks=() if door == "message" else pytest.mark.heavy) for door in DOORS]
+    "door",
+    [
+        pytest.param(entry_point, marks=() if entry_point == "message" else pytest.mark.heavy)
+        for entry_point in ENTRY_POINTS
+    ],
 )
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
-    people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int, door: str
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int, entry_point: str
 ) -> None:
     person = people[level]
     for kind, rules in RULES.items():
         person.good("PUT", "/permissions/rules", json=rules)
         wanted = expected(person, tools)
-        message = answered_at(door, person)
+        message = answered_at(entry_point, person)
         results = {step["name"]: step for step in message["steps"] if step["type"] == "tool_result"}
         denied = {name for name in tools if results[name].get("outcome") == "denied"}
-        assert denied == {name for name, action in wanted.items() if action != "allow"}, (kind, door)
+        assert denied == {name for name, action in wanted.items() if action != "allow"}, (kind, entry_point)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_is_run_by_hand_is_refused_where_a_run_would_be_denied_and_nothing_is_asked(
-    people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int
+def test_a_tool_run_directly_is_refused_where_a_run_would_be_denied_and_nothing_is_asked(
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
     person = people[level]
     for kind, rules in RULES.items():
@@ -165,7 +169,7 @@ def test_what_is_run_by_hand_is_refused_where_a_run_would_be_denied_and_nothing_
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_rules_say(
-    people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
     person = people[level]
     for kind, rules in RULES.items():
@@ -183,10 +187,14 @@ def test_the_explanation_denies_what_is_above_the_level_and_else_says_what_the_r
 
 
 def test_what_runs_were_refused_is_in_the_audit_log(
-    server: Server, document: Document, people: dict[int, Person], admin: Person, model: ScriptedProvider
+    server: ServerProcess,
+    document: Document,
+    people: dict[int, ApiClient],
+    admin: ApiClient,
+    model: ScriptedProvider,
 ) -> None:
     # Somebody new: of those who were refused much in this minute, only a sum is written.
-    with Person(server, document).register("refused") as person:
+    with ApiClient(server, document).register("refused") as person:
         connect(person, model)
         person.good("PUT", "/permissions/rules", json=[{"tool": "file_read", "action": "deny"}])
         answered_at("message", person)
@@ -198,7 +206,7 @@ def test_what_runs_were_refused_is_in_the_audit_log(
     assert {entry["target_type"] for entry in entries if "count" not in entry["detail"]} == {"run"}
 
 
-def composed(person: Person, name: str) -> str:
+def composed(person: ApiClient, name: str) -> str:
     """A composition of this tool alone; its id."""
     members = [{"id": "only", "tool": name, "arguments": ARGUMENTS[name]}]
     body = {"name": f"only_{name}", "description": "One tool.", "members": members}
@@ -208,7 +216,7 @@ def composed(person: Person, name: str) -> str:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_a_composition_runs_is_refused_as_it_would_be_by_itself(
-    people: dict[int, Person], tools: dict[str, dict[str, Any]], level: int
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]], level: int
 ) -> None:
     """One that was made at the highest level, too: its level is that of its tool."""
     person = people[level]

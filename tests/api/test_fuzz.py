@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from api.conftest import ASKS, connect
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
 
 RULES = Path(__file__).with_name("schemathesis.toml")
@@ -43,14 +43,14 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Its tokens outlive the longest test, and nobody is asked to slow down."""
     settings = {"LUXX_AUTH__ACCESS_MINUTES": "600", "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0"}
-    with Server(tmp_path_factory.mktemp("fuzzed"), **settings) as running:
+    with ServerProcess(tmp_path_factory.mktemp("fuzzed"), **settings) as running:
         yield running
 
 
-def furnished(admin: Person, upstream: ScriptedProvider) -> dict[str, str | int]:
+def furnished(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | int]:
     """Something of every kind that operations take ids of: what deletes one leaves the others."""
     provider_id = connect(admin, upstream)
     chats: list[str] = []
@@ -98,11 +98,17 @@ def rules_with(ids: dict[str, str | int], user_id: int) -> str:
 
 
 def fuzz(
-    server: Server, admin: Person, upstream: ScriptedProvider, folder: Path, *, examples: int, seed: int
+    server: ServerProcess,
+    admin: ApiClient,
+    upstream: ScriptedProvider,
+    folder: Path,
+    *,
+    examples: int,
+    seed: int,
 ) -> None:
     print(f"seed {seed}; FUZZ_SEED={seed} asks the same again")
     rules = folder / "rules.toml"
-    with Person(server, None).register(f"somebody{examples}") as somebody:
+    with ApiClient(server, None).register(f"somebody{examples}") as somebody:
         rules.write_text(rules_with(furnished(admin, upstream), somebody.user["id"]), "utf-8")
     done = subprocess.run(
         [
@@ -134,7 +140,7 @@ def seed_or(otherwise: int) -> int:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_short_whatever_is_asked_the_answer_is_as_described(
-    server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
+    server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
     fuzz(server, admin, upstream, tmp_path, examples=10, seed=seed_or(1))
 
@@ -142,7 +148,7 @@ def test_short_whatever_is_asked_the_answer_is_as_described(
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS)
 def test_whatever_is_asked_a_hundred_times_the_answer_is_as_described(
-    server: Server, admin: Person, upstream: ScriptedProvider, tmp_path: Path
+    server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider, tmp_path: Path
 ) -> None:
     seed = seed_or(random.randrange(2**32))
     fuzz(server, admin, upstream, tmp_path, examples=100, seed=seed)

@@ -8,19 +8,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.server import Server
+from api.server import ServerProcess
 
 SECONDS = 30.0
 MIB = 1024 * 1024
 
 
-def told(server: Server, *parts: bytes) -> tuple[int, dict[str, Any]]:
+def answer_of(server: ServerProcess, *parts: bytes) -> tuple[int, dict[str, Any]]:
     """Status and envelope of the answer to a request of these bytes, all of which are sent first."""
     status, _, body = answer(server, *parts)
     return status, json.loads(body)
 
 
-def answer(server: Server, *parts: bytes) -> tuple[int, bytes, bytes]:
+def answer(server: ServerProcess, *parts: bytes) -> tuple[int, bytes, bytes]:
     address = urlsplit(server.url)
     with closing(socket.create_connection((address.hostname, address.port), timeout=SECONDS)) as connection:
         for part in parts:
@@ -48,20 +48,22 @@ def request(target: bytes, *headers: bytes) -> bytes:
         pytest.param(431, request(b"/health", *[b"x-n: " + b"x" * 100] * 10_000), id="a megabyte of headers"),
     ],
 )
-def test_a_head_past_the_bounds_is_refused_with_a_sentence(server: Server, status: int, sent: bytes) -> None:
-    found, failure = told(server, sent)
+def test_a_head_past_the_bounds_is_refused_with_a_sentence(
+    server: ServerProcess, status: int, sent: bytes
+) -> None:
+    found, failure = answer_of(server, sent)
     assert (found, failure["code"], failure["success"]) == (status, status, False)
     assert failure["detail"]["kind"] == "head_too_large"
     assert "request" in failure["error"]
 
 
-def test_a_head_without_end_is_refused_while_it_is_sent(server: Server) -> None:
+def test_a_head_without_end_is_refused_while_it_is_sent(server: ServerProcess) -> None:
     begin = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: "
-    status, failure = told(server, begin, *[b"x" * 65536] * 64)
+    status, failure = answer_of(server, begin, *[b"x" * 65536] * 64)
     assert (status, failure["detail"]["kind"]) == (431, "head_too_large")
 
 
-def test_what_follows_a_body_without_end_ends_the_connection(server: Server) -> None:
+def test_what_follows_a_body_without_end_ends_the_connection(server: ServerProcess) -> None:
     """Headers may follow a chunked body, and are kept as those before it are."""
     address = urlsplit(server.url)
     begin = b"POST /auth/login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -78,7 +80,7 @@ def send_all(connection: socket.socket, parts: list[bytes]) -> None:
         connection.sendall(part)
 
 
-def test_a_head_within_the_bounds_is_answered(server: Server) -> None:
+def test_a_head_within_the_bounds_is_answered(server: ServerProcess) -> None:
     headers = [b"x-n%d: %b" % (number, b"x" * 300) for number in range(190)]
     status, _, body = answer(server, request(b"/health?q=" + b"x" * 16_000, *headers, b"connection: close"))
     assert (status, json.loads(body)["success"]) == (200, True)

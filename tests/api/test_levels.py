@@ -9,9 +9,9 @@ import httpx
 import msgspec
 import pytest
 
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document, Operation
-from api.server import Server
+from api.server import ServerProcess
 
 LEVELS = (1, 2, 3, 4)
 REQUIRED = {
@@ -23,31 +23,31 @@ REQUIRED = {
 
 
 @pytest.fixture(scope="module")
-def people(server: Server, document: Document, admin: Person) -> Iterator[dict[int, Person]]:
+def people(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[dict[int, ApiClient]]:
     """One user of each level."""
     with ExitStack() as stack:
-        made: dict[int, Person] = {}
+        made: dict[int, ApiClient] = {}
         for level in LEVELS:
-            person = stack.enter_context(Person(server, document).register(f"level{level}"))
+            person = stack.enter_context(ApiClient(server, document).register(f"level{level}"))
             admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
             made[level] = person.sign_in(f"level{level}", PASSWORD)
         yield made
 
 
 @pytest.fixture(scope="module")
-def tools(people: dict[int, Person]) -> dict[str, dict[str, Any]]:
+def tools(people: dict[int, ApiClient]) -> dict[str, dict[str, Any]]:
     listed = people[4].good("GET", "/tools?page_size=100")["items"]
     return {tool["name"]: tool for tool in listed}
 
 
-def test_a_new_user_reads_only(server: Server, document: Document) -> None:
-    with Person(server, document).register("newcomer") as person:
+def test_a_new_user_reads_only(server: ServerProcess, document: Document) -> None:
+    with ApiClient(server, document).register("newcomer") as person:
         assert person.user["permission_level"] == 1
         assert person.user["role"] == "user"
         assert person.user["is_active"] is True
 
 
-def test_role_is_admin_exactly_at_level_4(people: dict[int, Person]) -> None:
+def test_role_is_admin_exactly_at_level_4(people: dict[int, ApiClient]) -> None:
     for level, person in people.items():
         me = person.good("GET", "/auth/me")
         assert me["permission_level"] == level
@@ -61,7 +61,7 @@ def test_tools_require_the_levels_of_the_document(tools: dict[str, dict[str, Any
 
 
 def test_a_tool_above_the_level_is_neither_shown_nor_run(
-    people: dict[int, Person], tools: dict[str, dict[str, Any]]
+    people: dict[int, ApiClient], tools: dict[str, dict[str, Any]]
 ) -> None:
     for level, person in people.items():
         shown = {tool["name"] for tool in person.good("GET", "/tools?page_size=100")["items"]}
@@ -74,7 +74,7 @@ def test_a_tool_above_the_level_is_neither_shown_nor_run(
             assert ran.status_code == (400 if is_theirs else 403), f"{name} at {level}: {ran.text}"
 
 
-def test_a_tool_at_the_level_runs_in_ones_own_workspace(people: dict[int, Person]) -> None:
+def test_a_tool_at_the_level_runs_in_ones_own_workspace(people: dict[int, ApiClient]) -> None:
     for level in (2, 3, 4):
         arguments = {"path": "note.txt", "content": f"level {level}"}
         result = people[level].good("POST", "/tools/file_write/execute", json={"arguments": arguments})
@@ -91,7 +91,7 @@ def test_a_tool_at_the_level_runs_in_ones_own_workspace(people: dict[int, Person
     assert missing["error"]
 
 
-def test_only_level_4_administers(people: dict[int, Person], admin: Person) -> None:
+def test_only_level_4_administers(people: dict[int, ApiClient], admin: ApiClient) -> None:
     for level, person in people.items():
         is_admin = level == 4
         for method, path, body in (
@@ -113,8 +113,8 @@ def test_only_level_4_administers(people: dict[int, Person], admin: Person) -> N
     assert admin.good("GET", "/admin/allowed-hosts")["hosts"] == hosts
 
 
-def test_a_demotion_counts_at_once(server: Server, document: Document, admin: Person) -> None:
-    with Person(server, document).register("demoted") as person:
+def test_a_demotion_counts_at_once(server: ServerProcess, document: Document, admin: ApiClient) -> None:
+    with ApiClient(server, document).register("demoted") as person:
         path = f"/auth/users/{person.user['id']}"
         admin.good("PUT", path, json={"permission_level": 2})
         person.sign_in("demoted", PASSWORD)
@@ -143,18 +143,18 @@ BODIES: dict[str, dict[str, Any]] = {
 class Offices(msgspec.Struct, frozen=True):
     """One person of each standing, and what there is to administer."""
 
-    by_name: dict[str, Person]
+    by_name: dict[str, ApiClient]
     ids: dict[str, Any]
 
 
 @pytest.fixture
-def offices(server: Server, document: Document, admin: Person) -> Iterator[Offices]:
+def offices(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Offices]:
     """Anew for each test, because some of what is asked for is deleted."""
     mark = next(marks)
     tenant_id = admin.good("POST", "/admin/tenants", json={"name": f"offices {mark}"})["id"]
     empty_id = admin.good("POST", "/admin/tenants", json={"name": f"empty {mark}"})["id"]
     with ExitStack() as stack:
-        made: dict[str, Person] = {}
+        made: dict[str, ApiClient] = {}
         for name, level, tenant in (
             ("member", 3, tenant_id), ("chief", 4, tenant_id), ("subject", 1, tenant_id),
             ("user", 3, admin.user["tenant_id"]), ("operator", 4, admin.user["tenant_id"]),
@@ -164,7 +164,7 @@ def offices(server: Server, document: Document, admin: Person) -> Iterator[Offic
                 "username": username, "password": PASSWORD, "permission_level": level, "tenant_id": tenant
             }  # fmt: skip
             admin.good("POST", "/auth/users", json=body)
-            made[name] = stack.enter_context(Person(server, document)).sign_in(username, PASSWORD)
+            made[name] = stack.enter_context(ApiClient(server, document)).sign_in(username, PASSWORD)
         yield Offices(made, {"user_id": made["subject"].user["id"], "tenant_id": empty_id})
 
 
@@ -189,7 +189,7 @@ def is_for_operators(operation: Operation) -> bool:
     return operation.template.startswith(OPERATORS) and name_of(operation) not in ADMINISTRATORS
 
 
-def administer(person: Person, operation: Operation, ids: dict[str, Any]) -> httpx.Response:
+def administer(person: ApiClient, operation: Operation, ids: dict[str, Any]) -> httpx.Response:
     path = operation.template
     for name in operation.names("path"):
         path = path.replace("{" + name + "}", str(ids[name]))
@@ -209,7 +209,7 @@ def test_what_administers_is_refused_to_everybody_else(document: Document, offic
 
 @pytest.mark.parametrize("name", ["chief", "operator"])
 def test_what_administers_is_done_for_whom_it_is_for(
-    document: Document, offices: Offices, name: str, admin: Person
+    document: Document, offices: Offices, name: str, admin: ApiClient
 ) -> None:
     person = offices.by_name[name]
     hosts = [host["host"] for host in admin.good("GET", "/admin/allowed-hosts")["hosts"]]
@@ -225,7 +225,7 @@ def test_what_administers_is_done_for_whom_it_is_for(
 
 
 def test_whoever_is_disabled_or_signed_out_administers_nothing(
-    document: Document, offices: Offices, admin: Person
+    document: Document, offices: Offices, admin: ApiClient
 ) -> None:
     operator, chief = offices.by_name["operator"], offices.by_name["chief"]
     operator.good("POST", "/auth/logout")

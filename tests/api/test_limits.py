@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached, sending
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import (
     Call,
     Counts,
@@ -79,46 +79,50 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("limited"), **SETTINGS) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("limited"), **SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
-def carol(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def carol(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """A new user, who has used nothing yet."""
-    with Person(server, document).register(f"carol{next(numbers)}") as person:
+    with ApiClient(server, document).register(f"carol{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
 
-def new_chat(person: Person, **more: Any) -> str:
+def new_chat(person: ApiClient, **more: Any) -> str:
     chat_id: str = person.good("POST", "/conversations", json={"model": MODEL, **more})["id"]
     return chat_id
 
 
-def limits_of(person: Person) -> dict[str, Any]:
-    told: dict[str, Any] = person.good("GET", "/usage/limits")
-    assert set(told) == {"resets_at", "tokens_per_day", "cost_per_day", "per_run"}
-    assert set(told["tokens_per_day"]) == set(told["cost_per_day"]) == DAY
-    return told
+def limits_of(person: ApiClient) -> dict[str, Any]:
+    limits: dict[str, Any] = person.good("GET", "/usage/limits")
+    assert set(limits) == {"resets_at", "tokens_per_day", "cost_per_day", "per_run"}
+    assert set(limits["tokens_per_day"]) == set(limits["cost_per_day"]) == DAY
+    return limits
 
 
-def say(person: Person, chat: str, content: str, **more: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def say(
+    person: ApiClient, chat: str, content: str, **more: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The events of a message's run, and the run."""
-    with sending(person, chat, content, **more) as stream:
-        frames = stream.rest()
+    with stream_message(person, chat, content, **more) as stream:
+        frames = stream.read_to_end()
     return frames, person.good("GET", f"/runs/{frames[0]['run']['id']}")
 
 
-def test_a_user_sees_what_may_still_be_spent(carol: Person) -> None:
-    told = limits_of(carol)
+def test_a_user_sees_what_may_still_be_spent(carol: ApiClient) -> None:
+    limits = limits_of(carol)
     tomorrow = datetime.now(UTC).date() + timedelta(days=1)
-    assert told["resets_at"] == f"{tomorrow}T00:00:00Z"
+    assert limits["resets_at"] == f"{tomorrow}T00:00:00Z"
     whole = {"spent": 0, "reserved": 0}
-    assert told["tokens_per_day"] == {**whole, "limit": TOKENS_PER_DAY, "left": TOKENS_PER_DAY}
-    assert told["cost_per_day"] == {**whole, "limit": 1.0, "left": 1.0}
-    assert told["per_run"] == {
+    assert limits["tokens_per_day"] == {**whole, "limit": TOKENS_PER_DAY, "left": TOKENS_PER_DAY}
+    assert limits["cost_per_day"] == {**whole, "limit": 1.0, "left": 1.0}
+    assert limits["per_run"] == {
         "tokens": TOKENS_PER_RUN,
         "cost": None,
         "seconds": 600.0,
@@ -128,38 +132,38 @@ def test_a_user_sees_what_may_still_be_spent(carol: Person) -> None:
     # Without tools: what is said of each of them to a model takes tokens too.
     hello = {"conversation_id": new_chat(carol), "content": "hello", "tools": False}
     carol.good("POST", "/messages", json=hello)
-    told = limits_of(carol)
-    assert told["tokens_per_day"] == {
+    limits = limits_of(carol)
+    assert limits["tokens_per_day"] == {
         "limit": TOKENS_PER_DAY,
         "spent": 60,
         "reserved": 0,
         "left": TOKENS_PER_DAY - 60,
     }
-    assert told["cost_per_day"]["spent"] == pytest.approx((50 * 1 + 10 * 4) / 1e6)
+    assert limits["cost_per_day"]["spent"] == pytest.approx((50 * 1 + 10 * 4) / 1e6)
 
 
 def test_what_a_call_can_take_is_set_aside_while_it_is_made_and_given_back(
-    carol: Person, upstream: ScriptedProvider
+    carol: ApiClient, upstream: ScriptedProvider
 ) -> None:
     chat = new_chat(carol)
-    with sending(carol, chat, "wait", tools=False) as stream:
+    with stream_message(carol, chat, "wait", tools=False) as stream:
         stream.until("process_step")
-        told = limits_of(carol)
-        held = told["tokens_per_day"]
-        assert MOST_ANSWER < held["reserved"] < MOST_ANSWER + 200
-        assert held["left"] == TOKENS_PER_DAY - held["reserved"]
-        assert 0 < told["cost_per_day"]["reserved"] < 0.01
+        limits = limits_of(carol)
+        reserved = limits["tokens_per_day"]
+        assert MOST_ANSWER < reserved["reserved"] < MOST_ANSWER + 200
+        assert reserved["left"] == TOKENS_PER_DAY - reserved["reserved"]
+        assert 0 < limits["cost_per_day"]["reserved"] < 0.01
         assert next(each for each in upstream.requests if each.rule == "waits").json[
             "max_completion_tokens"
         ] == (MOST_ANSWER)
-        carol.good("POST", f"/runs/{stream.seen[0]['run']['id']}/cancel")
-        stream.rest()
-    told = limits_of(carol)
-    assert (told["tokens_per_day"]["reserved"], told["cost_per_day"]["reserved"]) == (0, 0)
-    assert 0 < told["tokens_per_day"]["spent"] < held["reserved"]
+        carol.good("POST", f"/runs/{stream.received[0]['run']['id']}/cancel")
+        stream.read_to_end()
+    limits = limits_of(carol)
+    assert (limits["tokens_per_day"]["reserved"], limits["cost_per_day"]["reserved"]) == (0, 0)
+    assert 0 < limits["tokens_per_day"]["spent"] < reserved["reserved"]
 
 
-def test_a_run_that_has_used_its_tokens_keeps_what_it_produced_and_says_why(carol: Person) -> None:
+def test_a_run_that_has_used_its_tokens_keeps_what_it_produced_and_says_why(carol: ApiClient) -> None:
     chat = new_chat(carol)
     frames, run = say(carol, chat, "dear", tools=["file_list"])
     assert (run["status"], run["stop_reason"]) == ("completed", "tokens")
@@ -175,7 +179,7 @@ def test_a_run_that_has_used_its_tokens_keeps_what_it_produced_and_says_why(caro
     assert limits_of(carol)["tokens_per_day"]["spent"] == 5_520
 
 
-def test_a_message_whose_answer_no_run_has_room_for_is_refused_and_kept(carol: Person) -> None:
+def test_a_message_whose_answer_exceeds_the_run_limit_is_refused_and_kept(carol: ApiClient) -> None:
     chat = new_chat(carol)
     body = {"conversation_id": chat, "content": "word " * 4_000, "tools": False}
     refused = carol.bad("POST", "/messages", 400, json=body)
@@ -189,7 +193,7 @@ def test_a_message_whose_answer_no_run_has_room_for_is_refused_and_kept(carol: P
 
 
 def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
-    carol: Person, upstream: ScriptedProvider
+    carol: ApiClient, upstream: ScriptedProvider
 ) -> None:
     for _ in range(4):
         carol.good(
@@ -208,7 +212,7 @@ def test_the_rest_of_a_day_makes_answers_shorter_and_then_refuses(
     assert 0 < int(refused.headers["retry-after"]) <= 86_400
 
 
-def test_a_day_that_has_no_room_for_a_first_word_is_told_as_a_spent_one(carol: Person) -> None:
+def test_a_day_without_headroom_for_a_first_token_counts_as_spent(carol: ApiClient) -> None:
     for _ in range(4):
         carol.good(
             "POST", "/messages", json={"conversation_id": new_chat(carol), "content": "spend", "tools": False}
@@ -222,7 +226,7 @@ def test_a_day_that_has_no_room_for_a_first_word_is_told_as_a_spent_one(carol: P
 
 
 def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without(
-    carol: Person, upstream: ScriptedProvider
+    carol: ApiClient, upstream: ScriptedProvider
 ) -> None:
     chat = new_chat(carol)
     frames, run = say(carol, chat, "many", tools=["file_list"])
@@ -245,7 +249,7 @@ def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without
     assert sorted(call["status"] for call in calls) == ["failed", "success", "success"]
 
 
-def test_after_the_last_call_of_a_tool_none_is_offered(carol: Person, upstream: ScriptedProvider) -> None:
+def test_after_the_last_call_of_a_tool_none_is_offered(carol: ApiClient, upstream: ScriptedProvider) -> None:
     chat = new_chat(carol)
     frames, run = say(carol, chat, "one by one", tools=["file_list"])
     assert run["stop_reason"] == "max_iterations"
@@ -253,7 +257,7 @@ def test_after_the_last_call_of_a_tool_none_is_offered(carol: Person, upstream: 
     assert [bool(each.json.get("tools")) for each in upstream.requests[-3:]] == [True, True, False]
 
 
-def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: Person) -> None:
+def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: ApiClient) -> None:
     chat = new_chat(carol, model="nobody-knows")
     refused = carol.bad("POST", "/messages", 400, json={"conversation_id": chat, "content": "hello"})
     assert refused["detail"]["kind"] == "price_unknown"
@@ -261,8 +265,8 @@ def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: Perso
     assert carol.good("GET", f"/messages?conversation_id={chat}")["items"] == []
 
 
-def test_the_stream_of_a_run_that_was_stopped_can_be_taken_up_again(carol: Person) -> None:
+def test_the_stream_of_a_run_that_was_stopped_can_be_taken_up_again(carol: ApiClient) -> None:
     frames, run = say(carol, new_chat(carol), "dear", tools=["file_list"])
-    with attached(carol, run["id"]) as stream:
-        again = stream.rest()
+    with stream_run(carol, run["id"]) as stream:
+        again = stream.read_to_end()
     assert [frame for frame in again if frame["seq"]] == [frame for frame in frames if frame["seq"]]

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from api.conftest import connect
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server, environment, luxx_command
-from api.streams import attached
+from api.server import ServerProcess, environment, luxx_command
+from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
@@ -38,16 +38,18 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture
-def user(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def user(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """Of level 3, with the scripted model."""
-    with Person(server, document).register(f"loser{next(numbers)}") as person:
+    with ApiClient(server, document).register(f"loser{next(numbers)}") as person:
         admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": 3})
         person.sign_in(person.user["username"], PASSWORD)
         connect(person, upstream)
         yield person
 
 
-def luxx(server: Server, *arguments: str, says: str = "") -> subprocess.CompletedProcess[str]:
+def luxx(server: ServerProcess, *arguments: str, says: str = "") -> subprocess.CompletedProcess[str]:
     """`luxx user …` beside the server, on its database."""
     command = luxx_command("user", *arguments, "--data-dir", str(server.data_dir))
     return subprocess.run(
@@ -56,7 +58,7 @@ def luxx(server: Server, *arguments: str, says: str = "") -> subprocess.Complete
     )  # fmt: skip
 
 
-def take_rights(how: str, admin: Person, user: Person, server: Server) -> None:
+def take_rights(how: str, admin: ApiClient, user: ApiClient, server: ServerProcess) -> None:
     path, name = f"/auth/users/{user.user['id']}", user.user["username"]
     match how:
         case "is deleted":
@@ -89,14 +91,14 @@ def take_rights(how: str, admin: Person, user: Person, server: Server) -> None:
     ],
 )
 def test_open_streams_end_within_5_seconds_when_the_user(
-    how: str, user: Person, admin: Person, server: Server
+    how: str, user: ApiClient, admin: ApiClient, server: ServerProcess
 ) -> None:
     _talk, run_id = waiting_run(user)
-    with attached(user, run_id) as stream:
+    with stream_run(user, run_id) as stream:
         assert next(stream.frames())["type"] == "run"
         take_rights(how, admin, user, server)
         started = time.monotonic()
-        stream.rest()
+        stream.read_to_end()
         assert time.monotonic() - started < CUT_SECONDS
     if "demoted" in how:
         assert user.good("GET", f"/runs/{run_id}")["status"] == "running", "what may still run goes on"
@@ -106,7 +108,9 @@ def test_open_streams_end_within_5_seconds_when_the_user(
 
 
 @pytest.mark.parametrize("how", ["is disabled", "is moved", "is disabled by the command line"])
-def test_what_runs_is_stopped_when_the_user(how: str, user: Person, admin: Person, server: Server) -> None:
+def test_what_runs_is_stopped_when_the_user(
+    how: str, user: ApiClient, admin: ApiClient, server: ServerProcess
+) -> None:
     _talk, run_id = waiting_run(user)
     path = f"/auth/users/{user.user['id']}"
     if how == "is disabled":
@@ -115,13 +119,13 @@ def test_what_runs_is_stopped_when_the_user(how: str, user: Person, admin: Perso
         take_rights(how, admin, user, server)
     admin.good("PUT", path, json={"is_active": True})
     user.sign_in(user.user["username"], PASSWORD)
-    with attached(user, run_id) as stream:
+    with stream_run(user, run_id) as stream:
         assert stream.until("done")["status"] == "stopped"
     assert user.good("GET", f"/runs/{run_id}")["status"] == "cancelled"
 
 
 def test_a_user_with_a_long_conversation_and_a_run_is_deleted_whole(
-    user: Person, admin: Person, server: Server, upstream: ScriptedProvider
+    user: ApiClient, admin: ApiClient, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
     talk, _run_id = waiting_run(user)
     user.good("POST", "/conversations", json={"title": "another"})
@@ -135,7 +139,7 @@ def test_a_user_with_a_long_conversation_and_a_run_is_deleted_whole(
 
 @pytest.mark.parametrize("how", WAYS_OF_DEMOTING)
 def test_a_running_run_loses_the_tools_above_the_new_level_at_once(
-    how: str, user: Person, admin: Person, server: Server, upstream: ScriptedProvider
+    how: str, user: ApiClient, admin: ApiClient, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
     talk = user.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": talk, "content": how, "tools": ["file_write"]}
@@ -148,7 +152,7 @@ def test_a_running_run_loses_the_tools_above_the_new_level_at_once(
         case _:
             pass
     upstream.release(how)
-    with attached(user, run["id"]) as stream:
+    with stream_run(user, run["id"]) as stream:
         assert stream.until("done")["status"] == "completed"
     (answer, _question) = user.good("GET", f"/messages?conversation_id={talk}")["items"]
     (result,) = [step for step in answer["steps"] if step["type"] == "tool_result"]
@@ -161,7 +165,7 @@ def test_a_running_run_loses_the_tools_above_the_new_level_at_once(
 
 
 @pytest.mark.heavy
-def test_the_command_line_adds_changes_lists_and_deletes(admin: Person, server: Server) -> None:
+def test_the_command_line_adds_changes_lists_and_deletes(admin: ApiClient, server: ServerProcess) -> None:
     tenant = admin.good("POST", "/admin/tenants", json={"name": f"of the line {next(numbers)}"})
     name = f"line{next(numbers)}"
     added = luxx(server, "add", name, "--level", "2", "--tenant", tenant["name"], says=PASSWORD + "\n")
@@ -187,6 +191,6 @@ def test_the_command_line_adds_changes_lists_and_deletes(admin: Person, server: 
         assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed
     admin.good("GET", "/auth/me")
     found = admin.good("GET", f"/admin/audit?tenant_id={tenant['id']}&page_size=100")["items"]
-    told = [(each["action"], each["username"]) for each in reversed(found)]
-    by_line = [action for action, who in told if who == "command line"]
+    actions = [(each["action"], each["username"]) for each in reversed(found)]
+    by_line = [action for action, who in actions if who == "command line"]
     assert by_line == ["user_create", *["user_change"] * 4, "user_delete"]

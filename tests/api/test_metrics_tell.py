@@ -2,10 +2,10 @@
 
 import re
 
-from api.person import Person
+from api.person import ApiClient
 
 
-def counts(person: Person) -> dict[str, float]:
+def counts(person: ApiClient) -> dict[str, float]:
     """The samples of /metrics by name and labels."""
     text = person.http.get("/metrics").text
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
@@ -18,7 +18,7 @@ def grown(before: dict[str, float], after: dict[str, float], pattern: str) -> fl
     return sum(after[name] - before.get(name, 0.0) for name in matching)
 
 
-def test_an_answer_is_counted_as_a_run_a_model_call_tokens_and_writes(anna: Person) -> None:
+def test_an_answer_is_counted_as_a_run_a_model_call_tokens_and_writes(anna: ApiClient) -> None:
     before = counts(anna)
     conversation = anna.good("POST", "/conversations", json={})["id"]
     anna.good("POST", "/messages", json={"conversation_id": conversation, "content": "Hello?"})
@@ -34,7 +34,7 @@ def test_an_answer_is_counted_as_a_run_a_model_call_tokens_and_writes(anna: Pers
     assert after["luxx_runs_active"] == 0
 
 
-def test_a_failed_model_call_is_counted_by_its_kind(anna: Person) -> None:
+def test_a_failed_model_call_is_counted_by_its_kind(anna: ApiClient) -> None:
     before = counts(anna)
     conversation = anna.good("POST", "/conversations", json={})["id"]
     anna.bad("POST", "/messages", 502, json={"conversation_id": conversation, "content": "refuse this"})
@@ -44,7 +44,7 @@ def test_a_failed_model_call_is_counted_by_its_kind(anna: Person) -> None:
     assert grown(before, after, r'luxx_runs_finished_total\{kind="chat",status="failed"\}') == 1
 
 
-def test_a_tool_call_is_counted_by_its_tool_whichever_door_it_came_through(anna: Person) -> None:
+def test_a_tool_call_is_counted_by_its_tool_at_every_entry_point(anna: ApiClient) -> None:
     before = counts(anna)
     anna.good("POST", "/tools/file_list/execute", json={"arguments": {}})
     after = counts(anna)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 
 METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
 
@@ -57,7 +57,7 @@ def test_operation_ids_and_bodies_are_good_for_generated_clients(document: Docum
         "[::2]",
     ],
 )
-def test_a_foreign_host_is_refused_on_every_path(nobody: Person, host: str) -> None:
+def test_a_foreign_host_is_refused_on_every_path(nobody: ApiClient, host: str) -> None:
     for path in ("/", "/health", "/auth/login", "/docs", "/ui/", "/nothing", "/metrics", "/openapi.json"):
         response = nobody.ask("GET", path, headers={"host": host})
         assert response.status_code == 403
@@ -65,13 +65,13 @@ def test_a_foreign_host_is_refused_on_every_path(nobody: Person, host: str) -> N
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
-def test_loopback_names_are_answered(nobody: Person, server: Server, name: str) -> None:
+def test_loopback_names_are_answered(nobody: ApiClient, server: ServerProcess, name: str) -> None:
     port = server.url.rsplit(":", 1)[1]
     nobody.good("GET", "/health", headers={"host": f"{name}:{port}"})
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:1", "file://", ""])
-def test_a_foreign_origin_changes_nothing(anna: Person, origin: str) -> None:
+def test_a_foreign_origin_changes_nothing(anna: ApiClient, origin: str) -> None:
     before = anna.state()
     for method, path, body in (
         ("POST", "/conversations", {"title": "planted"}),
@@ -83,8 +83,8 @@ def test_a_foreign_origin_changes_nothing(anna: Person, origin: str) -> None:
     assert anna.state() == before
 
 
-def test_the_own_origin_is_let_in_and_no_answer_opens_the_door_to_others(
-    anna: Person, server: Server
+def test_the_own_origin_is_allowed_and_no_response_allows_others(
+    anna: ApiClient, server: ServerProcess
 ) -> None:
     made = anna.ask("POST", "/conversations", json={"title": "own"}, headers={"origin": server.url})
     assert made.status_code == 201
@@ -94,7 +94,9 @@ def test_the_own_origin_is_let_in_and_no_answer_opens_the_door_to_others(
         assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
-def test_security_headers_are_on_answers_of_every_kind(anna: Person, nobody: Person, server: Server) -> None:
+def test_security_headers_are_on_answers_of_every_kind(
+    anna: ApiClient, nobody: ApiClient, server: ServerProcess
+) -> None:
     """`Person.ask` checks them; here is one request for each kind of answer."""
     kinds = {
         200: nobody.ask("GET", "/health"),
@@ -118,12 +120,12 @@ def test_security_headers_are_on_answers_of_every_kind(anna: Person, nobody: Per
     assert kinds[303].headers["location"] == "/ui/"
 
 
-def test_answers_with_somebodys_data_are_not_kept_by_caches(anna: Person) -> None:
+def test_answers_with_somebodys_data_are_not_kept_by_caches(anna: ApiClient) -> None:
     response = anna.ask("GET", "/conversations")
     assert "public" not in response.headers.get("cache-control", "")
 
 
-def test_metrics_are_prometheus_text_for_loopback_only(nobody: Person) -> None:
+def test_metrics_are_prometheus_text_for_loopback_only(nobody: ApiClient) -> None:
     response = nobody.http.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
@@ -135,7 +137,7 @@ def test_metrics_are_prometheus_text_for_loopback_only(nobody: Person) -> None:
         nobody.bad("GET", "/metrics", 403, headers={header: "127.0.0.1"})
 
 
-def test_metrics_name_routes_and_no_ids(anna: Person, nobody: Person) -> None:
+def test_metrics_name_routes_and_no_ids(anna: ApiClient, nobody: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
     anna.good("GET", f"/conversations/{conversation_id}")
     anna.ask("GET", "/no-such-place-at-all")
@@ -146,7 +148,9 @@ def test_metrics_name_routes_and_no_ids(anna: Person, nobody: Person) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/ui/"])
-def test_the_pages_take_nothing_from_elsewhere_and_have_no_inline_script(nobody: Person, path: str) -> None:
+def test_the_pages_take_nothing_from_elsewhere_and_have_no_inline_script(
+    nobody: ApiClient, path: str
+) -> None:
     response = nobody.ask("GET", path)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
@@ -162,7 +166,7 @@ def test_the_pages_take_nothing_from_elsewhere_and_have_no_inline_script(nobody:
     assert not [address for address in loaded if re.match(r"(?:[a-z]+:)?//", address)]
 
 
-def test_a_browser_is_sent_to_the_pages_and_a_program_gets_json(nobody: Person) -> None:
+def test_a_browser_is_sent_to_the_pages_and_a_program_gets_json(nobody: ApiClient) -> None:
     browser = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
     response = nobody.ask("GET", "/", headers=browser)
     assert response.is_redirect
@@ -180,7 +184,7 @@ def test_a_browser_is_sent_to_the_pages_and_a_program_gets_json(nobody: Person) 
         ["GET /health HTTP/1.1", "Host: localhost/../"],
     ],
 )
-def test_none_two_or_broken_hosts_are_refused(server: Server, lines: list[str]) -> None:
+def test_none_two_or_broken_hosts_are_refused(server: ServerProcess, lines: list[str]) -> None:
     address: Any = server.url.removeprefix("http://").rsplit(":", 1)
     with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
         connection.sendall("\r\n".join([*lines, "Connection: close", "", ""]).encode())

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from api.belongings import NO_UUID
-from api.person import PASSWORD, Person
+from api.person import PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
-from luxx.tools.permissions.subjects import MOST_PARTS
+from api.server import ServerProcess
+from luxx.tools.permissions.subjects import MAX_PARTS
 
 RULES = "/permissions/rules"
 READS = {"tool": "file_read", "pattern": "docs/*", "action": "allow"}
@@ -19,7 +19,7 @@ WRITES = {"tool": "file_write", "pattern": "*", "action": "deny"}
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_rules(admin: Person, anna: Person, bob: Person) -> Iterator[None]:
+def nobody_has_rules(admin: ApiClient, anna: ApiClient, bob: ApiClient) -> Iterator[None]:
     yield
     for person in (admin, anna, bob):
         person.good("PUT", RULES, json=[])
@@ -30,12 +30,12 @@ def plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: rule[name] for name in ("tool", "pattern", "action")} for rule in rules]
 
 
-def explained(person: Person, tool: str, arguments: dict[str, Any] | None = None, **query: Any) -> Any:
+def explained(person: ApiClient, tool: str, arguments: dict[str, Any] | None = None, **query: Any) -> Any:
     params = {"tool": tool, "arguments": json.dumps(arguments or {}), **query}
     return person.good("GET", "/permissions/explain", params=params)
 
 
-def test_a_list_of_rules_is_what_was_put_in_that_order(anna: Person) -> None:
+def test_a_list_of_rules_is_what_was_put_in_that_order(anna: ApiClient) -> None:
     assert anna.good("GET", RULES) == []
     made = anna.good("PUT", RULES, json=[READS, {"tool": "file_*", "action": "ask"}])
     assert plain(made) == [READS, {"tool": "file_*", "pattern": "*", "action": "ask"}]
@@ -49,7 +49,7 @@ def test_a_list_of_rules_is_what_was_put_in_that_order(anna: Person) -> None:
     assert anna.good("PUT", RULES, json=[]) == []
 
 
-def test_rules_are_their_owners_alone(anna: Person, bob: Person, admin: Person) -> None:
+def test_rules_are_their_owners_alone(anna: ApiClient, bob: ApiClient, admin: ApiClient) -> None:
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     anna.good("PUT", RULES, json=[READS])
     anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[WRITES])
@@ -66,7 +66,7 @@ def test_rules_are_their_owners_alone(anna: Person, bob: Person, admin: Person) 
 
 
 def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_alone(
-    admin: Person, anna: Person, server: Server, document: Document
+    admin: ApiClient, anna: ApiClient, server: ServerProcess, document: Document
 ) -> None:
     path = f"{RULES}?scope=tenant"
     anna.bad("PUT", path, 403, json=[])
@@ -78,7 +78,7 @@ def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_a
     tenant_id = admin.good("POST", "/admin/tenants", json={"name": "free"})["id"]
     body = {"username": "eve", "password": PASSWORD, "permission_level": 4, "tenant_id": tenant_id}
     admin.good("POST", "/auth/users", json=body)
-    with Person(server, document).sign_in("eve", PASSWORD) as eve:
+    with ApiClient(server, document).sign_in("eve", PASSWORD) as eve:
         eve.good(
             "POST", "/auth/password", json={"current_password": PASSWORD, "new_password": PASSWORD + "2"}
         )
@@ -100,13 +100,13 @@ def test_a_tenants_rules_are_set_by_its_admins_seen_by_its_users_and_bind_them_a
         ("?scope=project&id=", "invalid_input"),
     ],
 )
-def test_a_scope_that_is_none_is_refused(anna: Person, query: str, kind: str) -> None:
+def test_a_scope_that_is_none_is_refused(anna: ApiClient, query: str, kind: str) -> None:
     assert anna.bad("GET", RULES + query, 400)["detail"]["kind"] == kind
     assert anna.bad("PUT", RULES + query, 400, json=[])["detail"]["kind"] == kind
 
 
 @pytest.mark.parametrize("agent", ["1", "0", "x", "99999999999999999999"])
-def test_there_are_no_agents_to_have_rules(anna: Person, agent: str) -> None:
+def test_there_are_no_agents_to_have_rules(anna: ApiClient, agent: str) -> None:
     refused = anna.bad("GET", f"{RULES}?scope=agent&id={agent}", 404)
     assert refused["detail"]["kind"] == "agent_not_found"
 
@@ -127,8 +127,8 @@ def test_there_are_no_agents_to_have_rules(anna: Person, agent: str) -> None:
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_is_no_rule_is_refused_with_its_place_and_nothing_changes(
-    anna: Person, rule: Any, field: str
+def test_an_invalid_rule_is_refused_with_its_path_and_nothing_changes(
+    anna: ApiClient, rule: Any, field: str
 ) -> None:
     anna.good("PUT", RULES, json=[READS])
     refused = anna.bad("PUT", RULES, 400, json=[rule])
@@ -136,12 +136,12 @@ def test_what_is_no_rule_is_refused_with_its_place_and_nothing_changes(
     assert plain(anna.good("GET", RULES)) == [READS]
 
 
-def test_there_is_room_for_200_rules(anna: Person) -> None:
+def test_a_user_may_have_200_rules(anna: ApiClient) -> None:
     assert len(anna.good("PUT", RULES, json=[READS] * 200)) == 200
     anna.bad("PUT", RULES, 400, json=[READS] * 201)
 
 
-def test_what_is_run_by_hand_is_denied_by_rules_and_never_asked_about(admin: Person) -> None:
+def test_a_tool_run_directly_is_denied_by_rules_and_never_asked_about(admin: ApiClient) -> None:
     body = {"arguments": {"expression": "1 + 1"}}
     for action, status in (("deny", 403), ("ask", 200), ("allow", 200)):
         admin.good("PUT", RULES, json=[{"tool": "python_*", "pattern": "1 + *", "action": action}])
@@ -150,7 +150,9 @@ def test_what_is_run_by_hand_is_denied_by_rules_and_never_asked_about(admin: Per
     admin.good("POST", "/tools/python_eval/execute", json=body)
 
 
-def test_what_may_be_what_the_tenant_denies_is_not_done_by_hand_either(admin: Person, anna: Person) -> None:
+def test_a_call_that_may_match_a_tenants_deny_rule_is_not_run_directly_either(
+    admin: ApiClient, anna: ApiClient
+) -> None:
     rule = {"tool": "file_read", "pattern": "secret/*", "action": "deny"}
     admin.good("PUT", f"{RULES}?scope=tenant", json=[rule])
     body = {"arguments": {"path": "/somewhere/secret/a"}}
@@ -159,7 +161,7 @@ def test_what_may_be_what_the_tenant_denies_is_not_done_by_hand_either(admin: Pe
     anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "docs/a"}})
 
 
-def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: Person) -> None:
+def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: ApiClient) -> None:
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     many = [{"tool": "*", "pattern": f"?*a*{number}*x", "action": "deny"} for number in range(200)]
     anna.good("PUT", RULES, json=many)
@@ -170,17 +172,19 @@ def test_no_question_for_an_explanation_keeps_the_server_from_others(anna: Perso
         ("batch_fetch", {"urls": [f"x{number}" for number in range(600)]}),
     ):
         found = explained(anna, tool, arguments, project_id=project)
-        assert len(found["parts"]) <= MOST_PARTS
+        assert len(found["parts"]) <= MAX_PARTS
     assert time.monotonic() - began < 3
 
 
-def test_all_that_reaches_strangers_asks_in_a_tainted_run(anna: Person) -> None:
+def test_every_outgoing_call_asks_in_a_tainted_run(anna: ApiClient) -> None:
     for tool in ("web_search", "web_fetch", "batch_fetch"):
         assert explained(anna, tool)["action"] == "allow"
         assert explained(anna, tool, tainted="true")["decided_by"] == "taint"
 
 
-def test_the_explanation_names_the_rule_or_what_decides_without_one(anna: Person, admin: Person) -> None:
+def test_the_explanation_names_the_rule_or_what_decides_without_one(
+    anna: ApiClient, admin: ApiClient
+) -> None:
     project = anna.good("POST", "/projects", json={"name": "p"})["id"]
     anna.good("PUT", RULES, json=[{"tool": "file_*", "action": "ask"}, READS])
     anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[{"tool": "file_read", "action": "deny"}])
@@ -219,11 +223,11 @@ def test_the_explanation_names_the_rule_or_what_decides_without_one(anna: Person
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_what_cannot_be_explained_is_refused(anna: Person, query: Any, status: int) -> None:
+def test_what_cannot_be_explained_is_refused(anna: ApiClient, query: Any, status: int) -> None:
     assert anna.ask("GET", "/permissions/explain", params=query).status_code == status
 
 
-def test_changes_of_rules_are_in_the_audit_log(admin: Person, anna: Person) -> None:
+def test_changes_of_rules_are_in_the_audit_log(admin: ApiClient, anna: ApiClient) -> None:
     anna.good("PUT", RULES, json=[READS, WRITES])
     (entry, *_) = admin.good("GET", f"/admin/audit?action=rules_change&user_id={anna.user['id']}")["items"]
     assert (entry["target_type"], entry["target_id"]) == ("user", str(anna.user["id"]))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
 
 
@@ -18,24 +18,26 @@ from api.schema import Document
         ("/usage", [("from", "2026-01-01"), ("from", "2026-01-02")], "from"),
     ],
 )
-def test_a_parameter_is_given_once_and_with_a_value(anna: Person, path: str, query: Any, wrong: str) -> None:
+def test_a_parameter_is_given_once_and_with_a_value(
+    anna: ApiClient, path: str, query: Any, wrong: str
+) -> None:
     refused = anna.bad("GET", path, 400, params=query)
     assert set(refused["detail"]["fields"]) == {wrong}
 
 
-def test_the_word_null_is_a_word_where_a_text_is_asked_for(anna: Person) -> None:
+def test_the_word_null_is_a_word_where_a_text_is_asked_for(anna: ApiClient) -> None:
     assert anna.good("GET", "/tool-calls", params={"tool": "null"})["items"] == []
     assert anna.good("GET", "/usage", params={"conversation_id": "null"})["items"] == []
 
 
-def test_a_whole_number_may_be_written_with_a_point(anna: Person) -> None:
+def test_a_whole_number_may_be_written_with_a_point(anna: ApiClient) -> None:
     made = anna.good("POST", "/conversations", json={"max_tokens": 5.0, "temperature": 1.0})
     assert (made["max_tokens"], made["temperature"]) == (5, 1.0)
     refused = anna.bad("POST", "/conversations", 400, json={"max_tokens": 5.5})
     assert set(refused["detail"]["fields"]) == {"$.max_tokens"}
 
 
-def test_options_names_every_method_of_a_path(admin: Person, document: Document) -> None:
+def test_options_names_every_method_of_a_path(admin: ApiClient, document: Document) -> None:
     paths: dict[str, set[str]] = {}
     for operation in document.operations:
         paths.setdefault(operation.template, {"OPTIONS"}).add(operation.method)

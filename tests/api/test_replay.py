@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached, sending
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import (
     Call,
     Counts,
@@ -58,15 +58,17 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def dora(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def dora(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """A user of level 1."""
-    with Person(server, document).register("dora") as person:
+    with ApiClient(server, document).register("dora") as person:
         connect(person, upstream)
         yield person
 
 
 @pytest.fixture(scope="module")
-def chat(dora: Person) -> str:
+def chat(dora: ApiClient) -> str:
     """A conversation with three answers, the middle one without tools."""
     chat_id: str = dora.good("POST", "/conversations", json={})["id"]
     for content in ("use tools", "hello", "use tools, again"):
@@ -74,7 +76,7 @@ def chat(dora: Person) -> str:
     return chat_id
 
 
-def log_of(person: Person, run_id: str) -> list[dict[str, Any]]:
+def log_of(person: ApiClient, run_id: str) -> list[dict[str, Any]]:
     """Every event of a run; a page ends at its bytes before it ends at its limit."""
     events: list[dict[str, Any]] = []
     while True:
@@ -85,7 +87,7 @@ def log_of(person: Person, run_id: str) -> list[dict[str, Any]]:
             return events
 
 
-def logs_of(person: Person, chat: str) -> list[dict[str, Any]]:
+def logs_of(person: ApiClient, chat: str) -> list[dict[str, Any]]:
     """Every event of every run, as each run's own log tells it, oldest run first."""
     runs = person.good("GET", f"/runs?subject_id={chat}&page_size=100")["items"][::-1]
     events: list[dict[str, Any]] = []
@@ -94,7 +96,7 @@ def logs_of(person: Person, chat: str) -> list[dict[str, Any]]:
     return events
 
 
-def walked(person: Person, path: str, name: str, limit: int) -> list[dict[str, Any]]:
+def walked(person: ApiClient, path: str, name: str, limit: int) -> list[dict[str, Any]]:
     """All entries, by following the cursor."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
@@ -110,14 +112,16 @@ def walked(person: Person, path: str, name: str, limit: int) -> list[dict[str, A
 
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
-def test_a_conversations_events_are_those_of_its_runs_in_order(dora: Person, chat: str, limit: int) -> None:
+def test_a_conversations_events_are_those_of_its_runs_in_order(
+    dora: ApiClient, chat: str, limit: int
+) -> None:
     events = walked(dora, f"/conversations/{chat}/events", "events", limit)
     assert events == logs_of(dora, chat)
     assert len({(event["run_id"], event["seq"]) for event in events}) == len(events)
     assert len({event["run_id"] for event in events}) == 3
 
 
-def test_the_cursor_goes_on_where_there_was_nothing_more(dora: Person) -> None:
+def test_the_cursor_goes_on_where_there_was_nothing_more(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     path = f"/conversations/{chat}/events"
     assert dora.good("GET", path) == {"events": [], "has_more": False, "cursor": None}
@@ -133,26 +137,26 @@ def test_the_cursor_goes_on_where_there_was_nothing_more(dora: Person) -> None:
         assert set(refused["detail"]["fields"]) == {"cursor"}
 
 
-def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: Person) -> None:
+def test_the_status_says_what_runs_and_how_far_its_log_goes(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     path = f"/conversations/{chat}/execution-status"
     assert dora.good("GET", path) == {
         "is_running": False, "is_waiting": False, "last_sequence": 0, "current_message_id": None, "run": None,
     }  # fmt: skip
-    with sending(dora, chat, "wait") as stream:
+    with stream_message(dora, chat, "wait") as stream:
         stream.until("process_step")
-        run = stream.seen[0]["run"]
-        told = dora.good("GET", path)
-        assert (told["is_running"], told["current_message_id"]) == (True, run["message_id"])
-        assert told["run"]["id"] == run["id"]
+        run = stream.received[0]["run"]
+        execution = dora.good("GET", path)
+        assert (execution["is_running"], execution["current_message_id"]) == (True, run["message_id"])
+        assert execution["run"]["id"] == run["id"]
         dora.good("POST", f"/runs/{run['id']}/cancel")
-        last = stream.rest()[-1]
-    told = dora.good("GET", path)
-    assert (told["is_running"], told["current_message_id"]) == (False, None)
-    assert (told["last_sequence"], told["run"]["status"]) == (last["seq"], "cancelled")
+        last = stream.read_to_end()[-1]
+    execution = dora.good("GET", path)
+    assert (execution["is_running"], execution["current_message_id"]) == (False, None)
+    assert (execution["last_sequence"], execution["run"]["status"]) == (last["seq"], "cancelled")
 
 
-def test_tool_executions_tell_what_was_asked_and_what_came_of_it(dora: Person, chat: str) -> None:
+def test_tool_executions_show_the_arguments_and_the_outcome(dora: ApiClient, chat: str) -> None:
     path = f"/conversations/{chat}/tool-executions"
     found = dora.good("GET", path)["executions"]
     assert walked(dora, path, "executions", 1) == found
@@ -183,7 +187,7 @@ def test_tool_executions_tell_what_was_asked_and_what_came_of_it(dora: Person, c
     dora.bad("GET", f"/conversations/{other}/tool-executions", 404, params={"message_id": messages[0]["id"]})
 
 
-def test_tool_calls_are_listed_newest_first_by_tool_and_by_run(dora: Person, chat: str) -> None:
+def test_tool_calls_are_listed_newest_first_by_tool_and_by_run(dora: ApiClient, chat: str) -> None:
     run = dora.good("GET", f"/runs?subject_id={chat}")["items"][0]["id"]
     inside = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
     page = dora.good("GET", "/tool-calls", params={"run_id": run})
@@ -197,7 +201,7 @@ def test_tool_calls_are_listed_newest_first_by_tool_and_by_run(dora: Person, cha
     assert dora.good("GET", "/tool-calls", params={"tool": "no_such"})["items"] == []
 
 
-def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> None:
+def test_a_result_that_was_cut_can_be_read_whole(dora: ApiClient, chat: str) -> None:
     run = dora.good("GET", f"/runs?subject_id={chat}")["items"][0]["id"]
     path = f"/runs/{run}/results/call-b"
     text, offset = "", 0
@@ -220,7 +224,7 @@ def test_a_result_that_was_cut_can_be_read_whole(dora: Person, chat: str) -> Non
     dora.bad("GET", f"/runs/{run}/results/call-z", 404)
 
 
-def test_calls_that_a_model_gave_one_id_are_told_apart(dora: Person) -> None:
+def test_calls_with_the_same_id_are_kept_apart(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     dora.good("POST", "/messages", json={"conversation_id": chat, "content": "repeat yourself"})
     made = dora.good("GET", f"/conversations/{chat}/tool-executions")["executions"]
@@ -231,7 +235,7 @@ def test_calls_that_a_model_gave_one_id_are_told_apart(dora: Person) -> None:
         assert json.loads(call["tool_input"])["path"] in result["output"]
 
 
-def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora: Person) -> None:
+def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     first = dora.good("POST", "/messages", json={"conversation_id": chat, "content": "use tools"})
     question = first["parent_id"]
@@ -243,8 +247,8 @@ def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora:
 
     sent = {"headers": ACCEPT, "json": {}}
     again = dora.ask("POST", f"/messages/{question}/regenerate", **sent).json()["data"]
-    with attached(dora, again["id"]) as stream:
-        stream.rest()
+    with stream_run(dora, again["id"]) as stream:
+        stream.read_to_end()
     one, two = runs_of(first["id"]), runs_of(again["message_id"])
     assert runs_of(question) == one + two
     assert len(one) == len(two) == 3
@@ -254,7 +258,7 @@ def test_question_that_was_answered_again_has_the_calls_of_all_its_answers(dora:
     assert dora.good("GET", f"/runs?subject_id={chat}")["items"] == []
 
 
-def test_what_was_deleted_is_not_replayed(dora: Person) -> None:
+def test_what_was_deleted_is_not_replayed(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     dora.good("POST", "/messages", json={"conversation_id": chat, "content": "hello"})
     answer = dora.good("POST", "/messages", json={"conversation_id": chat, "content": "use tools"})

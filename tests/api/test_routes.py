@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import KEY, PASSWORD, UUID7, Person
+from api.person import KEY, PASSWORD, UUID7, ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached, sending
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 
 ROUTES = {
@@ -72,7 +72,7 @@ def newest_first(items: list[dict[str, Any]]) -> bool:
     return [time for time, _id in times] == sorted((time for time, _id in times), reverse=True)
 
 
-def page_of(person: Person, path: str, **query: Any) -> dict[str, Any]:
+def page_of(person: ApiClient, path: str, **query: Any) -> dict[str, Any]:
     page: dict[str, Any] = person.good("GET", path, params=query)
     more = {"has_more"} if path == "/messages" else set[str]()
     assert set(page) == {"items", "total", "page", "page_size"} | more
@@ -90,8 +90,10 @@ def test_every_route_is_in_the_document(document: Document) -> None:
     assert not ROUTES - there
 
 
-def test_registering_and_signing_in_answer_tokens_and_the_user(server: Server, document: Document) -> None:
-    with Person(server, document) as person:
+def test_registering_and_signing_in_answer_tokens_and_the_user(
+    server: ServerProcess, document: Document
+) -> None:
+    with ApiClient(server, document) as person:
         body = {"username": "Routes.User-1", "password": PASSWORD, "email": "routes@example.org"}
         for path, sent in (
             ("/auth/register", body),
@@ -111,8 +113,10 @@ def test_registering_and_signing_in_answer_tokens_and_the_user(server: Server, d
         assert person.good("GET", "/auth/me") == answer["user"]
 
 
-def test_changing_the_password_makes_the_new_one_the_only_one(server: Server, document: Document) -> None:
-    with Person(server, document).register("changing") as person:
+def test_changing_the_password_makes_the_new_one_the_only_one(
+    server: ServerProcess, document: Document
+) -> None:
+    with ApiClient(server, document).register("changing") as person:
         new = PASSWORD + "!"
         wrong = {"current_password": "not it at all", "new_password": new}
         assert person.ask("POST", "/auth/password", json=wrong).status_code in (400, 401, 403)
@@ -123,7 +127,7 @@ def test_changing_the_password_makes_the_new_one_the_only_one(server: Server, do
         person.sign_in("changing", new)
 
 
-def test_users_are_listed_for_an_admin_newest_first_and_changed(admin: Person, anna: Person) -> None:
+def test_users_are_listed_for_an_admin_newest_first_and_changed(admin: ApiClient, anna: ApiClient) -> None:
     page = page_of(admin, "/auth/users", page_size=100)
     ids = [user["id"] for user in page["items"]]
     assert ids == sorted(ids, reverse=True)
@@ -132,7 +136,7 @@ def test_users_are_listed_for_an_admin_newest_first_and_changed(admin: Person, a
     assert all(set(user) >= USER for user in page["items"])
 
 
-def test_a_conversation_is_made_listed_shown_changed_and_deleted(anna: Person) -> None:
+def test_a_conversation_is_made_listed_shown_changed_and_deleted(anna: ApiClient) -> None:
     made = anna.ask("POST", "/conversations", json={"title": "First", "temperature": 0.5, "max_tokens": 99})
     assert made.status_code == 201
     one = made.json()["data"]
@@ -154,7 +158,7 @@ def test_a_conversation_is_made_listed_shown_changed_and_deleted(anna: Person) -
     assert one["id"] not in json.dumps(anna.good("GET", "/conversations?page_size=100"))
 
 
-def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: Person) -> None:
+def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: ApiClient) -> None:
     made = [anna.good("POST", "/conversations", json={"title": f"c{number}"})["id"] for number in range(7)]
     total = page_of(anna, "/conversations")["total"]
     found: list[str] = []
@@ -171,7 +175,7 @@ def test_lists_are_paged_newest_first_and_every_item_is_on_one_page(anna: Person
     assert beyond["total"] == total
 
 
-def test_a_message_is_answered_stored_and_counted(anna: Person) -> None:
+def test_a_message_is_answered_stored_and_counted(anna: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={"title": "talk"})["id"]
     attachment = {"name": "utils.py", "extension": "py", "content": "x = 1\n"}
     body = {"conversation_id": conversation_id, "content": "hello", "attachments": [attachment]}
@@ -199,7 +203,7 @@ def test_a_message_is_answered_stored_and_counted(anna: Person) -> None:
     assert anna.good("GET", f"/conversations/{conversation_id}")["run_id"] is None
 
 
-def test_deleting_a_message_deletes_what_follows_it(anna: Person) -> None:
+def test_deleting_a_message_deletes_what_follows_it(anna: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
     for _ in range(3):
         anna.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "hello"})
@@ -219,7 +223,7 @@ def test_deleting_a_message_deletes_what_follows_it(anna: Person) -> None:
     assert after[0] == answer
 
 
-def test_deleting_a_conversation_takes_messages_and_runs_with_it(anna: Person) -> None:
+def test_deleting_a_conversation_takes_messages_and_runs_with_it(anna: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
     anna.good("POST", "/messages", json={"conversation_id": conversation_id, "content": "hello"})
     body = {"conversation_id": conversation_id, "content": "wait here"}
@@ -231,10 +235,10 @@ def test_deleting_a_conversation_takes_messages_and_runs_with_it(anna: Person) -
     assert page_of(anna, "/runs", subject_id=conversation_id, status="running")["items"] == []
 
 
-def test_a_stream_opens_with_the_run_and_ends_with_done(anna: Person) -> None:
+def test_a_stream_opens_with_the_run_and_ends_with_done(anna: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
-    with sending(anna, conversation_id, "hello") as stream:
-        frames = stream.rest()
+    with stream_message(anna, conversation_id, "hello") as stream:
+        frames = stream.read_to_end()
     assert frames[0]["type"] == "run"
     assert set(frames[0]["run"]) >= RUN
     assert frames[-1]["type"] == "done"
@@ -256,14 +260,14 @@ def test_a_stream_opens_with_the_run_and_ends_with_done(anna: Person) -> None:
     first = anna.good("GET", f"/runs/{run_id}/events?limit=1", headers=accept)
     assert first["has_more"] is True
     assert [event["seq"] for event in first["events"]] == [1]
-    with attached(anna, run_id, **{"Last-Event-ID": str(numbered[0])}) as again:
-        replayed = again.rest()
+    with stream_run(anna, run_id, **{"Last-Event-ID": str(numbered[0])}) as again:
+        replayed = again.read_to_end()
     assert [frame["seq"] for frame in replayed if frame["seq"]] == numbered[1:]
     page = page_of(anna, "/runs", kind="chat", subject_id=conversation_id, status="completed")
     assert [each["id"] for each in page["items"]] == [run_id]
 
 
-def test_asked_for_json_a_stream_answers_202_with_the_run(anna: Person) -> None:
+def test_asked_for_json_a_stream_answers_202_with_the_run(anna: ApiClient) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "wait here"}
     response = anna.ask("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
@@ -276,7 +280,7 @@ def test_asked_for_json_a_stream_answers_202_with_the_run(anna: Person) -> None:
 
 
 def test_a_provider_is_made_listed_shown_changed_tested_and_deleted(
-    anna: Person, upstream: ScriptedProvider
+    anna: ApiClient, upstream: ScriptedProvider
 ) -> None:
     provider_id = connect(anna, upstream)
     assert type(provider_id) is int
@@ -298,7 +302,7 @@ def test_a_provider_is_made_listed_shown_changed_tested_and_deleted(
     anna.bad("GET", path, 404)
 
 
-def test_tools_are_listed_shown_and_run(anna: Person) -> None:
+def test_tools_are_listed_shown_and_run(anna: ApiClient) -> None:
     page = page_of(anna, "/tools", page_size=100)
     names = [tool["name"] for tool in page["items"]]
     assert {"file_read", "file_list", "file_exists", "file_grep"} <= set(names)
@@ -317,7 +321,7 @@ def test_tools_are_listed_shown_and_run(anna: Person) -> None:
     anna.good("DELETE", "/tools/cache")
 
 
-def test_settings_are_shown_changed_and_used(anna: Person) -> None:
+def test_settings_are_shown_changed_and_used(anna: ApiClient) -> None:
     assert set(anna.good("GET", "/settings")) >= SETTINGS
     changed = anna.good("PUT", "/settings", json={"temperature": 0.25, "system_prompt": "Be brief."})
     assert (changed["temperature"], changed["system_prompt"]) == (0.25, "Be brief.")
@@ -327,7 +331,7 @@ def test_settings_are_shown_changed_and_used(anna: Person) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready"])
-def test_public_information_is_in_the_envelope(nobody: Person, path: str) -> None:
+def test_public_information_is_in_the_envelope(nobody: ApiClient, path: str) -> None:
     data = nobody.good("GET", path)
     assert isinstance(data, dict)
     if path == "/health":

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from api.person import Person
+from api.person import ApiClient
 
 
 @pytest.fixture(scope="module")
-def chat(anna: Person) -> dict[str, Any]:
+def chat(anna: ApiClient) -> dict[str, Any]:
     """A conversation with a question and its answer."""
     made = anna.good("POST", "/conversations", json={})
     file = {"name": "einkauf.txt", "content": "Milch"}
@@ -17,12 +17,12 @@ def chat(anna: Person) -> dict[str, Any]:
     return made
 
 
-def hits(person: Person, query: str, **more: Any) -> list[dict[str, Any]]:
+def hits(person: ApiClient, query: str, **more: Any) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = person.good("GET", "/search", params={"q": query, **more})["items"]
     return items
 
 
-def test_a_question_its_title_and_its_answer_are_found(anna: Person, chat: dict[str, Any]) -> None:
+def test_a_question_its_title_and_its_answer_are_found(anna: ApiClient, chat: dict[str, Any]) -> None:
     title, question = hits(anna, "机器学习")
     assert (title["kind"], title["message_id"], title["role"]) == ("conversation", None, None)
     assert (question["kind"], question["role"]) == ("message", "user")
@@ -34,7 +34,7 @@ def test_a_question_its_title_and_its_answer_are_found(anna: Person, chat: dict[
     assert hits(anna, "Milch") == []
 
 
-def test_kind_conversation_and_pages_narrow_it(anna: Person, chat: dict[str, Any]) -> None:
+def test_kind_conversation_and_pages_narrow_it(anna: ApiClient, chat: dict[str, Any]) -> None:
     other = anna.good("POST", "/conversations", json={"title": "学习 Plan"})["id"]
     assert [hit["conversation_id"] for hit in hits(anna, "学习", kind="conversation")] == [other, chat["id"]]
     assert [hit["kind"] for hit in hits(anna, "学习", conversation_id=chat["id"])] == [
@@ -49,17 +49,17 @@ def test_kind_conversation_and_pages_narrow_it(anna: Person, chat: dict[str, Any
     assert [hit["conversation_id"] for hit in hits(anna, "RENAMED")] == [other]
 
 
-def test_signs_alone_find_nothing_and_are_no_mistake(anna: Person) -> None:
+def test_signs_alone_find_nothing_and_are_no_mistake(anna: ApiClient) -> None:
     for query in ('"', "***", "😀", " ", "-- ;"):
         assert hits(anna, query) == []
 
 
-def test_others_find_nothing_of_it(bob: Person, chat: dict[str, Any]) -> None:
+def test_others_find_nothing_of_it(bob: ApiClient, chat: dict[str, Any]) -> None:
     assert hits(bob, "机器学习") == []
     bob.bad("GET", f"/search?q=机器学习&conversation_id={chat['id']}", 404)
 
 
-def test_a_cut_answer_is_found_and_a_deleted_conversation_is_not(anna: Person) -> None:
+def test_a_cut_answer_is_found_and_a_deleted_conversation_is_not(anna: ApiClient) -> None:
     made = anna.good("POST", "/conversations", json={"title": "Fleeting"})["id"]
     headers = {"accept": "application/json"}
     body = {"conversation_id": made, "content": "wait here"}

@@ -4,20 +4,20 @@ import json
 from pathlib import Path
 
 from api.conftest import connect
-from api.person import KEY, PASSWORD, Person
+from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document
-from api.server import ADMIN_PASSWORD, Server
-from api.streams import sending
+from api.server import ADMIN_PASSWORD, ServerProcess
+from api.streams import stream_message
 from luxx.providers.scripted import ScriptedProvider
 
 
-def test_a_key_is_shown_by_its_last_four_characters(anna: Person) -> None:
+def test_a_key_is_shown_by_its_last_four_characters(anna: ApiClient) -> None:
     provider = anna.good("GET", "/providers")["items"][0]
     for shown in (provider, anna.good("GET", f"/providers/{provider['id']}")):
         assert shown["api_key"] == f"****{KEY[-4:]}"
 
 
-def test_a_short_key_is_not_shown_whole(anna: Person) -> None:
+def test_a_short_key_is_not_shown_whole(anna: ApiClient) -> None:
     body = {"name": "short", "provider_type": "openai", "api_key": "abc"}
     created = anna.good("POST", "/providers", json=body)
     assert "abc" not in created["api_key"]
@@ -25,7 +25,7 @@ def test_a_short_key_is_not_shown_whole(anna: Person) -> None:
     anna.good("DELETE", f"/providers/{created['id']}")
 
 
-def test_a_masked_key_sent_back_is_not_taken_for_a_key(anna: Person, upstream: ScriptedProvider) -> None:
+def test_a_masked_key_sent_back_is_not_taken_for_a_key(anna: ApiClient, upstream: ScriptedProvider) -> None:
     provider = anna.good("GET", "/providers")["items"][0]
     path = f"/providers/{provider['id']}"
     anna.ask("PUT", path, json={"name": "renamed", "api_key": provider["api_key"]})
@@ -35,7 +35,7 @@ def test_a_masked_key_sent_back_is_not_taken_for_a_key(anna: Person, upstream: S
     assert set(keys) <= {f"Bearer {KEY}"}
 
 
-def test_a_new_address_drops_the_key(anna: Person, upstream: ScriptedProvider) -> None:
+def test_a_new_address_drops_the_key(anna: ApiClient, upstream: ScriptedProvider) -> None:
     provider_id = connect(anna, upstream)
     moved = anna.good("PUT", f"/providers/{provider_id}", json={"base_url": "https://models.example/v1"})
     assert moved["api_key"] == ""
@@ -43,14 +43,14 @@ def test_a_new_address_drops_the_key(anna: Person, upstream: ScriptedProvider) -
 
 
 def test_a_key_that_the_upstream_repeats_is_in_no_answer_stream_or_log(
-    anna: Person, server: Server, upstream: ScriptedProvider
+    anna: ApiClient, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
     conversation_id = anna.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "refuse this"}
     failure = anna.bad("POST", "/messages", 502, json=body)
     assert set(failure["detail"]) >= {"kind", "run_id", "message_id"}
-    with sending(anna, conversation_id, "refuse this") as stream:
-        frames = stream.rest()
+    with stream_message(anna, conversation_id, "refuse this") as stream:
+        frames = stream.read_to_end()
     assert KEY not in json.dumps(frames)
     assert {frame["type"] for frame in frames} >= {"run", "error", "done"}
     run = anna.good("GET", f"/runs/{failure['detail']['run_id']}")
@@ -63,7 +63,7 @@ def test_a_key_that_the_upstream_repeats_is_in_no_answer_stream_or_log(
 
 
 def test_no_secret_is_in_the_log_or_at_rest(
-    server: Server, document: Document, anna: Person, admin: Person
+    server: ServerProcess, document: Document, anna: ApiClient, admin: ApiClient
 ) -> None:
     anna.bad("POST", "/auth/login", 401, json={"username": "anna", "password": "a-wrong-password-9"})
     anna.bad("POST", "/providers", 400, json={"name": "x", "api_key": KEY, "nonsense": KEY})
@@ -80,6 +80,6 @@ def test_no_secret_is_in_the_log_or_at_rest(
     assert (server.data_dir / "secret_key").stat().st_mode & 0o777 == 0o600
 
 
-def test_unreadable_bodies_are_not_repeated_in_the_log(anna: Person, server: Server) -> None:
+def test_unreadable_bodies_are_not_repeated_in_the_log(anna: ApiClient, server: ServerProcess) -> None:
     anna.bad("POST", "/providers", 400, content=b'{"api_key": "' + KEY.encode() + b'"')
     assert KEY not in server.output

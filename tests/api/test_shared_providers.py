@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import KEY, PASSWORD, Person
+from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from api.test_losing_rights import luxx
 from luxx.providers.scripted import ScriptedProvider
 
@@ -18,38 +18,38 @@ WAYS = ["is demoted", "is disabled", "is demoted by the command line", "is disab
 ELSEWHERE = {"base_url": "https://elsewhere.example/v1", "api_key": KEY}
 numbers = itertools.count()
 
-Join = Callable[..., Person]
+Join = Callable[..., ApiClient]
 
 
 @pytest.fixture
-def join(server: Server, document: Document, admin: Person) -> Iterator[Join]:
+def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
     """Adds a user to a tenant, as the operator, and signs them in."""
     with ExitStack() as stack:
 
-        def make(tenant_id: int, level: int = 1) -> Person:
+        def make(tenant_id: int, level: int = 1) -> ApiClient:
             name = f"sharer{next(numbers)}"
             body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
             admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(Person(server, document)).sign_in(name, PASSWORD)
+            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
 
         yield make
 
 
 @pytest.fixture
-def tenant_id(admin: Person) -> int:
+def tenant_id(admin: ApiClient) -> int:
     made = admin.good("POST", "/admin/tenants", json={"name": f"sharing {next(numbers)}"})
     found: int = made["id"]
     return found
 
 
-def share(person: Person, upstream: ScriptedProvider) -> str:
+def share(person: ApiClient, upstream: ScriptedProvider) -> str:
     """The path of a provider that the person shares."""
     path = f"/providers/{connect(person, upstream)}"
     person.good("PUT", path, json={"is_shared": True})
     return path
 
 
-def take_level(how: str, by: Person, user: Person, server: Server) -> None:
+def take_level(how: str, by: ApiClient, user: ApiClient, server: ServerProcess) -> None:
     path, name = f"/auth/users/{user.user['id']}", user.user["username"]
     match how:
         case "is demoted":
@@ -62,14 +62,14 @@ def take_level(how: str, by: Person, user: Person, server: Server) -> None:
             assert luxx(server, "disable", name).returncode == 0
 
 
-def give_back(by: Person, user: Person) -> None:
+def give_back(by: ApiClient, user: ApiClient) -> None:
     """The account, not the level."""
     body = {"is_active": True, "permission_level": 3}
     by.good("PUT", f"/auth/users/{user.user['id']}", json=body)
     user.sign_in(user.user["username"], PASSWORD)
 
 
-def changes_of_providers(admin: Person, path: str) -> list[tuple[str, str, Any]]:
+def changes_of_providers(admin: ApiClient, path: str) -> list[tuple[str, str, Any]]:
     """What the audit log says was done to one provider, oldest first."""
     entries = admin.good("GET", "/admin/audit?page_size=100&outcome=done")["items"]
     return [
@@ -81,12 +81,12 @@ def changes_of_providers(admin: Person, path: str) -> list[tuple[str, str, Any]]
 
 @pytest.mark.parametrize("how", WAYS)
 def test_what_is_shared_goes_to_another_administrator_when_its_owner(
-    how: str, admin: Person, tenant_id: int, join: Join, server: Server, upstream: ScriptedProvider
+    how: str, admin: ApiClient, tenant_id: int, join: Join, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
-    owner, heir, member = join(tenant_id, 4), join(tenant_id, 4), join(tenant_id)
+    owner, successor, member = join(tenant_id, 4), join(tenant_id, 4), join(tenant_id)
     path, own = share(owner, upstream), f"/providers/{connect(owner, upstream)}"
     before = member.good("GET", path)
-    take_level(how, heir, owner, server)
+    take_level(how, successor, owner, server)
     give_back(admin, owner)
     assert owner.good("GET", path)["is_own"] is False
     assert owner.good("GET", path)["api_key"] == ""
@@ -97,15 +97,15 @@ def test_what_is_shared_goes_to_another_administrator_when_its_owner(
     owner.good("PUT", own, json=ELSEWHERE)
     assert member.good("GET", path)["base_url"] == before["base_url"]
     assert member.good("POST", f"{path}/test")["ok"] is True, "its key still opens"
-    assert heir.good("GET", path)["is_own"] is True
-    assert heir.good("PUT", path, json={"name": "handed over"})["is_shared"] is True
-    caused_by = "command line" if "command line" in how else heir.user["username"]
+    assert successor.good("GET", path)["is_own"] is True
+    assert successor.good("PUT", path, json={"name": "handed over"})["is_shared"] is True
+    caused_by = "command line" if "command line" in how else successor.user["username"]
     assert ("provider_change", caused_by, ["user_id"]) in changes_of_providers(admin, path)
 
 
 @pytest.mark.parametrize("how", WAYS)
 def test_nothing_is_shared_any_more_when_the_only_administrator(
-    how: str, admin: Person, tenant_id: int, join: Join, server: Server, upstream: ScriptedProvider
+    how: str, admin: ApiClient, tenant_id: int, join: Join, server: ServerProcess, upstream: ScriptedProvider
 ) -> None:
     owner, member = join(tenant_id, 4), join(tenant_id)
     path = share(owner, upstream)
@@ -123,7 +123,7 @@ def test_nothing_is_shared_any_more_when_the_only_administrator(
 
 
 def test_administrators_switch_off_unshare_and_delete_what_another_shares(
-    admin: Person, tenant_id: int, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, tenant_id: int, join: Join, upstream: ScriptedProvider
 ) -> None:
     owner, other, member = join(tenant_id, 4), join(tenant_id, 4), join(tenant_id, 3)
     stranger = join(admin.good("POST", "/admin/tenants", json={"name": f"far {next(numbers)}"})["id"], 4)
@@ -159,7 +159,7 @@ def test_administrators_switch_off_unshare_and_delete_what_another_shares(
 
 
 def test_an_administrator_of_another_tenant_opens_no_private_address(
-    admin: Person, tenant_id: int, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, tenant_id: int, join: Join, upstream: ScriptedProvider
 ) -> None:
     chief = join(tenant_id, 4)
     hosts = admin.good("GET", "/admin/allowed-hosts")["hosts"]

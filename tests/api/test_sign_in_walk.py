@@ -8,9 +8,9 @@ import httpx
 import jwt
 import pytest
 
-from api.person import PASSWORD, Person, check_shape
+from api.person import PASSWORD, ApiClient, check_shape
 from api.schema import Document, Operation
-from api.server import Server
+from api.server import ServerProcess
 
 PUBLIC = {
     ("GET", "/"),
@@ -51,18 +51,18 @@ def resigned(token: str, **claims: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def bad_headers(server: Server, document: Document, admin: Person) -> dict[str, dict[str, str]]:
+def bad_headers(server: ServerProcess, document: Document, admin: ApiClient) -> dict[str, dict[str, str]]:
     """Authorization headers that are not good, by why."""
     with (
-        Person(server, document).register("left") as left,
-        Person(server, document).register("disabled") as disabled,
-        Person(server, document).register("moved") as moved,
-        Person(server, document).register("good") as good,
+        ApiClient(server, document).register("left") as left,
+        ApiClient(server, document).register("disabled") as disabled,
+        ApiClient(server, document).register("moved") as moved,
+        ApiClient(server, document).register("good") as good,
     ):
         left_token, left_refresh = left.token, left.refresh_token
         left.good("POST", "/auth/logout")
         admin.good("PUT", f"/auth/users/{disabled.user['id']}", json={"is_active": False})
-        with Person(server, document).sign_in("moved", PASSWORD) as again:
+        with ApiClient(server, document).sign_in("moved", PASSWORD) as again:
             body = {"current_password": PASSWORD, "new_password": PASSWORD + "2"}
             again.good("POST", "/auth/password", json=body)
         tokens = {
@@ -96,7 +96,7 @@ def test_the_public_operations_are_those_of_the_contract(document: Document) -> 
 
 
 def test_every_other_operation_answers_401_to_each_bad_credential(
-    server: Server, document: Document, bad_headers: dict[str, dict[str, str]]
+    server: ServerProcess, document: Document, bad_headers: dict[str, dict[str, str]]
 ) -> None:
     wrong: list[str] = []
     asked = 0
@@ -115,18 +115,18 @@ def test_every_other_operation_answers_401_to_each_bad_credential(
     assert not wrong, wrong
 
 
-def test_a_good_token_is_let_in_where_the_bad_ones_are_not(anna: Person, document: Document) -> None:
+def test_a_good_token_is_let_in_where_the_bad_ones_are_not(anna: ApiClient, document: Document) -> None:
     for operation in document.operations:
         if not is_public(operation) and operation.method == "GET" and not operation.names("path"):
             response = anna.ask("GET", operation.template)
             assert response.status_code in (200, 400, 403), f"{operation}: {response.status_code}"
 
 
-def test_a_token_in_the_query_is_no_sign_in(anna: Person, nobody: Person) -> None:
+def test_a_token_in_the_query_is_no_sign_in(anna: ApiClient, nobody: ApiClient) -> None:
     nobody.bad("GET", f"/auth/me?token={anna.token}&access_token={anna.token}", 401)
 
 
-def test_public_operations_need_no_token_and_mind_no_bad_one(nobody: Person) -> None:
+def test_public_operations_need_no_token_and_mind_no_bad_one(nobody: ApiClient) -> None:
     for headers in ({}, {"authorization": "Bearer garbage"}):
         for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/docs", "/ui/"):
             response = nobody.http.get(path, headers=headers)
@@ -134,9 +134,9 @@ def test_public_operations_need_no_token_and_mind_no_bad_one(nobody: Person) -> 
 
 
 def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_sign_in(
-    server: Server, document: Document
+    server: ServerProcess, document: Document
 ) -> None:
-    with Person(server, document).register("rotating") as person:
+    with ApiClient(server, document).register("rotating") as person:
         first = {"refresh_token": person.refresh_token}
         second = person.good("POST", "/auth/refresh", json=first)
         person.token = second["access_token"]
@@ -146,10 +146,10 @@ def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_sign_in(
         person.bad("POST", "/auth/refresh", 401, json={"refresh_token": second["refresh_token"]})
 
 
-def test_signing_out_ends_this_sign_in_and_no_other(server: Server, document: Document) -> None:
+def test_signing_out_ends_this_sign_in_and_no_other(server: ServerProcess, document: Document) -> None:
     with (
-        Person(server, document).register("twice") as one,
-        Person(server, document).sign_in("twice", PASSWORD) as two,
+        ApiClient(server, document).register("twice") as one,
+        ApiClient(server, document).sign_in("twice", PASSWORD) as two,
     ):
         one.good("POST", "/auth/logout")
         one.bad("GET", "/auth/me", 401)
@@ -157,7 +157,7 @@ def test_signing_out_ends_this_sign_in_and_no_other(server: Server, document: Do
         two.good("GET", "/auth/me")
 
 
-def test_an_access_token_says_as_little_as_it_must(anna: Person) -> None:
+def test_an_access_token_says_as_little_as_it_must(anna: ApiClient) -> None:
     claims = jwt.decode(anna.token, options={"verify_signature": False})
     assert {"exp", "iat", "jti", "sub", "typ"} <= set(claims)
     assert jwt.get_unverified_header(anna.token)["alg"] == "HS256"

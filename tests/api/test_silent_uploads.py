@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 
 WAIT_SECONDS = 20.0
 SILENT = 1.0
@@ -18,7 +18,7 @@ SETTINGS = {
     "LUXX_SERVER__BODY_BYTES_PER_SECOND": str(BYTES_PER_SECOND),
 }
 HEAD = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-DOORS = [
+ENTRY_POINTS = [
     ("/files", "multipart/form-data; boundary=b", HEAD),
     ("/conversations/import", "multipart/form-data; boundary=b", HEAD),
     ("/conversations/import", "application/json", b"["),
@@ -26,19 +26,19 @@ DOORS = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server"), **SETTINGS) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), **SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def cat(server: Server) -> Iterator[Person]:
-    with Person(server, None).register("cat") as person:
+def cat(server: ServerProcess) -> Iterator[ApiClient]:
+    with ApiClient(server, None).register("cat") as person:
         yield person
 
 
-@pytest.fixture(params=DOORS, ids=["files", "import of a form", "import"])
-def line(request: pytest.FixtureRequest, cat: Person) -> Iterator[socket.socket]:
+@pytest.fixture(params=ENTRY_POINTS, ids=["files", "import of a form", "import"])
+def connection(request: pytest.FixtureRequest, cat: ApiClient) -> Iterator[socket.socket]:
     """A connection on which an upload of a megabyte has begun."""
     path, kind, begun = request.param
     host, port = cat.server.url.removeprefix("http://").split(":")
@@ -51,11 +51,11 @@ def line(request: pytest.FixtureRequest, cat: Person) -> Iterator[socket.socket]
         yield opened
 
 
-def answer(line: socket.socket) -> bytes:
+def answer(connection: socket.socket) -> bytes:
     """All of it, up to the end of its JSON."""
     received = b""
     while b'"success"' not in received or not received.endswith(b"}"):
-        piece = line.recv(65_536)
+        piece = connection.recv(65_536)
         assert piece, received
         received += piece
     return received
@@ -67,7 +67,7 @@ def check(refused: bytes) -> None:
     assert b'"request_timeout"' in refused
 
 
-def check_free(cat: Person) -> None:
+def check_free(cat: ApiClient) -> None:
     """Nothing is left, and the next upload need not wait for anything."""
     end = time.monotonic() + WAIT_SECONDS
     # The connection is told first, and what it had begun ends then.
@@ -77,26 +77,26 @@ def check_free(cat: Person) -> None:
     assert cat.good("GET", "/files")["items"] == []
 
 
-def test_an_upload_that_falls_silent_is_given_up(line: socket.socket, cat: Person) -> None:
+def test_a_silent_upload_times_out(connection: socket.socket, cat: ApiClient) -> None:
     began = time.monotonic()
-    check(answer(line))
+    check(answer(connection))
     assert SILENT * 0.9 <= time.monotonic() - began < WAIT_SECONDS
     check_free(cat)
 
 
-def test_an_upload_that_drips_for_ever_is_given_up(line: socket.socket, cat: Person) -> None:
+def test_a_slow_upload_without_end_times_out(connection: socket.socket, cat: ApiClient) -> None:
     """It says something often enough, and would take an hour."""
     done = threading.Event()
 
     def drip() -> None:
         while not done.wait(SILENT / 5):
-            line.sendall(b" ")
+            connection.sendall(b" ")
 
     began = time.monotonic()
     dripping = threading.Thread(target=drip)
     dripping.start()
     try:
-        check(answer(line))
+        check(answer(connection))
     finally:
         done.set()
         dripping.join(WAIT_SECONDS)
@@ -104,7 +104,7 @@ def test_an_upload_that_drips_for_ever_is_given_up(line: socket.socket, cat: Per
     check_free(cat)
 
 
-def test_a_slow_upload_within_the_bounds_is_taken(cat: Person) -> None:
+def test_a_slow_upload_within_the_bounds_is_taken(cat: ApiClient) -> None:
     def pieces() -> Iterator[bytes]:
         for piece in (HEAD, b"slow", b"\r\n--b--\r\n"):
             time.sleep(SILENT / 5)

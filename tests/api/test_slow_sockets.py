@@ -15,12 +15,12 @@ import pytest
 import uvicorn
 from litestar.exceptions import WebSocketDisconnect
 
-from api.line import opened, ticket_of
-from api.person import Person
+from api.line import new_ticket, open_socket
+from api.person import ApiClient
 from api.server import Server
 from luxx.api.http import sockets as module
 from luxx.api.http.protocol import socket_options
-from luxx.api.http.sockets import ENDED_SIGN_IN, MOST_NOTES, Socket
+from luxx.api.http.sockets import MAX_PENDING_NOTIFICATIONS, SIGN_IN_ENDED, Socket
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import RateLimit
 from luxx.infra.bus.core import LocalBus
@@ -73,7 +73,7 @@ class Client:
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self.closed: tuple[int, str] | None = None
         self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._news = asyncio.Event()
@@ -93,7 +93,7 @@ class Client:
             self.closed = (message["code"], message["reason"])
             self.leave()
         else:
-            self.heard.append(json.loads(message["text"]))
+            self.received.append(json.loads(message["text"]))
         self._news.set()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -130,11 +130,11 @@ def test_a_client_that_does_not_read_gets_the_newest_state_once_when_it_does() -
             await turns()
         assert rows.reads <= 2, "nothing is read that could not be sent"
         client.reads.set()
-        await client.until(lambda: {each["session_id"] for each in client.heard} == set(names))
+        await client.until(lambda: {each["session_id"] for each in client.received} == set(names))
         await turns(500)
-        newest = {each["session_id"]: each["data"]["title"] for each in client.heard}
+        newest = {each["session_id"]: each["data"]["title"] for each in client.received}
         assert set(newest.values()) == {"title 49"}
-        assert len(client.heard) <= len(names) + module.AT_ONCE
+        assert len(client.received) <= len(names) + module.AT_ONCE
         client.leave()
         await asyncio.wait_for(serving, SECONDS)
 
@@ -147,16 +147,16 @@ def test_of_many_notifications_a_slow_client_gets_the_newest() -> None:
         line, serving = made(client, rows)
         await turns()
         for number in range(1000):
-            told = NotificationData(
+            notification = NotificationData(
                 title="t", message=str(number), session_id="s", run_id="r", status=SessionStatus.COMPLETED
             )
-            line.note(told)
+            line.note(notification)
             if number == 0:
                 await turns()  # One is already being sent.
         client.reads.set()
-        await client.until(lambda: len(client.heard) == MOST_NOTES + 1)
-        assert [each["data"]["message"] for each in client.heard[1:]] == [
-            str(number) for number in range(1000 - MOST_NOTES, 1000)
+        await client.until(lambda: len(client.received) == MAX_PENDING_NOTIFICATIONS + 1)
+        assert [each["data"]["message"] for each in client.received[1:]] == [
+            str(number) for number in range(1000 - MAX_PENDING_NOTIFICATIONS, 1000)
         ]
         client.leave()
         await asyncio.wait_for(serving, SECONDS)
@@ -173,17 +173,17 @@ def test_a_client_that_does_not_read_is_cut_all_the_same(monkeypatch: pytest.Mon
         rows.titles["a talk"] = "t"
         client.say(type="subscribe", session_id="a talk")
         await turns()
-        line.cut(ENDED_SIGN_IN)
+        line.force_close(SIGN_IN_ENDED)
         await asyncio.wait_for(serving, SECONDS)
         assert client.closed is None
         client.reads.set()
         await turns()
-        assert client.heard == [], "nothing is said once it is cut"
+        assert client.received == [], "nothing is said once it is cut"
 
     asyncio.run(run())
 
 
-def test_a_session_that_goes_is_told_and_changes_that_no_hint_told_are_found(
+def test_a_deleted_session_is_reported_and_changes_without_a_hint_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "RESTATE_SECONDS", 0.05)
@@ -195,18 +195,18 @@ def test_a_session_that_goes_is_told_and_changes_that_no_hint_told_are_found(
         rows.titles |= {"a talk": "old", "another": "same"}
         client.say(type="subscribe", session_id="a talk")
         client.say(type="subscribe", session_id="another")
-        await client.until(lambda: len(client.heard) == 2)
+        await client.until(lambda: len(client.received) == 2)
         rows.titles["a talk"] = "new"
-        await client.until(lambda: len(client.heard) == 3)
-        assert client.heard[2]["data"]["title"] == "new"
+        await client.until(lambda: len(client.received) == 3)
+        assert client.received[2]["data"]["title"] == "new"
         del rows.titles["a talk"]
-        await client.until(lambda: len(client.heard) == 4)
-        assert client.heard[3]["detail"]["kind"] == "conversation_not_found"
+        await client.until(lambda: len(client.received) == 4)
+        assert client.received[3]["detail"]["kind"] == "conversation_not_found"
         rows.titles["a talk"] = "there again"
         seen = rows.reads
         while rows.reads < seen + 3:  # noqa: ASYNC110 - bounded by the test's own limit
             await asyncio.sleep(0.01)
-        assert len(client.heard) == 4, "what was told to be gone is not told again"
+        assert len(client.received) == 4, "what was told to be gone is not told again"
         client.leave()
         await asyncio.wait_for(serving, SECONDS)
 
@@ -272,20 +272,20 @@ def masked(opcode: int, payload: bytes) -> bytes:
 def test_whoever_sends_without_reading_makes_the_server_hold_nothing(tmp_path: Path, what: str) -> None:
     """Answers to what is sent would pile up in the server; it stops reading instead."""
     frame = masked(0x9, b"x" * 100) if what == "pings" else masked(0x1, b'{"type":"nope"}' + b" " * 80)
-    with Server(tmp_path) as server, Person(server, None).sign_in() as person:
-        with opened(person) as line:
-            line.quiet()
+    with Server(tmp_path) as server, ApiClient(server, None).sign_in() as person:
+        with open_socket(person) as line:
+            line.drain()
         process = psutil.Process(server.process.pid)
         host, port = server.url.removeprefix("http://").split(":")
         before = process.memory_info().rss
         with socket.create_connection((host, int(port)), timeout=2) as raw:
-            raw.sendall(UPGRADE % f"/ws?token={ticket_of(person)}".encode())
+            raw.sendall(UPGRADE % f"/ws?token={new_ticket(person)}".encode())
             assert raw.recv(4096).startswith(b"HTTP/1.1 101")
             sent = sent_until_stuck(raw, frame * 500, 200 * MIB)
         assert sent < 100 * MIB, "the server took whatever came"
         assert process.memory_info().rss - before < 20 * MIB
-        with opened(person) as line:
-            assert line.quiet() == [], "others are served"
+        with open_socket(person) as line:
+            assert line.drain() == [], "others are served"
         assert '"level":"error"' not in server.output
 
 
@@ -302,11 +302,11 @@ def sent_until_stuck(raw: socket.socket, data: bytes, most: int) -> int:
 
 @pytest.mark.heavy
 def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, Person(server, None).sign_in() as admin:
+    with Server(tmp_path) as server, ApiClient(server, None).sign_in() as admin:
         count, per_person = 200, 20
         people = [admin]
         for number in range(count // per_person - 1):
-            people.append(Person(server, None).register(f"user{number}"))
+            people.append(ApiClient(server, None).register(f"user{number}"))
         process = psutil.Process(server.process.pid)
         lines: list[Any] = []
         try:
@@ -327,7 +327,7 @@ def test_an_open_socket_costs_less_than_50_kb(tmp_path: Path) -> None:
         assert grown < 50 * 1024
 
 
-def open_line(person: Person) -> Any:
-    opening = opened(person)
-    opening.__enter__().quiet()
+def open_line(person: ApiClient) -> Any:
+    opening = open_socket(person)
+    opening.__enter__().drain()
     return opening

@@ -12,13 +12,13 @@ import uvicorn
 from litestar import Request
 
 from luxx.api.http.protocol import BoundedProtocol
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, Because
+from luxx.domain.accounts.changes import AccountChange, RevocationReason
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config
-from luxx.runs.streams.hub import RING, Frame
-from luxx.runs.streams.watch import Watch
+from luxx.runs.streams.hub import RING_FRAMES, Frame
+from luxx.runs.streams.watch import RunWatch
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission
 
@@ -31,20 +31,20 @@ CALLER = Caller(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def services(tmp_path: Path) -> Iterator[Services]:
     """Not opened: nothing is read or written here."""
-    made = House(
+    made = Services(
         Config(app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"), data_dir=str(tmp_path))
     )
     yield made
     made.release()
 
 
-class Line:
+class SlowClient:
     """One client that reads only when told to, and the stream that it has."""
 
-    def __init__(self, house: House, *, from_the_log: bool = False) -> None:
-        self._house = house
+    def __init__(self, services: Services, *, from_the_log: bool = False) -> None:
+        self._house = services
         self._from_the_log = from_the_log
         self.run = Run(
             id=new_id(),
@@ -58,10 +58,10 @@ class Line:
         self.client = socket.socket()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def watch() -> Watch:
-            made = Watch(self._house.hub, self._house.store, self.run)
+        async def watch() -> RunWatch:
+            made = RunWatch(self._house.hub, self._house.store, self.run)
             if not self._from_the_log:
-                made.attach_first()
+                made.attach_before_start()
             return made
 
         followed = await self._house.streams.follow(CALLER, watch)
@@ -96,64 +96,64 @@ class Line:
 
 
 def test_a_stream_that_is_not_read_is_cut_when_its_user_loses_it(
-    house: House, caplog: pytest.LogCaptureFixture
+    services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        line = Line(house)
+        slow_client = SlowClient(services)
 
         async def talk() -> None:
-            with house.hub.driven(line.run.id, 0) as channel:
-                for _ in range(RING):
+            with services.hub.driven(slow_client.run.id, 0) as channel:
+                for _ in range(RING_FRAMES):
                     channel.publish(Frame(FRAME))
                     await asyncio.sleep(0)
-                assert len(house.streams) == 1
-                house.account_changes.tell(AccountChange(user_id=1, because=Because.DISABLED))
+                assert len(services.streams) == 1
+                services.account_changes.publish(AccountChange(user_id=1, because=RevocationReason.DISABLED))
                 async with asyncio.timeout(CUT_SECONDS):
-                    await line.ended.wait()
-                assert len(house.streams) == 0
-                assert house.hub.watchers == 0
+                    await slow_client.ended.wait()
+                assert len(services.streams) == 0
+                assert services.hub.watchers == 0
 
-        await line.serve(talk)
+        await slow_client.serve(talk)
 
     asyncio.run(work())
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_stream_ends_when_its_client_leaves(house: House) -> None:
+def test_a_stream_ends_when_its_client_leaves(services: Services) -> None:
     async def work() -> None:
-        line = Line(house)
+        slow_client = SlowClient(services)
 
         async def talk() -> None:
-            await asyncio.get_running_loop().sock_recv(line.client, 1)
-            assert house.hub.watchers == 1
-            line.client.close()
-            await line.ended.wait()
-            assert (len(house.streams), house.hub.watchers) == (0, 0)
+            await asyncio.get_running_loop().sock_recv(slow_client.client, 1)
+            assert services.hub.watchers == 1
+            slow_client.client.close()
+            await slow_client.ended.wait()
+            assert (len(services.streams), services.hub.watchers) == (0, 0)
 
-        await line.serve(talk)
+        await slow_client.serve(talk)
 
     asyncio.run(work())
 
 
 def test_a_stream_whose_log_cannot_be_read_ends_whole_and_says_to_come_again(
-    house: House,
+    services: Services,
 ) -> None:
     async def work() -> None:
-        line = Line(house, from_the_log=True)
-        heard = b""
+        slow_client = SlowClient(services, from_the_log=True)
+        received_bytes = b""
 
         async def talk() -> None:
-            nonlocal heard
-            while not heard.endswith(b"0\r\n\r\n"):
-                more = await asyncio.get_running_loop().sock_recv(line.client, 4096)
+            nonlocal received_bytes
+            while not received_bytes.endswith(b"0\r\n\r\n"):
+                more = await asyncio.get_running_loop().sock_recv(slow_client.client, 4096)
                 assert more, "it was cut in the middle"
-                heard += more
-            await line.ended.wait()
-            assert (len(house.streams), house.hub.watchers) == (0, 0)
+                received_bytes += more
+            await slow_client.ended.wait()
+            assert (len(services.streams), services.hub.watchers) == (0, 0)
 
         # Nobody has made its tables.
-        await line.serve(talk)
-        assert b"event: run\n" in heard
-        assert b"retry: 1000\n\n" in heard
+        await slow_client.serve(talk)
+        assert b"event: run\n" in received_bytes
+        assert b"retry: 1000\n\n" in received_bytes
 
     asyncio.run(work())

@@ -12,12 +12,12 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from api.conftest import connect
-from api.line import Line, knocking, opened, ticket_of
-from api.person import Person
+from api.line import SocketClient, new_ticket, open_socket, open_with_ticket
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached
-from luxx.api.http.protocol import MOST_FRAGMENTS
+from api.server import ServerProcess
+from api.streams import stream_run
+from luxx.api.http.protocol import MAX_FRAGMENTS
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
 GATES = ["a", "b", "c", "d", "e", "f", "g", "h"]
@@ -43,26 +43,28 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def cleo(server: Server, document: Document) -> Iterator[Person]:
+def cleo(server: ServerProcess, document: Document) -> Iterator[ApiClient]:
     """Somebody for whom nothing ever runs: what a socket of hers hears belongs to the test."""
-    with Person(server, document).register("cleo") as person:
+    with ApiClient(server, document).register("cleo") as person:
         yield person
 
 
 @pytest.fixture
-def talker(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def talker(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """Somebody new, for whom nothing has run yet."""
-    with Person(server, document).register(f"talker{next(numbers)}") as person:
+    with ApiClient(server, document).register(f"talker{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
 
-def new_session(person: Person, title: str = "a talk") -> str:
+def new_session(person: ApiClient, title: str = "a talk") -> str:
     session_id: str = person.good("POST", "/conversations", json={"title": title})["id"]
     return session_id
 
 
-def begin(person: Person, session_id: str, content: str) -> str:
+def begin(person: ApiClient, session_id: str, content: str) -> str:
     """A run that goes on by itself; its id."""
     body = {"conversation_id": session_id, "content": content}
     run_id: str = person.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})[
@@ -74,26 +76,26 @@ def begin(person: Person, session_id: str, content: str) -> str:
 # --- tickets ----------------------------------------------------------------------------------------
 
 
-def test_a_ticket_opens_one_socket_and_no_second_one(cleo: Person) -> None:
-    ticket = ticket_of(cleo)
-    with knocking(cleo.server.url, ticket) as line:
-        assert line.quiet() == []
-        with knocking(cleo.server.url, ticket) as second:
-            code, reason = second.closed()
+def test_a_ticket_opens_one_socket_and_no_second_one(cleo: ApiClient) -> None:
+    ticket = new_ticket(cleo)
+    with open_with_ticket(cleo.server.url, ticket) as client:
+        assert client.drain() == []
+        with open_with_ticket(cleo.server.url, ticket) as second:
+            code, reason = second.wait_closed()
         assert code == 4401
         assert "POST /auth/ticket" in reason
-        assert line.quiet() == []
+        assert client.drain() == []
 
 
-def test_of_many_who_use_a_ticket_at_once_one_comes_in(cleo: Person) -> None:
-    ticket, together = ticket_of(cleo), threading.Barrier(8)
+def test_of_many_who_use_a_ticket_at_once_one_comes_in(cleo: ApiClient) -> None:
+    ticket, together = new_ticket(cleo), threading.Barrier(8)
 
     def knock(_number: int) -> bool:
         together.wait(10)
-        with knocking(cleo.server.url, ticket) as line:
+        with open_with_ticket(cleo.server.url, ticket) as client:
             try:
-                line.say({"type": "ping"})
-                return line.hear() == {"type": "pong"}
+                client.send({"type": "ping"})
+                return client.receive() == {"type": "pong"}
             except Exception:
                 return False
 
@@ -102,7 +104,7 @@ def test_of_many_who_use_a_ticket_at_once_one_comes_in(cleo: Person) -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "garbage", "an access token", "a long text", "a refresh token"])
-def test_nothing_but_a_ticket_opens_a_socket(cleo: Person, what: str) -> None:
+def test_nothing_but_a_ticket_opens_a_socket(cleo: ApiClient, what: str) -> None:
     known = {
         "nothing": "",
         "garbage": "x" * 43,
@@ -110,20 +112,22 @@ def test_nothing_but_a_ticket_opens_a_socket(cleo: Person, what: str) -> None:
         "a long text": "x" * 5000,
         "a refresh token": cleo.refresh_token,
     }
-    with knocking(cleo.server.url, known[what]) as line:
-        assert line.closed()[0] == 4401
+    with open_with_ticket(cleo.server.url, known[what]) as client:
+        assert client.wait_closed()[0] == 4401
 
 
-def test_a_ticket_dies_with_its_sign_in(server: Server, document: Document, admin: Person) -> None:
-    with Person(server, document).register(f"leaves{next(numbers)}") as person:
-        ticket = ticket_of(person)
+def test_a_ticket_dies_with_its_sign_in(server: ServerProcess, document: Document, admin: ApiClient) -> None:
+    with ApiClient(server, document).register(f"leaves{next(numbers)}") as person:
+        ticket = new_ticket(person)
         person.good("POST", "/auth/logout")
-        with knocking(server.url, ticket) as line:
-            assert line.closed()[0] == 4401
+        with open_with_ticket(server.url, ticket) as client:
+            assert client.wait_closed()[0] == 4401
 
 
-def test_who_must_choose_a_password_gets_no_ticket(server: Server, document: Document, admin: Person) -> None:
-    with Person(server, document).register(f"reset{next(numbers)}") as person:
+def test_who_must_choose_a_password_gets_no_ticket(
+    server: ServerProcess, document: Document, admin: ApiClient
+) -> None:
+    with ApiClient(server, document).register(f"reset{next(numbers)}") as person:
         body = {"new_password": "a-password-that-an-admin-chose"}
         admin.good("POST", f"/auth/users/{person.user['id']}/password", json=body)
         person.sign_in(person.user["username"], body["new_password"])
@@ -140,24 +144,24 @@ def test_who_must_choose_a_password_gets_no_ticket(server: Server, document: Doc
     ids=["another site", "a page from nowhere", "two names"],
 )
 def test_another_site_is_refused_before_the_handshake_and_the_ticket_stays_good(
-    cleo: Person, more: dict[str, Any], status: int
+    cleo: ApiClient, more: dict[str, Any], status: int
 ) -> None:
-    ticket = ticket_of(cleo)
-    with pytest.raises(InvalidStatus) as refused, knocking(cleo.server.url, ticket, **more):
+    ticket = new_ticket(cleo)
+    with pytest.raises(InvalidStatus) as refused, open_with_ticket(cleo.server.url, ticket, **more):
         pass
     assert refused.value.response.status_code == status
     assert b'"success":false' in bytes(refused.value.response.body or b"")
-    with knocking(cleo.server.url, ticket, origin=cleo.server.url) as line:
-        assert line.quiet() == []
+    with open_with_ticket(cleo.server.url, ticket, origin=cleo.server.url) as client:
+        assert client.drain() == []
 
 
-def test_a_ticket_stands_in_no_log(cleo: Person, server: Server) -> None:
-    ticket = ticket_of(cleo)
-    with knocking(server.url, ticket) as line:
-        assert line.quiet() == []
-    with knocking(server.url, ticket) as line:
-        assert line.closed()[0] == 4401
-    with pytest.raises(InvalidStatus), knocking(server.url, ticket, origin="http://evil.example"):
+def test_a_ticket_stands_in_no_log(cleo: ApiClient, server: ServerProcess) -> None:
+    ticket = new_ticket(cleo)
+    with open_with_ticket(server.url, ticket) as client:
+        assert client.drain() == []
+    with open_with_ticket(server.url, ticket) as client:
+        assert client.wait_closed()[0] == 4401
+    with pytest.raises(InvalidStatus), open_with_ticket(server.url, ticket, origin="http://evil.example"):
         pass
     assert ticket not in server.output
     assert '"level":"error"' not in server.output
@@ -166,86 +170,88 @@ def test_a_ticket_stands_in_no_log(cleo: Person, server: Server) -> None:
 # --- sessions ---------------------------------------------------------------------------------------
 
 
-def test_a_session_tells_its_state_at_once_and_whenever_it_changes(
-    talker: Person, upstream: ScriptedProvider
+def test_a_session_sends_its_state_at_once_and_whenever_it_changes(
+    talker: ApiClient, upstream: ScriptedProvider
 ) -> None:
     session_id, gate = new_session(talker), next(gates)
-    with opened(talker) as line:
-        first = line.subscribe(session_id)
+    with open_socket(talker) as client:
+        first = client.subscribe(session_id)
         assert (first["type"], first["session_id"]) == ("session_update", session_id)
         assert first["data"] == {
             "status": "idle", "title": "a talk", "run_id": None, "message_id": None, "stop_reason": None,
             "error": None, "started_at": None, "finished_at": None,
         }  # fmt: skip
         run_id = begin(talker, session_id, f"gate {gate}")
-        running = line.until(type="session_update", status="running")["data"]
+        running = client.until(type="session_update", status="running")["data"]
         assert running["run_id"] == run_id
         assert running["finished_at"] is None
         upstream.release(gate)
-        ended = line.until(type="session_update", status="completed")["data"]
+        ended = client.until(type="session_update", status="completed")["data"]
         run = talker.good("GET", f"/runs/{run_id}")
         for name in ("message_id", "stop_reason", "error", "started_at", "finished_at"):
             assert ended[name] == run[name], name
-        assert line.quiet() == [], (
+        assert client.drain() == [], (
             "what is the same is not said again, and a subscriber needs no notification"
         )
 
 
-def test_who_comes_back_is_told_what_happened_meanwhile(talker: Person, upstream: ScriptedProvider) -> None:
+def test_a_returning_client_learns_what_happened_meanwhile(
+    talker: ApiClient, upstream: ScriptedProvider
+) -> None:
     session_id, gate = new_session(talker), next(gates)
-    with opened(talker) as line:
-        line.subscribe(session_id)
+    with open_socket(talker) as client:
+        client.subscribe(session_id)
         run_id = begin(talker, session_id, f"gate {gate}")
-        line.until(status="running")
+        client.until(status="running")
     upstream.release(gate)
-    with attached(talker, run_id) as stream:
+    with stream_run(talker, run_id) as stream:
         stream.until("done")
-    with opened(talker) as line:
-        state = line.subscribe(session_id)["data"]
+    with open_socket(talker) as client:
+        state = client.subscribe(session_id)["data"]
         assert (state["status"], state["run_id"]) == ("completed", run_id)
 
 
-def test_a_second_subscription_tells_the_state_again(cleo: Person) -> None:
+def test_a_second_subscription_sends_the_state_again(cleo: ApiClient) -> None:
     session_id = new_session(cleo)
-    with opened(cleo) as line:
-        assert line.subscribe(session_id) == line.subscribe(session_id)
+    with open_socket(cleo) as client:
+        assert client.subscribe(session_id) == client.subscribe(session_id)
 
 
-def test_who_unsubscribed_is_told_no_more_states(talker: Person, upstream: ScriptedProvider) -> None:
+def test_an_unsubscribed_client_gets_no_more_states(talker: ApiClient, upstream: ScriptedProvider) -> None:
     session_id, other = new_session(talker), new_session(talker)
-    with opened(talker) as line:
-        line.subscribe(session_id)
-        line.subscribe(other)
-        line.say({"type": "unsubscribe", "session_id": session_id})
-        line.say({"type": "unsubscribe", "session_id": "never subscribed to"})
-        assert line.quiet() == []
+    with open_socket(talker) as client:
+        client.subscribe(session_id)
+        client.subscribe(other)
+        client.send({"type": "unsubscribe", "session_id": session_id})
+        client.send({"type": "unsubscribe", "session_id": "never subscribed to"})
+        assert client.drain() == []
         begin(talker, session_id, "hello")
-        assert line.hear()["type"] == "notification"
+        assert client.receive()["type"] == "notification"
         begin(talker, other, "hello")
-        assert line.hear()["session_id"] == other
+        assert client.receive()["session_id"] == other
 
 
-def test_somebody_elses_session_and_none_cannot_be_told_apart(talker: Person, bob: Person) -> None:
+def test_a_foreign_session_looks_like_a_missing_one(talker: ApiClient, bob: ApiClient) -> None:
     theirs, nothing = new_session(bob), "01a00000-0000-7000-8000-000000000000"
-    with opened(talker) as line:
-        answers = [line.subscribe(session_id) for session_id in (theirs, nothing, "x")]
+    with open_socket(talker) as client:
+        answers = [client.subscribe(session_id) for session_id in (theirs, nothing, "x")]
         assert [answer.pop("session_id") for answer in answers] == [theirs, nothing, "x"]
         assert answers[0] == answers[1] == answers[2]
         assert answers[0]["code"] == 404
         assert answers[0]["detail"] == {"kind": "conversation_not_found"}
         begin(bob, theirs, "hello")
         begin(talker, new_session(talker, "my own"), "hello")
-        assert line.hear()["data"]["title"] == "my own", "nothing of the other one came before"
+        assert client.receive()["data"]["title"] == "my own", "nothing of the other one came before"
 
 
 # --- notifications ----------------------------------------------------------------------------------
 
 
-def test_an_end_that_nobody_watches_is_noted(talker: Person) -> None:
+def test_an_end_that_nobody_watches_is_noted(talker: ApiClient) -> None:
     session_id, failing = new_session(talker, "the weather"), new_session(talker, "the end")
-    with opened(talker) as line:
+    with open_socket(talker) as client:
         run_id = begin(talker, session_id, "hello")
-        assert line.hear() == {
+        assert client.receive() == {
             "type": "notification",
             "data": {
                 "title": "the weather", "message": "The answer is ready.", "session_id": session_id,
@@ -253,32 +259,32 @@ def test_an_end_that_nobody_watches_is_noted(talker: Person) -> None:
             },
         }  # fmt: skip
         begin(talker, failing, "refuse this")
-        data = line.hear()["data"]
+        data = client.receive()["data"]
         assert (data["title"], data["status"]) == ("the end", "failed")
         assert data["message"].startswith("The answer failed: ")
         assert len(data["message"]) > len("The answer failed: ")
 
 
 def test_who_follows_the_run_or_cancels_it_needs_no_notification(
-    talker: Person, upstream: ScriptedProvider
+    talker: ApiClient, upstream: ScriptedProvider
 ) -> None:
     followed, cancelled, gate = new_session(talker), new_session(talker), next(gates)
-    with opened(talker) as line:
+    with open_socket(talker) as client:
         run_id = begin(talker, followed, f"gate {gate}")
-        with attached(talker, run_id) as stream:
+        with stream_run(talker, run_id) as stream:
             stream.until("run")
             upstream.release(gate)
             stream.until("done")
         stuck = begin(talker, cancelled, f"gate {next(gates)}")
         assert talker.good("POST", f"/runs/{stuck}/cancel")["status"] == "cancelled"
         begin(talker, new_session(talker, "the next"), "hello")
-        assert line.hear()["data"]["title"] == "the next"
+        assert client.receive()["data"]["title"] == "the next"
 
 
-def test_all_sockets_of_a_user_are_told_and_nobody_elses(talker: Person, bob: Person) -> None:
-    with opened(talker) as one, opened(talker) as other, opened(bob) as foreign:
+def test_all_sockets_of_a_user_are_notified_and_no_others(talker: ApiClient, bob: ApiClient) -> None:
+    with open_socket(talker) as one, open_socket(talker) as other, open_socket(bob) as foreign:
         begin(talker, new_session(talker, "seen twice"), "hello")
-        assert one.hear() == other.hear()
+        assert one.receive() == other.receive()
         begin(bob, new_session(bob, "of bob"), "hello")
         assert foreign.until(title="of bob")["type"] == "notification"
 
@@ -299,84 +305,84 @@ def test_all_sockets_of_a_user_are_told_and_nobody_elses(talker: Person, bob: Pe
     ],
 )  # fmt: skip
 def test_what_cannot_be_understood_is_answered_and_the_socket_stays(
-    cleo: Person, message: str | bytes
+    cleo: ApiClient, message: str | bytes
 ) -> None:
-    with opened(cleo) as line:
-        line.say(message)
-        answer = line.hear()
+    with open_socket(cleo) as client:
+        client.send(message)
+        answer = client.receive()
         assert (answer["type"], answer["code"]) == ("error", 400)
         assert re.fullmatch(r"[a-z_]+", answer["detail"]["kind"])
         assert len(answer["error"]) > 20
-        assert line.quiet() == []
+        assert client.drain() == []
 
 
-def test_a_message_past_16_kb_closes_the_socket(cleo: Person) -> None:
-    with opened(cleo) as line:
-        line.say(" " * (16 * 1024 + 1))
-        assert line.closed()[0] == 1009
+def test_a_message_past_16_kb_closes_the_socket(cleo: ApiClient) -> None:
+    with open_socket(cleo) as client:
+        client.send(" " * (16 * 1024 + 1))
+        assert client.wait_closed()[0] == 1009
 
 
-def test_a_message_in_endless_fragments_closes_the_socket(cleo: Person) -> None:
-    with opened(cleo) as line:
-        line.connection.send(itertools.chain(["{"], itertools.repeat("", MOST_FRAGMENTS - 1)))
-        assert line.closed() == (1009, "too many fragments")
+def test_a_message_in_endless_fragments_closes_the_socket(cleo: ApiClient) -> None:
+    with open_socket(cleo) as client:
+        client.connection.send(itertools.chain(["{"], itertools.repeat("", MAX_FRAGMENTS - 1)))
+        assert client.wait_closed() == (1009, "too many fragments")
 
 
-def test_a_user_has_20_sockets_and_room_again_when_one_closes(
-    server: Server, document: Document, admin: Person, cleo: Person
+def test_a_user_has_20_sockets_and_may_open_another_when_one_closes(
+    server: ServerProcess, document: Document, admin: ApiClient, cleo: ApiClient
 ) -> None:
-    with Person(server, document).register(f"many{next(numbers)}") as person, ExitStack() as lines:
-        first = lines.enter_context(opened(person))
+    with ApiClient(server, document).register(f"many{next(numbers)}") as person, ExitStack() as lines:
+        first = lines.enter_context(open_socket(person))
         for _ in range(19):
-            lines.enter_context(opened(person)).quiet()
-        with opened(person) as too_many:
-            assert too_many.closed()[0] == 1013
-        with opened(cleo) as others:
-            assert others.quiet() == []
+            lines.enter_context(open_socket(person)).drain()
+        with open_socket(person) as too_many:
+            assert too_many.wait_closed()[0] == 1013
+        with open_socket(cleo) as others:
+            assert others.drain() == []
         first.connection.close()
         assert opens_within(person, attempts=50)
 
 
-def opens_within(person: Person, *, attempts: int) -> bool:
+def opens_within(person: ApiClient, *, attempts: int) -> bool:
     """Whether a socket opens before so many are tried: a server notices a close soon, not at once."""
     for _ in range(attempts):
-        with opened(person) as line:
+        with open_socket(person) as client:
             try:
-                return line.quiet() == []
+                return client.drain() == []
             except Exception:
                 continue
     return False
 
 
-def test_a_socket_takes_500_subscriptions_and_more_when_one_ends(cleo: Person) -> None:
-    with opened(cleo) as line:
+def test_a_socket_takes_500_subscriptions_and_more_when_one_ends(cleo: ApiClient) -> None:
+    with open_socket(cleo) as client:
         session_id = new_session(cleo)
-        line.subscribe(session_id)
+        client.subscribe(session_id)
         sessions = [new_session(cleo) for _ in range(499)]
         for each in sessions:
-            assert line.subscribe(each)["type"] == "session_update"
-        refused = line.subscribe(new_session(cleo))
+            assert client.subscribe(each)["type"] == "session_update"
+        refused = client.subscribe(new_session(cleo))
         assert refused["detail"]["kind"] == "too_many_subscriptions"
-        assert line.subscribe(session_id)["type"] == "session_update", "one that there is may be repeated"
-        line.say({"type": "unsubscribe", "session_id": session_id})
-        assert line.subscribe(new_session(cleo))["type"] == "session_update"
+        assert client.subscribe(session_id)["type"] == "session_update", "one that there is may be repeated"
+        client.send({"type": "unsubscribe", "session_id": session_id})
+        assert client.subscribe(new_session(cleo))["type"] == "session_update"
 
 
-def test_a_flood_of_messages_closes_the_socket_and_no_other(cleo: Person) -> None:
-    with opened(cleo) as flooding, opened(cleo) as other:
-        sending = threading.Thread(target=flood, args=(flooding,))
-        sending.start()
-        code, reason = flooding.closed(30)
-        sending.join(30)
+def test_a_flood_of_messages_closes_the_socket_and_no_other(cleo: ApiClient) -> None:
+    with open_socket(cleo) as flooding, open_socket(cleo) as other:
+        stream_message = threading.Thread(target=flood, args=(flooding,))
+        stream_message.start()
+        code, reason = flooding.wait_closed(30)
+        stream_message.join(30)
         assert code == 1008
         assert "too many" in reason
-        assert other.quiet() == []
+        assert other.drain() == []
 
 
-def flood(line: Line) -> None:
+def flood(client: SocketClient) -> None:
     try:
         for _ in range(5000):
-            line.say({"type": "ping"})
+            client.send({"type": "ping"})
     except Exception:
         return
 
@@ -384,19 +390,19 @@ def flood(line: Line) -> None:
 # --- told elsewhere ---------------------------------------------------------------------------------
 
 
-def test_the_metrics_count_open_sockets(cleo: Person) -> None:
+def test_the_metrics_count_open_sockets(cleo: ApiClient) -> None:
     def count() -> float:
         found = re.search(r"^luxx_sockets (\S+)$", cleo.http.get("/metrics").text, re.MULTILINE)
         assert found
         return float(found[1])
 
     before = count()
-    with opened(cleo) as line:
-        line.quiet()
+    with open_socket(cleo) as client:
+        client.drain()
         assert count() == before + 1
 
 
-def test_the_document_tells_what_is_said_on_a_socket(document: Document) -> None:
+def test_the_document_describes_the_messages_of_a_socket(document: Document) -> None:
     said = document.content["paths"]["/auth/ticket"]["post"]["description"]
     for word in ("subscribe", "unsubscribe", "ping", "pong", "session_update", "notification", "error"):
         assert f"`{word}`" in said
@@ -404,11 +410,11 @@ def test_the_document_tells_what_is_said_on_a_socket(document: Document) -> None
 
 
 def test_a_server_that_stops_closes_sockets_as_it_says(tmp_path: Any) -> None:
-    with Server(tmp_path) as server, Person(server, None).sign_in() as person:
-        with opened(person) as line, opened(person) as other:
-            line.quiet()
-            other.quiet()
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).sign_in() as person:
+        with open_socket(person) as client, open_socket(person) as other:
+            client.drain()
+            other.drain()
             server.stop()
-            assert [line.closed()[0], other.closed()[0]] == [1012, 1012]
+            assert [client.wait_closed()[0], other.wait_closed()[0]] == [1012, 1012]
         assert '"level":"error"' not in server.output
         assert "Traceback" not in server.output

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 
 from api.conftest import connect
-from api.person import Person
-from api.server import Server, environment, luxx_command
-from api.streams import attached
+from api.person import ApiClient
+from api.server import ServerProcess, environment, luxx_command
+from api.streams import stream_run
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 
 REPLY = [Text(text="I am"), Gate(name="waiting"), Text(text=" back."), Finish()]
@@ -36,7 +36,7 @@ def test_a_port_that_is_taken_is_refused_with_a_sentence_before_anything_is_open
     assert "database_migrated" not in done.stderr
 
 
-def begun_run(person: Person, conversation_id: str) -> str:
+def begun_run(person: ApiClient, conversation_id: str) -> str:
     """The run of a message that somebody else is sending just now."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
@@ -46,10 +46,10 @@ def begun_run(person: Person, conversation_id: str) -> str:
     raise AssertionError("no run began")
 
 
-def test_who_waits_for_an_answer_is_told_to_follow_its_run_when_the_server_stops(tmp_path: Path) -> None:
+def test_who_waits_for_an_answer_is_referred_to_the_run_when_the_server_stops(tmp_path: Path) -> None:
     with ScriptedProvider(Script(rules=[Rule(reply=REPLY)])) as upstream:
         allowed = {"LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://")}
-        with Server(tmp_path, **allowed) as server, Person(server, None).register("ann") as ann:
+        with ServerProcess(tmp_path, **allowed) as server, ApiClient(server, None).register("ann") as ann:
             connect(ann, upstream)
             conversation_id = ann.good("POST", "/conversations", json={})["id"]
             answers: list[httpx.Response] = []
@@ -60,7 +60,7 @@ def test_who_waits_for_an_answer_is_told_to_follow_its_run_when_the_server_stops
 
             asking = threading.Thread(target=ask)
             asking.start()
-            with attached(ann, begun_run(ann, conversation_id)) as stream:
+            with stream_run(ann, begun_run(ann, conversation_id)) as stream:
                 stream.until("process_step")
             server.process.send_signal(signal.SIGTERM)
             asking.join(timeout=20)

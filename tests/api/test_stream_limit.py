@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from api.line import knocking, opened, ticket_of
-from api.person import Person
-from api.server import Server
-from api.streams import attached, sending
+from api.line import new_ticket, open_socket, open_with_ticket
+from api.person import ApiClient
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import ScriptedProvider
 
 MOST = 3
@@ -19,14 +19,14 @@ WAIT_SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     settings = {"LUXX_LIMITS__STREAMS_PER_USER": str(MOST)}
-    with Server(tmp_path_factory.mktemp("server"), **settings) as running:
+    with ServerProcess(tmp_path_factory.mktemp("server"), **settings) as running:
         yield running
 
 
 @pytest.fixture
-def run_id(anna: Person, upstream: ScriptedProvider) -> Iterator[str]:
+def run_id(anna: ApiClient, upstream: ScriptedProvider) -> Iterator[str]:
     """A run that goes on for as long as the test."""
     conversation = anna.good("POST", "/conversations", json={})
     body = {"conversation_id": conversation["id"], "content": "wait here"}
@@ -36,16 +36,16 @@ def run_id(anna: Person, upstream: ScriptedProvider) -> Iterator[str]:
 
 
 @contextmanager
-def all_open(person: Person, run_id: str) -> Iterator[None]:
+def all_open(person: ApiClient, run_id: str) -> Iterator[None]:
     """As many streams as one user may have."""
     with ExitStack() as stack:
-        streams = [stack.enter_context(attached(person, run_id)) for _ in range(MOST)]
+        streams = [stack.enter_context(stream_run(person, run_id)) for _ in range(MOST)]
         assert [stream.until("run")["type"] for stream in streams] == ["run"] * MOST
         yield
         assert len(streams) == MOST
 
 
-def refused(person: Person, run_id: str) -> None:
+def refused(person: ApiClient, run_id: str) -> None:
     answer = person.ask("GET", f"/runs/{run_id}/events")
     assert answer.status_code == 429
     assert answer.json()["detail"]["kind"] == "too_many_streams"
@@ -53,7 +53,7 @@ def refused(person: Person, run_id: str) -> None:
     assert f"you have {MOST} streams" in answer.json()["error"]
 
 
-def opens_within_bounds(person: Person, run_id: str) -> None:
+def opens_within_bounds(person: ApiClient, run_id: str) -> None:
     """What was closed is not counted any more, once the server has noticed."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
@@ -64,17 +64,17 @@ def opens_within_bounds(person: Person, run_id: str) -> None:
 
 
 def test_streams_of_one_user_are_bounded_and_those_of_others_are_not(
-    anna: Person, bob: Person, run_id: str
+    anna: ApiClient, bob: ApiClient, run_id: str
 ) -> None:
     with all_open(anna, run_id):
         refused(anna, run_id)
         conversation = bob.good("POST", "/conversations", json={})
-        with sending(bob, conversation["id"], "hello") as stream:
-            assert stream.rest()[-1]["type"] == "done"
+        with stream_message(bob, conversation["id"], "hello") as stream:
+            assert stream.read_to_end()[-1]["type"] == "done"
     opens_within_bounds(anna, run_id)
 
 
-def test_a_message_whose_stream_is_refused_is_not_sent(anna: Person, run_id: str) -> None:
+def test_a_message_whose_stream_is_refused_is_not_sent(anna: ApiClient, run_id: str) -> None:
     conversation = anna.good("POST", "/conversations", json={})
     body = {"conversation_id": conversation["id"], "content": "hello"}
     with all_open(anna, run_id):
@@ -83,7 +83,7 @@ def test_a_message_whose_stream_is_refused_is_not_sent(anna: Person, run_id: str
     opens_within_bounds(anna, run_id)
 
 
-def test_many_streams_opened_at_the_same_moment_are_bounded_too(anna: Person, run_id: str) -> None:
+def test_many_streams_opened_at_the_same_moment_are_bounded_too(anna: ApiClient, run_id: str) -> None:
     together = threading.Barrier(5 * MOST)
 
     def status(_: int) -> int:
@@ -97,18 +97,18 @@ def test_many_streams_opened_at_the_same_moment_are_bounded_too(anna: Person, ru
     opens_within_bounds(anna, run_id)
 
 
-def test_a_stream_of_what_there_is_not_leaves_nothing_behind(anna: Person, run_id: str) -> None:
+def test_a_stream_of_what_there_is_not_leaves_nothing_behind(anna: ApiClient, run_id: str) -> None:
     for _ in range(2 * MOST):
         anna.bad("GET", "/runs/none/events", 404)
-    with attached(anna, run_id) as stream:
+    with stream_run(anna, run_id) as stream:
         stream.until("run")
 
 
-def test_sockets_count_among_the_streams(anna: Person, run_id: str) -> None:
+def test_sockets_count_among_the_streams(anna: ApiClient, run_id: str) -> None:
     with ExitStack() as stack:
         for _ in range(MOST):
-            stack.enter_context(opened(anna)).quiet()
+            stack.enter_context(open_socket(anna)).drain()
         refused(anna, run_id)
-        with knocking(anna.server.url, ticket_of(anna)) as line:
-            assert line.closed()[0] == 1013
+        with open_with_ticket(anna.server.url, new_ticket(anna)) as client:
+            assert client.wait_closed()[0] == 1013
     opens_within_bounds(anna, run_id)

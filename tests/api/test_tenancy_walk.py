@@ -10,11 +10,11 @@ import httpx
 import msgspec
 import pytest
 
-from api.belongings import KINDS, Belongings, furnish
+from api.belongings import ID_KINDS, OwnedIds, create_all
 from api.conftest import connect
-from api.person import KEY, PASSWORD, Person
+from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document, Operation
-from api.server import Server
+from api.server import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 NO_ID_OF_THEIRS = {
@@ -25,7 +25,7 @@ NO_ID_OF_THEIRS = {
     "tenant_id": "an operator's, see test_tenants and test_levels",
     "default_agent_id": "agents are not there yet; no id can be right",
 }
-PLACES = {"call_id", "index"}
+PARAMETER_PLACES = {"call_id", "index"}
 """Where something stands within what has an id."""
 
 SECRET = "only-anna-may-read-this"
@@ -80,7 +80,7 @@ def slots(document: Document) -> list[Slot]:
     return [slot for slot in found if slot.name not in NO_ID_OF_THEIRS]
 
 
-def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> httpx.Response:
+def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> httpx.Response:
     """The operation with `wanted` in its slot; ids that it needs besides are the asker's own."""
     operation: Operation = slot.operation
     path = operation.template
@@ -101,23 +101,23 @@ def ask(person: Person, slot: Slot, wanted: Any, others: dict[str, Any]) -> http
 
 @pytest.fixture
 def annas(
-    server: Server, document: Document, admin: Person, upstream: ScriptedProvider
-) -> Iterator[Belongings]:
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[OwnedIds]:
     """A new owner for every test, because the controls delete what they ask for."""
-    with Person(server, document).register(f"anna{next(users)}") as person:
+    with ApiClient(server, document).register(f"anna{next(users)}") as person:
         connect(person, upstream)
-        yield furnish(person, SECRET)
+        yield create_all(person, SECRET)
 
 
 @pytest.fixture(scope="module")
-def bobs(bob: Person) -> Belongings:
-    return furnish(bob, SECRET)
+def bobs(bob: ApiClient) -> OwnedIds:
+    return create_all(bob, SECRET)
 
 
 @pytest.fixture(scope="module")
 def askers(
-    server: Server, document: Document, admin: Person, bobs: Belongings, upstream: ScriptedProvider
-) -> Iterator[dict[str, Belongings]]:
+    server: ServerProcess, document: Document, admin: ApiClient, bobs: OwnedIds, upstream: ScriptedProvider
+) -> Iterator[dict[str, OwnedIds]]:
     """Everybody who is not the owner, with what they have themselves."""
     tenant_id = admin.good("POST", "/admin/tenants", json={"name": "the others"})["id"]
     with ExitStack() as stack:
@@ -130,20 +130,20 @@ def askers(
             name = f"asker{next(users)}"
             body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant}
             admin.good("POST", "/auth/users", json=body)
-            person = stack.enter_context(Person(server, document)).sign_in(name, PASSWORD)
+            person = stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
             connect(person, upstream)
-            found[who] = furnish(person, SECRET)
+            found[who] = create_all(person, SECRET)
         yield found
 
 
 def test_every_id_that_a_request_can_carry_is_walked(document: Document) -> None:
     walked = {slot.name for slot in slots(document)}
-    assert walked | PLACES == set(KINDS), "a new kind of id needs its place in this walk"
+    assert walked | PARAMETER_PLACES == set(ID_KINDS), "a new kind of id needs its place in this walk"
     assert len(slots(document)) >= 15
 
 
 def test_the_ids_of_another_get_404_as_unknown_ones_do(
-    document: Document, annas: Belongings, askers: dict[str, Belongings]
+    document: Document, annas: OwnedIds, askers: dict[str, OwnedIds]
 ) -> None:
     before = annas.owner.state()
     for slot in slots(document):
@@ -152,9 +152,9 @@ def test_the_ids_of_another_get_404_as_unknown_ones_do(
         assert annas.owner.state() == before, f"{slot} changed something of the owner's"
 
 
-def check_is_hidden(slot: Slot, who: str, asker: Belongings, owner: Belongings) -> None:
+def check_is_hidden(slot: Slot, who: str, asker: OwnedIds, owner: OwnedIds) -> None:
     """Whoever asks with the owner's id learns as much as from an id that nobody has."""
-    at, unknown_id = f"{slot} as {who}", KINDS[slot.name].unknown
+    at, unknown_id = f"{slot} as {who}", ID_KINDS[slot.name].unknown
     foreign = ask(asker.owner, slot, owner.ids[slot.name], asker.ids)
     unknown = ask(asker.owner, slot, unknown_id, asker.ids)
     if LISTS.get(f"{slot.operation.method} {slot.operation.template}") == slot.name:
@@ -163,8 +163,8 @@ def check_is_hidden(slot: Slot, who: str, asker: Belongings, owner: Belongings) 
     else:
         assert foreign.status_code == 404, f"{at}: {foreign.status_code} {foreign.text}"
     assert foreign.status_code == unknown.status_code, at
-    told = foreign.text.replace(str(owner.ids[slot.name]), str(unknown_id))
-    assert json.loads(told) == unknown.json(), f"{at} tells the foreign from the unknown"
+    foreign_text = foreign.text.replace(str(owner.ids[slot.name]), str(unknown_id))
+    assert json.loads(foreign_text) == unknown.json(), f"{at} tells the foreign from the unknown"
     assert {*foreign.headers} == {*unknown.headers}, at
 
 
@@ -173,7 +173,7 @@ def order(slot: Slot) -> tuple[bool, bool]:
     return slot.operation.method == "DELETE", "conversation" in slot.operation.template
 
 
-def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belongings) -> None:
+def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: OwnedIds) -> None:
     for slot in sorted(slots(document), key=order):
         response = ask(annas.owner, slot, annas.ids[slot.name], annas.ids)
         is_ended = response.status_code == 409 and slot.operation.template.endswith(("/cancel", "/answer"))
@@ -185,7 +185,7 @@ def test_the_owner_asks_the_same_and_is_answered(document: Document, annas: Belo
 
 
 def test_nothing_of_another_is_in_what_one_sees(
-    annas: Belongings, bobs: Belongings, askers: dict[str, Belongings], admin: Person
+    annas: OwnedIds, bobs: OwnedIds, askers: dict[str, OwnedIds], admin: ApiClient
 ) -> None:
     for other in (admin, *(asker.owner for asker in askers.values())):
         seen = json.dumps(other.state())
@@ -198,7 +198,7 @@ def test_nothing_of_another_is_in_what_one_sees(
     assert KEY not in json.dumps(listed)
 
 
-def test_cursors_of_another_open_nothing(annas: Belongings, bobs: Belongings) -> None:
+def test_cursors_of_another_open_nothing(annas: OwnedIds, bobs: OwnedIds) -> None:
     mine = bobs.ids["conversation_id"]
     path = f"/messages?conversation_id={mine}&before={annas.ids['message_id']}"
     response = bobs.owner.ask("GET", path)
@@ -209,7 +209,7 @@ def test_cursors_of_another_open_nothing(annas: Belongings, bobs: Belongings) ->
     assert annas.ids["run_id"] not in runs.text
 
 
-def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: Belongings, bobs: Belongings) -> None:
+def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: OwnedIds, bobs: OwnedIds) -> None:
     body = {"conversation_id": annas.ids["conversation_id"], "content": "wait here"}
     headers = {"accept": "application/json"}
     run = annas.owner.good("POST", "/messages/stream", json=body, headers=headers)
@@ -222,15 +222,13 @@ def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: Belongings
     assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
 
 
-def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(
-    annas: Belongings, bobs: Belongings
-) -> None:
+def test_one_and_the_same_name_for_providers_of_two_is_no_conflict(annas: OwnedIds, bobs: OwnedIds) -> None:
     body = {"name": "the same name", "provider_type": "openai", "api_key": KEY}
     annas.owner.good("POST", "/providers", json=body)
     bobs.owner.good("POST", "/providers", json=body)
 
 
-def test_workspaces_are_apart(annas: Belongings, bobs: Belongings, admin: Person) -> None:
+def test_workspaces_are_apart(annas: OwnedIds, bobs: OwnedIds, admin: ApiClient) -> None:
     write = {"arguments": {"path": "private.txt", "content": SECRET}}
     admin.good("POST", "/tools/file_write/execute", json=write)
     own = admin.user["workspace_path"]
@@ -242,7 +240,7 @@ def test_workspaces_are_apart(annas: Belongings, bobs: Belongings, admin: Person
 
 
 def test_a_shared_provider_may_be_used_by_all_and_its_key_seen_by_none(
-    admin: Person, bobs: Belongings, upstream: ScriptedProvider
+    admin: ApiClient, bobs: OwnedIds, upstream: ScriptedProvider
 ) -> None:
     body = {
         "name": "for everybody", "provider_type": "openai", "base_url": f"{upstream.url}/v1", "api_key": KEY,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import KEY, PASSWORD, Person
+from api.person import KEY, PASSWORD, ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 TENANT = {
@@ -18,31 +18,31 @@ TENANT = {
 }  # fmt: skip
 numbers = itertools.count()
 
-Join = Callable[..., Person]
+Join = Callable[..., ApiClient]
 
 
 @pytest.fixture
-def join(server: Server, document: Document, admin: Person) -> Iterator[Join]:
+def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
     """Adds a user to a tenant, as the operator, and signs them in."""
     with ExitStack() as stack:
 
-        def make(tenant_id: int, level: int = 1) -> Person:
+        def make(tenant_id: int, level: int = 1) -> ApiClient:
             name = f"member{next(numbers)}"
             body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
             admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(Person(server, document)).sign_in(name, PASSWORD)
+            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
 
         yield make
 
 
-def found(admin: Person, **more: Any) -> dict[str, Any]:
+def found(admin: ApiClient, **more: Any) -> dict[str, Any]:
     made: dict[str, Any] = admin.good(
         "POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}", **more}
     )
     return made
 
 
-def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: Person) -> None:
+def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: ApiClient) -> None:
     one = found(admin)
     assert set(one) == TENANT
     assert (one["is_default"], one["allow_registration"], one["allow_own_providers"]) == (False, False, True)
@@ -71,11 +71,11 @@ def test_a_tenant_is_made_listed_shown_changed_and_deleted(admin: Person) -> Non
     ],
     ids=str,
 )  # fmt: skip
-def test_a_bad_tenant_is_refused(admin: Person, body: dict[str, Any]) -> None:
+def test_a_bad_tenant_is_refused(admin: ApiClient, body: dict[str, Any]) -> None:
     admin.bad("POST", "/admin/tenants", 400, json=body)
 
 
-def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: Person) -> None:
+def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: ApiClient) -> None:
     one, two = found(admin), found(admin)
     taken = admin.bad("POST", "/admin/tenants", 409, json={"name": one["name"]})
     assert taken["detail"]["kind"] == "tenant_name_taken"
@@ -86,7 +86,7 @@ def test_names_of_tenants_are_unique_and_an_unknown_agent_is_no_default(admin: P
         admin.bad("GET", f"/admin/tenants/{strange}", 404)
 
 
-def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: Person, join: Join) -> None:
+def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: ApiClient, join: Join) -> None:
     one = found(admin)
     member = join(one["id"])
     path = f"/admin/tenants/{one['id']}"
@@ -98,7 +98,9 @@ def test_a_tenant_with_users_and_the_default_one_are_not_deleted(admin: Person, 
     assert admin.bad("DELETE", default, 409)["detail"]["kind"] == "default_tenant"
 
 
-def test_a_tenant_is_seen_by_its_members_and_changed_by_its_administrators(admin: Person, join: Join) -> None:
+def test_a_tenant_is_seen_by_its_members_and_changed_by_its_administrators(
+    admin: ApiClient, join: Join
+) -> None:
     one, two = found(admin), found(admin)
     chief, member, stranger = join(one["id"], 4), join(one["id"], 3), join(two["id"], 4)
     assert member.good("GET", "/tenant") == chief.good("GET", "/tenant") == one
@@ -123,7 +125,7 @@ def test_a_tenant_is_seen_by_its_members_and_changed_by_its_administrators(admin
 
 
 def test_registration_is_switched_off_by_the_default_tenant(
-    admin: Person, nobody: Person, server: Server, document: Document
+    admin: ApiClient, nobody: ApiClient, server: ServerProcess, document: Document
 ) -> None:
     body = {"username": f"newcomer{next(numbers)}", "password": PASSWORD}
     assert admin.good("GET", "/tenant")["allow_registration"] is True
@@ -138,7 +140,7 @@ def test_registration_is_switched_off_by_the_default_tenant(
 
 
 def test_a_tenant_may_keep_connecting_models_to_its_administrators(
-    admin: Person, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
     one = found(admin)
     chief, member = join(one["id"], 4), join(one["id"], 3)
@@ -154,7 +156,7 @@ def test_a_tenant_may_keep_connecting_models_to_its_administrators(
 
 
 def test_a_shared_provider_is_shared_with_its_own_tenant_alone(
-    admin: Person, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
     one, two = found(admin), found(admin)
     chief, member = join(one["id"], 4), join(one["id"])
@@ -188,7 +190,7 @@ def test_a_shared_provider_is_shared_with_its_own_tenant_alone(
 
 
 def test_what_is_a_users_moves_with_them_and_nothing_of_it_is_shared_there(
-    admin: Person, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
     one, two = found(admin), found(admin)
     chief, stays, there = join(one["id"], 4), join(one["id"]), join(two["id"])
@@ -214,7 +216,7 @@ def test_what_is_a_users_moves_with_them_and_nothing_of_it_is_shared_there(
 
 
 def test_what_an_administrator_shared_outlives_them(
-    admin: Person, join: Join, upstream: ScriptedProvider
+    admin: ApiClient, join: Join, upstream: ScriptedProvider
 ) -> None:
     one = found(admin)
     first, second, member = join(one["id"], 4), join(one["id"], 4), join(one["id"])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from api.conftest import connect
-from api.person import KEY, Person
+from api.person import KEY, ApiClient
 from api.schema import Document
-from api.server import Server
-from api.streams import attached, sending
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 from luxx.providers.scripted import (
     Counts,
     Finish,
@@ -57,29 +57,31 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture
-def carol(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
+def carol(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
     """A new user, who has used nothing yet."""
-    with Person(server, document).register(f"carol{next(numbers)}") as person:
+    with ApiClient(server, document).register(f"carol{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
 
-def talk(person: Person, content: str = "hello", model: str = "scripted", chat: str = "") -> str:
+def talk(person: ApiClient, content: str = "hello", model: str = "scripted", chat: str = "") -> str:
     chat = chat or person.good("POST", "/conversations", json={"title": f"about {content}"})["id"]
     body = {"conversation_id": chat, "content": content, "model": model}
     person.good("POST", "/messages", json=body)
     return chat
 
 
-def report(person: Person, **query: Any) -> dict[str, Any]:
-    told: dict[str, Any] = person.good("GET", "/usage", params=query)
-    assert set(told) == {"items", "total", "page", "page_size", "sums"}
-    assert set(told["sums"]) == SUMS
-    assert all(set(group) == {*SUMS, "key", "name"} for group in told["items"])
-    return told
+def report(person: ApiClient, **query: Any) -> dict[str, Any]:
+    report_body: dict[str, Any] = person.good("GET", "/usage", params=query)
+    assert set(report_body) == {"items", "total", "page", "page_size", "sums"}
+    assert set(report_body["sums"]) == SUMS
+    assert all(set(group) == {*SUMS, "key", "name"} for group in report_body["items"])
+    return report_body
 
 
-def told_alike(person: Person, chat: str, sums: dict[str, Any]) -> None:
+def is_same_report(person: ApiClient, chat: str, sums: dict[str, Any]) -> None:
     """The run and the message say what the ledger does."""
     run = person.good("GET", f"/runs?subject_id={chat}")["items"][0]
     message = person.good("GET", f"/messages?conversation_id={chat}")["items"][0]
@@ -89,13 +91,13 @@ def told_alike(person: Person, chat: str, sums: dict[str, Any]) -> None:
     assert run["cost"] == pytest.approx(sums["cost"])
 
 
-def test_who_used_nothing_spent_nothing(carol: Person) -> None:
-    told = report(carol)
-    assert (told["items"], told["total"]) == ([], 0)
-    assert told["sums"] == {**dict.fromkeys(SUMS, 0), "cost": 0.0}
+def test_who_used_nothing_spent_nothing(carol: ApiClient) -> None:
+    report_body = report(carol)
+    assert (report_body["items"], report_body["total"]) == ([], 0)
+    assert report_body["sums"] == {**dict.fromkeys(SUMS, 0), "cost": 0.0}
 
 
-def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: Person) -> None:
+def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: ApiClient) -> None:
     chat = talk(carol, model=PRICED)
     talk(carol, chat=chat, model=PRICED)
     other = talk(carol, model="nobody-knows")
@@ -128,18 +130,18 @@ def test_tokens_and_money_are_summed_and_what_has_no_price_is_said(carol: Person
         assert report(carol, group_by=kind)["items"] == []
 
 
-def test_a_page_has_its_groups_and_the_sums_of_all(carol: Person) -> None:
+def test_a_page_has_its_groups_and_the_sums_of_all(carol: ApiClient) -> None:
     chats = [talk(carol, model=PRICED) for _ in range(3)]
     whole = report(carol, group_by="conversation")
     found: list[str] = []
     for page in (1, 2, 3):
-        told = report(carol, group_by="conversation", page=page, page_size=2)
-        assert (told["total"], told["sums"]) == (3, whole["sums"])
-        found += [group["key"] for group in told["items"]]
+        report_body = report(carol, group_by="conversation", page=page, page_size=2)
+        assert (report_body["total"], report_body["sums"]) == (3, whole["sums"])
+        found += [group["key"] for group in report_body["items"]]
     assert sorted(found) == sorted(chats)
 
 
-def test_days_bound_what_is_counted(carol: Person) -> None:
+def test_days_bound_what_is_counted(carol: ApiClient) -> None:
     talk(carol)
     today = datetime.now(UTC).date()
     before, after = today - timedelta(days=1), today + timedelta(days=1)
@@ -159,7 +161,7 @@ def test_days_bound_what_is_counted(carol: Person) -> None:
     carol.bad("GET", "/usage", 400, params={"group_by": "weather"})
 
 
-def test_deleting_the_conversation_or_the_provider_gives_no_money_back(carol: Person) -> None:
+def test_deleting_the_conversation_or_the_provider_gives_no_money_back(carol: ApiClient) -> None:
     chat = talk(carol, model=PRICED)
     before = report(carol)["sums"]
     carol.good("DELETE", f"/conversations/{chat}")
@@ -172,37 +174,39 @@ def test_deleting_the_conversation_or_the_provider_gives_no_money_back(carol: Pe
     carol.bad("GET", f"/conversations/{chat}/usage", 404)
 
 
-def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_came(carol: Person) -> None:
+def test_a_cancelled_completion_is_in_the_ledger_with_what_was_sent_and_what_came(carol: ApiClient) -> None:
     chat = carol.good("POST", "/conversations", json={"system_prompt": "s" * 4000})["id"]
-    with sending(carol, chat, "wait", model=PRICED, tools=False) as stream:
+    with stream_message(carol, chat, "wait", model=PRICED, tools=False) as stream:
         stream.until("process_step")
-        run_id = stream.seen[0]["run"]["id"]
+        run_id = stream.received[0]["run"]["id"]
         carol.good("POST", f"/runs/{run_id}/cancel")
-        stream.rest()
+        stream.read_to_end()
     sums = report(carol)["sums"]
     assert (sums["completions"], sums["estimated"], sums["unpriced"]) == (1, 1, 0)
     assert 1000 <= sums["prompt_tokens"] <= 1010
     assert sums["completion_tokens"] == 5
     assert sums["cost"] == pytest.approx((sums["prompt_tokens"] * 2.50 + 5 * 10.00) / 1e6)
-    told_alike(carol, chat, sums)
-    assert stream.seen[-1]["token_count"] == 5
+    is_same_report(carol, chat, sums)
+    assert stream.received[-1]["token_count"] == 5
 
 
-def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_there(carol: Person) -> None:
+def test_a_server_that_does_not_count_is_estimated_and_one_that_refuses_is_not_there(
+    carol: ApiClient,
+) -> None:
     chat = talk(carol, "count nothing", PRICED)
     sums = report(carol)["sums"]
     assert (sums["completions"], sums["estimated"], sums["completion_tokens"]) == (1, 1, 5)
     assert sums["cost"] > 0
     run = carol.good("GET", f"/runs?subject_id={chat}")["items"][0]
     assert run["cost"] == pytest.approx(sums["cost"])
-    told_alike(carol, chat, sums)
+    is_same_report(carol, chat, sums)
     body = {"conversation_id": chat, "content": "refuse"}
     assert carol.ask("POST", "/messages", json=body).status_code == 502
     assert report(carol)["sums"] == sums
 
 
 def test_others_usage_is_for_administrators_and_their_titles_are_not(
-    carol: Person, admin: Person, bob: Person
+    carol: ApiClient, admin: ApiClient, bob: ApiClient
 ) -> None:
     chat = talk(carol, model=PRICED)
     for scope in ("tenant", "all"):
@@ -228,15 +232,18 @@ def test_cancelling_in_time_does_not_get_round_the_days_limit(
         "LUXX_LIMITS__TOKENS_PER_DAY": "5000",
         "LUXX_MODELS": "[{pattern: own-model, context_window: 9000, max_output: 900}]",
     }
-    with Server(tmp_path_factory.mktemp("limited"), **settings) as server, Person(server, None) as admin:
+    with (
+        ServerProcess(tmp_path_factory.mktemp("limited"), **settings) as server,
+        ApiClient(server, None) as admin,
+    ):
         admin.sign_in()
         admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
         provider_id = connect(admin, upstream)
         chat = admin.good("POST", "/conversations", json={"system_prompt": "s" * 8000})["id"]
-        with sending(admin, chat, "wait", tools=False) as stream:
+        with stream_message(admin, chat, "wait", tools=False) as stream:
             stream.until("process_step")
-            admin.good("POST", f"/runs/{stream.seen[0]['run']['id']}/cancel")
-            stream.rest()
+            admin.good("POST", f"/runs/{stream.received[0]['run']['id']}/cancel")
+            stream.read_to_end()
         refused = admin.bad("POST", "/messages", 429, json={"conversation_id": chat, "content": "hello"})
         assert refused["detail"]["kind"] == "tokens_per_day"
         offered = admin.good("GET", f"/providers/{provider_id}/models")
@@ -249,25 +256,25 @@ def test_cancelling_in_time_does_not_get_round_the_days_limit(
 def test_a_completion_that_ended_with_its_process_is_there_with_nothing_known_of_it(
     tmp_path: Path, upstream: ScriptedProvider
 ) -> None:
-    with Server(tmp_path) as first, Person(first, None) as admin:
+    with ServerProcess(tmp_path) as first, ApiClient(first, None) as admin:
         admin.sign_in()
         admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [upstream.url.removeprefix("http://")]})
         connect(admin, upstream)
         chat = admin.good("POST", "/conversations", json={})["id"]
-        with sending(admin, chat, "wait", model=PRICED) as stream:
+        with stream_message(admin, chat, "wait", model=PRICED) as stream:
             stream.until("process_step")
-            run_id = stream.seen[0]["run"]["id"]
+            run_id = stream.received[0]["run"]["id"]
             first.kill()
-    with Server(tmp_path, data_dir=first.data_dir) as second, Person(second, None) as admin:
+    with ServerProcess(tmp_path, data_dir=first.data_dir) as second, ApiClient(second, None) as admin:
         admin.sign_in()
-        with attached(admin, run_id) as stream:
+        with stream_run(admin, run_id) as stream:
             assert "not known" in stream.until("warning")["message"]
             sums = report(admin)["sums"]
             assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (1, 1, 1)
             assert (sums["total_tokens"], sums["cost"]) == (0, None)
             stream.until("process_step")
             admin.good("POST", f"/runs/{run_id}/cancel")
-            stream.rest()
+            stream.read_to_end()
         sums = report(admin)["sums"]
         assert (sums["completions"], sums["unpriced"], sums["estimated"]) == (2, 1, 2)
         assert sums["cost"] > 0

@@ -11,21 +11,21 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.audit import refusals as bounds
 from luxx.domain.audit.entries import (
-    AT_ONCE,
+    DELETE_BATCH_SIZE,
     Action,
     Actor,
+    AuditEntry,
     AuditFilter,
+    AuditOutcome,
     AuditRow,
     AuditView,
-    Entry,
-    Outcome,
-    page_of_entries,
-    prune,
+    delete_old_entries,
+    list_entries,
     record,
 )
 from luxx.domain.audit.refusals import Refusals
 from luxx.infra.clock import utc_now
-from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.network.egress import EgressCaller, EgressSession
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
 from luxx.tools.history import EgressRecord
@@ -50,7 +50,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def entries(store: Store) -> list[AuditView]:
     """All, oldest first."""
-    found, _total = store.read_now(lambda s: page_of_entries(s, AuditFilter(), offset=0, limit=10_000))
+    found, _total = store.read_now(lambda s: list_entries(s, AuditFilter(), offset=0, limit=10_000))
     return found[::-1]
 
 
@@ -58,23 +58,23 @@ def someone(user_id: int) -> Actor:
     return Actor(user_id=user_id, tenant_id=1, username=f"user{user_id}", address="192.0.2.1")
 
 
-def test_what_one_is_refused_over_the_bound_is_told_as_a_number_when_the_minute_is_over(store: Store) -> None:
+def test_refusals_over_the_bound_are_counted_in_one_entry_when_the_minute_is_over(store: Store) -> None:
     clock = Clock()
     refusals = Refusals(store, clock=clock)
 
     async def scenario() -> None:
-        for _ in range(bounds.PER_ACTOR + 5):
+        for _ in range(bounds.MAX_PER_ACTOR + 5):
             await refusals.note(Action.REQUEST, someone(1), "not_allowed", target=("user", "7"))
         await refusals.note(Action.REQUEST, someone(2), "not_allowed")
         await refusals.flush_if_due()
-        assert len(entries(store)) == bounds.PER_ACTOR + 1
+        assert len(entries(store)) == bounds.MAX_PER_ACTOR + 1
         clock.now += bounds.WINDOW_SECONDS
         await refusals.flush_if_due()
         await refusals.flush_if_due()
-        (told,) = entries(store)[bounds.PER_ACTOR + 1 :]
+        (told,) = entries(store)[bounds.MAX_PER_ACTOR + 1 :]
         assert (told.user_id, told.detail.count, told.target_id) == (1, 5, None)
         await refusals.note(Action.REQUEST, someone(1), "not_allowed")
-        assert len(entries(store)) == bounds.PER_ACTOR + 3
+        assert len(entries(store)) == bounds.MAX_PER_ACTOR + 3
 
     asyncio.run(scenario())
 
@@ -82,17 +82,17 @@ def test_what_one_is_refused_over_the_bound_is_told_as_a_number_when_the_minute_
 def test_no_number_of_actors_writes_more_in_a_minute_than_all_together_may(store: Store) -> None:
     clock = Clock()
     refusals = Refusals(store, clock=clock)
-    actors = bounds.ALTOGETHER + bounds.SUMMED_UP + 50
+    actors = bounds.MAX_PER_WINDOW + bounds.MAX_ACTOR_SUMMARIES + 50
 
     async def scenario() -> None:
         for number in range(1, actors + 1):
             actor = Actor(address=f"192.0.2.{number}")
             await refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
-        assert len(entries(store)) == bounds.ALTOGETHER
+        assert len(entries(store)) == bounds.MAX_PER_WINDOW
         await refusals.flush()
-        told = entries(store)[bounds.ALTOGETHER :]
-        assert len(told) == bounds.SUMMED_UP + 1
-        assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.ALTOGETHER
+        told = entries(store)[bounds.MAX_PER_WINDOW :]
+        assert len(told) == bounds.MAX_ACTOR_SUMMARIES + 1
+        assert sum(entry.detail.count or 0 for entry in told) == actors - bounds.MAX_PER_WINDOW
         assert (told[-1].address, told[-1].detail.kind) == (None, "many_actors")
 
     asyncio.run(scenario())
@@ -106,30 +106,30 @@ def test_a_refusal_that_cannot_be_recorded_is_no_failure(store: Store) -> None:
     asyncio.run(scenario())
 
 
-def fill(store: Store, count: int, *, days: int = 0, outcome: Outcome = Outcome.DONE) -> None:
+def fill(store: Store, count: int, *, days: int = 0, outcome: AuditOutcome = AuditOutcome.DONE) -> None:
     then = utc_now() - timedelta(days=days)
 
     def work(session: Session) -> None:
         for _ in range(count):
-            record(session, Entry(action=Action.SIGN_IN, actor=someone(1), outcome=outcome), then)
+            record(session, AuditEntry(action=Action.SIGN_IN, actor=someone(1), outcome=outcome), then)
 
     store.write_now(work)
 
 
 def test_what_is_older_than_the_retention_goes_and_the_rest_stays(store: Store) -> None:
-    fill(store, AT_ONCE + 10, days=91)
+    fill(store, DELETE_BATCH_SIZE + 10, days=91)
     fill(store, 3, days=89)
-    assert asyncio.run(prune(store, utc_now(), days=90)) == AT_ONCE + 10
+    assert asyncio.run(delete_old_entries(store, utc_now(), days=90)) == DELETE_BATCH_SIZE + 10
     assert len(entries(store)) == 3
-    assert asyncio.run(prune(store, utc_now(), days=90)) == 0
+    assert asyncio.run(delete_old_entries(store, utc_now(), days=90)) == 0
 
 
 def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done(store: Store) -> None:
     fill(store, 5)
-    fill(store, 20, outcome=Outcome.REFUSED)
+    fill(store, 20, outcome=AuditOutcome.REFUSED)
     kept = [entry.id for entry in entries(store)]
-    most = {Outcome.DONE: 5, Outcome.REFUSED: 7}
-    assert asyncio.run(prune(store, utc_now(), days=90, most=most)) == 13
+    max_entries = {AuditOutcome.DONE: 5, AuditOutcome.REFUSED: 7}
+    assert asyncio.run(delete_old_entries(store, utc_now(), days=90, max_entries=max_entries)) == 13
     assert [entry.id for entry in entries(store)] == [*kept[:5], *kept[-7:]]
 
 
@@ -137,7 +137,7 @@ def test_the_oldest_past_the_most_go_and_refusals_push_out_nothing_that_was_done
 def test_texts_of_any_length_are_recorded(store: Store, length: int) -> None:
     text = "ü" * length
     actor = Actor(user_id=1, username=text, address=text, request_id=text)
-    entry = Entry(action=Action.REQUEST, actor=actor, target_type=text, target_id=text)
+    entry = AuditEntry(action=Action.REQUEST, actor=actor, target_type=text, target_id=text)
     store.write_now(lambda session: record(session, entry))
     (row,) = store.read_now(lambda session: session.scalars(select(AuditRow)).all())
     assert (row.username or "") == text[:64]
@@ -145,8 +145,8 @@ def test_texts_of_any_length_are_recorded(store: Store, length: int) -> None:
     assert (row.request_id or "") == text[:36]
 
 
-def test_an_entry_is_there_exactly_if_what_it_tells_of_is(store: Store) -> None:
-    entry = Entry(action=Action.SIGN_IN, actor=someone(1))
+def test_an_entry_exists_exactly_if_its_change_was_committed(store: Store) -> None:
+    entry = AuditEntry(action=Action.SIGN_IN, actor=someone(1))
 
     def fails(session: Session) -> None:
         record(session, entry)
@@ -157,22 +157,22 @@ def test_an_entry_is_there_exactly_if_what_it_tells_of_is(store: Store) -> None:
     assert entries(store) == []
 
 
-def test_all_hosts_of_a_program_are_told_by_their_full_names(store: Store) -> None:
+def test_all_hosts_of_a_program_are_listed_by_their_full_names(store: Store) -> None:
     long = f"{'a' * 63}.{'b' * 63}.example.org:443"
     hosts = [long, *(f"h{number}.example.org:443" for number in range(30))]
-    outing = Outing(Traveller(user_id=1, call_id="c", tool="python_execute"))
+    egress_session = EgressSession(EgressCaller(user_id=1, call_id="c", tool="python_execute"))
     for host in [*hosts, hosts[-1]]:
-        outing.has_reached(host)
-        outing.was_refused(host, "private_address", "no")
+        egress_session.record_connection(host)
+        egress_session.record_refusal(host, "private_address", "no")
 
     async def scenario() -> None:
         refusals = Refusals(store)
-        await EgressRecord(store, refusals).ended(outing)
+        await EgressRecord(store, refusals).record(egress_session)
 
     asyncio.run(scenario())
-    done = [one for one in entries(store) if one.outcome == Outcome.DONE]
+    done = [one for one in entries(store) if one.outcome == AuditOutcome.DONE]
     assert [one.target_id for one in done] == [long[:64], *hosts[1:10], "others"]
     assert done[0].detail.hosts == [long]
     assert (done[-1].detail.hosts, done[-1].detail.count) == (hosts[10:], 22)
-    refused = [one for one in entries(store) if one.outcome == Outcome.REFUSED]
+    refused = [one for one in entries(store) if one.outcome == AuditOutcome.REFUSED]
     assert refused[0].detail.hosts == [long]

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.prewarmed import Place
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.prewarmed import PrewarmedKey
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
@@ -22,7 +22,7 @@ READY_SECONDS = 0.3
 """So long a jail has been waiting before it is used: what is measured is no longer how it came to be."""
 
 
-async def jails_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+async def sandbox_row(_upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
     """`python -c pass` bare and in a jail, turn by turn; and a jail that waits, to its first output."""
     with tempfile.TemporaryDirectory(prefix="luxx-bench-jails-") as folder:
         workspace = Path(folder) / "workspaces" / "1"
@@ -39,9 +39,9 @@ async def jails_row(_upstream: Upstream, figures: Figures, rounds: int) -> Async
 
 async def _measure(sandbox: Sandbox, workspace: Path, figures: Figures) -> None:
     interpreter = sandbox.interpreter
-    if interpreter is None or sandbox.in_force == "none":
+    if interpreter is None or sandbox.backend_name == "none":
         raise Broken("there is no sandbox here; `luxx doctor` says why")
-    argv, limits = (interpreter.program, *NOTHING), Limits()
+    argv, limits = (interpreter.program, *NOTHING), ProgramLimits()
 
     async def bare() -> None:
         process = await asyncio.create_subprocess_exec(*argv)
@@ -54,14 +54,16 @@ async def _measure(sandbox: Sandbox, workspace: Path, figures: Figures) -> None:
             raise Broken(f"python -c pass failed in a jail: {ran.stderr!r}")
 
     bares: list[float] = []
-    jails: list[float] = []
+    processes: list[float] = []
     for _ in range(TIMES):
         bares.append(await _timed(bare))
-        jails.append(await _timed(jailed))
-    waited = [await _first_output(sandbox, Place(workspace=workspace, limits=limits)) for _ in range(TIMES)]
-    name = sandbox.in_force
+        processes.append(await _timed(jailed))
+    waited = [
+        await _first_output(sandbox, PrewarmedKey(workspace=workspace, limits=limits)) for _ in range(TIMES)
+    ]
+    name = sandbox.backend_name
     figures.add("jails", "python -c pass, bare", statistics.median(bares) * 1e3, "ms")
-    added = statistics.median(jails) - statistics.median(bares)
+    added = statistics.median(processes) - statistics.median(bares)
     figures.add("jails", f"… what {name} adds", added * 1e3, "ms", at_most=110)
     figures.add("jails", "prewarmed, to first output", statistics.median(waited) * 1e3, "ms", at_most=5)
 
@@ -72,12 +74,14 @@ async def _timed(work: Callable[[], Awaitable[None]]) -> float:
     return time.perf_counter() - began
 
 
-async def _first_output(sandbox: Sandbox, place: Place) -> float:
-    jail = await sandbox.start_waiting(place)
+async def _first_output(sandbox: Sandbox, slot_key: PrewarmedKey) -> float:
+    sandbox_process = await sandbox.start_prewarmed(slot_key)
     await asyncio.sleep(READY_SECONDS)
-    heard: list[float] = []
+    first_outputs: list[float] = []
     began = time.perf_counter()
-    ran = await jail.run(PRINTS, place.limits, lambda *_: heard.append(time.perf_counter()))
+    ran = await sandbox_process.run(
+        PRINTS, slot_key.limits, lambda *_: first_outputs.append(time.perf_counter())
+    )
     if ran.stdout != b"1\n":
         raise Broken(f"a jail that waited said {ran.stdout!r}, {ran.stderr!r}")
-    return heard[0] - began
+    return first_outputs[0] - began

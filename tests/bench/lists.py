@@ -14,9 +14,9 @@ from sqlalchemy.engine import make_url
 from luxx.infra.store.engine import open_engine
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
-from tests.bench.processes import Api, Server, free_port, luxx_server, started
+from tests.bench.processes import Api, MeasuredServer, free_port, luxx_server, started
 from tests.bench.upstream import Upstream
-from tests.seeding import Talk, seed
+from tests.seeding import TextGenerator, seed
 
 CONVERSATIONS = 200
 MESSAGES = 1000
@@ -27,22 +27,22 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 """An id after all others."""
 
 
-class _Line(msgspec.Struct):
+class _ListedRow(msgspec.Struct):
     id: str
 
 
-class _Lines(msgspec.Struct):
-    items: list[_Line]
+class _ListedRows(msgspec.Struct):
+    items: list[_ListedRow]
 
 
 class _Answer(msgspec.Struct):
-    data: _Lines
+    data: _ListedRows
 
 
 class Reader:
     """Reads lists of a server over one connection; `None` headers for the floor."""
 
-    def __init__(self, server: Server, headers: dict[str, str], user: str) -> None:
+    def __init__(self, server: MeasuredServer, headers: dict[str, str], user: str) -> None:
         self._server = server
         self._headers = headers
         self._user = user
@@ -104,7 +104,7 @@ async def lists_row(_upstream: Upstream, figures: Figures, rounds: int) -> Async
             listed = [await asyncio.to_thread(reader.conversations) for reader in readers]
             read = [await asyncio.to_thread(reader.history, conversation_id) for reader in readers]
             if number > 0:  # the first round warms up
-                _tell(figures, listed, read)
+                report_lists(figures, listed, read)
                 yield
         for reader in readers:
             reader.close()
@@ -114,12 +114,12 @@ def _fill(url: str) -> str:
     """Seeds the first user's conversations; the id of the long one, which is the newest."""
     engine = open_engine(make_url(url))
     with engine.begin() as connection:
-        ids = seed(connection, Talk(), [*[4] * CONVERSATIONS, MESSAGES])
+        ids = seed(connection, TextGenerator(), [*[4] * CONVERSATIONS, MESSAGES])
     engine.dispose()
     return ids[-1]
 
 
-def _tell(figures: Figures, listed: list[float], read: list[float]) -> None:
+def report_lists(figures: Figures, listed: list[float], read: list[float]) -> None:
     (mine, floor), (whole, bare) = listed, read
     figures.add("lists", "20 conversations, Core and msgspec", floor, "ms")
     figures.add("lists", "20 conversations, luxx", mine, "ms")

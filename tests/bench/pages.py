@@ -62,7 +62,7 @@ async def pages_row(_upstream: Upstream, figures: Figures, rounds: int) -> Async
         await sandbox.open()
         await sandbox.readers.open()
         try:
-            if sandbox.readers.held_by == "none":
+            if sandbox.readers.backend_name == "none":
                 raise Broken("no sandbox holds readers here; `luxx doctor` says why")
             for _ in range(rounds):
                 await _measure(sandbox, figures)
@@ -90,8 +90,8 @@ async def _measure(sandbox: Sandbox, figures: Figures) -> None:
             await read()
             costs[name] = _Cost()
             await costs[name].measure(read)
-        bare, held = costs["bare"], costs["sandbox"]
+        bare, sandboxed = costs["bare"], costs["sandbox"]
         figures.add("pages", f"{kind}, a process, wall", statistics.median(bare.walls) * 1e3, "ms")
-        figures.add("pages", f"{kind}, in the sandbox, wall", statistics.median(held.walls) * 1e3, "ms")
+        figures.add("pages", f"{kind}, in the sandbox, wall", statistics.median(sandboxed.walls) * 1e3, "ms")
         figures.add("pages", f"{kind}, a process, CPU", bare.cpu * 1e3, "ms")
-        figures.add("pages", f"{kind}, in the sandbox, CPU", held.cpu * 1e3, "ms")
+        figures.add("pages", f"{kind}, in the sandbox, CPU", sandboxed.cpu * 1e3, "ms")

@@ -59,7 +59,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Server:
+class MeasuredServer:
     """A process under measure, with all that it started."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
@@ -98,7 +98,9 @@ def _cpu_of(process: psutil.Process) -> float:
 
 
 @contextlib.contextmanager
-def started(command: list[str], port: int, environ: Mapping[str, str] = os.environ) -> Iterator[Server]:
+def started(
+    command: list[str], port: int, environ: Mapping[str, str] = os.environ
+) -> Iterator[MeasuredServer]:
     """Runs a server until the block ends; it is up when its port answers."""
     core = server_core()
     process = subprocess.Popen(command, cwd=ROOT, env=dict(environ), stdout=subprocess.DEVNULL)
@@ -106,7 +108,7 @@ def started(command: list[str], port: int, environ: Mapping[str, str] = os.envir
         os.sched_setaffinity(process.pid, {core})
     try:
         _wait_for_port(process, port)
-        yield Server(process, port)
+        yield MeasuredServer(process, port)
     finally:
         process.terminate()
         try:
@@ -167,7 +169,9 @@ class Api:
 
 
 @contextlib.contextmanager
-def luxx_server(extra: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Iterator[Server]:
+def luxx_server(
+    extra: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()
+) -> Iterator[MeasuredServer]:
     """`luxx serve` with a data directory that is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="luxx-bench-") as data_dir:
         port = free_port()

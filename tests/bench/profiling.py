@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.bench.load import Client, luxx_target
-from tests.bench.processes import Api, Server, luxx_server
+from tests.bench.processes import Api, MeasuredServer, luxx_server
 from tests.bench.rows import ITERATIONS, STREAMS, TOOLS, chat, relay
 from tests.bench.upstream import Upstream
 
@@ -18,7 +18,7 @@ SHOWN = 45
 ROUNDS = 3
 CHATS = 100
 
-Work = Callable[[Upstream, Server, Api], Awaitable[None]]
+Work = Callable[[Upstream, MeasuredServer, Api], Awaitable[None]]
 
 
 async def profile(row: str) -> None:
@@ -41,21 +41,21 @@ async def profile(row: str) -> None:
         stats.sort_stats(order).print_stats(SHOWN)
 
 
-async def _tokens(upstream: Upstream, server: Server, api: Api) -> None:
+async def _tokens(upstream: Upstream, server: MeasuredServer, api: Api) -> None:
     target = luxx_target(server.port, api.token, tools=False)
     for _ in range(ROUNDS):
         conversations = await asyncio.to_thread(api.new_conversations, STREAMS)
         await relay(upstream, target, server, conversations)
 
 
-async def _chats(upstream: Upstream, server: Server, api: Api) -> None:
+async def _chats(upstream: Upstream, server: MeasuredServer, api: Api) -> None:
     client = await Client.connect(luxx_target(server.port, api.token, tools=False))
     for conversation in await asyncio.to_thread(api.new_conversations, CHATS):
         await chat(upstream, client, conversation)
     client.close()
 
 
-async def _loops(_upstream: Upstream, server: Server, api: Api) -> None:
+async def _loops(_upstream: Upstream, server: MeasuredServer, api: Api) -> None:
     client = await Client.connect(luxx_target(server.port, api.token, tools=True))
     prompt = f"[[loop={ITERATIONS} tools={TOOLS} n=1]]"
     for conversation in await asyncio.to_thread(api.new_conversations, ROUNDS):

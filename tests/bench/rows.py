@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tests.bench.figures import Figures
-from tests.bench.jails import jails_row
+from tests.bench.jails import sandbox_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
-from tests.bench.processes import ROOT, Api, Server, free_port, luxx_server, server_core, started
+from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
 from tests.bench.upstream import Upstream
 from tests.bench.wide import attach_row, streams_row, writes_row
 
@@ -40,13 +40,13 @@ ITERATIONS = 20
 LOOP_RUNS = 4
 QUIET_SECONDS = 0.05
 TOOLS = "bench_one,bench_two,bench_three,bench_four"
-SETTLE_SECONDS = 2.0
+WARM_UP_SECONDS = 2.0
 
 Row = Callable[[Upstream, Figures, int], AsyncIterator[None]]
 _stream_ids = itertools.count()
 
 
-class Relayed(msgspec.Struct, frozen=True):
+class TokenCost(msgspec.Struct, frozen=True):
     """CPU µs per token of a round: of tokens alone, and with all that a request costs."""
 
     token: float
@@ -79,14 +79,16 @@ class _Gate:
             await self._all_here.wait()
         await asyncio.sleep(QUIET_SECONDS)
 
-    def let_go(self) -> None:
+    def open_gate(self) -> None:
         self._all_here.clear()
         here, self._here = self._here, []
         for stream in here:
             self._upstream.release(stream)
 
 
-async def relay(upstream: Upstream, target: Target, server: Server, conversations: list[str]) -> Relayed:
+async def relay(
+    upstream: Upstream, target: Target, server: MeasuredServer, conversations: list[str]
+) -> TokenCost:
     """One closed-loop round over STREAMS connections."""
     clients = [await Client.connect(target) for _ in range(STREAMS)]
     first, last = WARM_TOKENS, TOKENS - WARM_TOKENS
@@ -101,17 +103,17 @@ async def relay(upstream: Upstream, target: Target, server: Server, conversation
     try:
         await _or_failure(gate.reached(), streams)
         before = server.cpu()
-        gate.let_go()
+        gate.open_gate()
         await _or_failure(gate.reached(), streams)
         after = server.cpu()
-        gate.let_go()
+        gate.open_gate()
         answers = await asyncio.gather(*streams)
         await asyncio.sleep(QUIET_SECONDS)
         end = server.cpu()
     finally:
         for client in clients:
             client.close()
-    return Relayed(
+    return TokenCost(
         (after - before) / (STREAMS * (last - first)) * 1e6,
         (end - begin) / (STREAMS * TOKENS) * 1e6,
         [latency for answer in answers for latency in answer.latencies[first:last]],
@@ -144,14 +146,14 @@ async def token_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncI
                 for name, other in others.items()
             }
             if number > 0:  # the first round warms up
-                _tell_tokens(figures, mine, theirs)
+                _report_tokens(figures, mine, theirs)
                 yield
 
 
-def _tell_tokens(figures: Figures, mine: Relayed, theirs: dict[str, Relayed]) -> None:
+def _report_tokens(figures: Figures, mine: TokenCost, theirs: dict[str, TokenCost]) -> None:
     figures.add("token", "luxx", mine.token, "µs")
-    for name, relayed in theirs.items():
-        figures.add("token", name, relayed.token, "µs")
+    for name, token_cost in theirs.items():
+        figures.add("token", name, token_cost.token, "µs")
     pump = theirs["pump"]
     figures.add("token", "luxx / pump", mine.token / pump.token, "×", at_most=3.5)
     if "nginx" in theirs:
@@ -161,8 +163,8 @@ def _tell_tokens(figures: Figures, mine: Relayed, theirs: dict[str, Relayed]) ->
     if "litellm" in theirs:
         figures.add("token", "litellm / luxx", theirs["litellm"].token / mine.token, "×", at_least=20)
     figures.add("token", f"luxx, requests of {TOKENS} tokens included", mine.whole, "µs")
-    for name, relayed in theirs.items():
-        figures.add("token", f"{name}, requests of {TOKENS} tokens included", relayed.whole, "µs")
+    for name, token_cost in theirs.items():
+        figures.add("token", f"{name}, requests of {TOKENS} tokens included", token_cost.whole, "µs")
     figures.add("token", "luxx, one-way latency p50", statistics.median(mine.latencies), "µs")
     figures.add("token", "luxx, one-way latency p99", _percentile(mine.latencies, 99), "µs")
 
@@ -179,11 +181,11 @@ async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             mine = await chats(upstream, through, conversations, luxx)
             floor = await chats(upstream, direct, conversations, None)
             busy = await _chats_at_once(upstream, luxx, api)
-            relayed = None
+            token_cost = None
             if peer is not None:
-                relayed = await chats(upstream, peer.target, conversations, peer.server)
+                token_cost = await chats(upstream, peer.target, conversations, peer.server)
             if number > 0:
-                _tell_chats(figures, mine, floor, busy, relayed)
+                _report_chats(figures, mine, floor, busy, token_cost)
                 yield
 
 
@@ -195,7 +197,9 @@ class Chats(msgspec.Struct, frozen=True):
     threads: float = 0.0
 
 
-async def chats(upstream: Upstream, target: Target, conversations: list[str], server: Server | None) -> Chats:
+async def chats(
+    upstream: Upstream, target: Target, conversations: list[str], server: MeasuredServer | None
+) -> Chats:
     """A chat in each conversation, one after the other."""
     client = await Client.connect(target)
     await asyncio.sleep(QUIET_SECONDS)
@@ -209,20 +213,20 @@ async def chats(upstream: Upstream, target: Target, conversations: list[str], se
     return Chats(first_tokens, (server.cpu() - cpu) * share, (server.threads_cpu() - threads) * share)
 
 
-def _tell_chats(figures: Figures, mine: Chats, floor: Chats, busy: float, relayed: Chats | None) -> None:
+def _report_chats(figures: Figures, mine: Chats, floor: Chats, busy: float, token_cost: Chats | None) -> None:
     base = statistics.median(floor.first_tokens)
     added = [(each - base) * 1e3 for each in mine.first_tokens]
     figures.add("chat", "first token, straight from the model, p50", base * 1e3, "ms")
     figures.add("chat", "first token, added by luxx, p50", statistics.median(added), "ms", at_most=15)
     figures.add("chat", "first token, added by luxx, p95", _percentile(added, 95), "ms")
-    if relayed is not None:
-        slower = statistics.median(relayed.first_tokens) - base
+    if token_cost is not None:
+        slower = statistics.median(token_cost.first_tokens) - base
         figures.add("chat", "first token, added by fastapi relay, p50", slower * 1e3, "ms")
     figures.add("chat", "CPU of a request, one user", mine.cpu, "ms", at_most=8)
     figures.add("chat", "… of it in database threads (engine's share)", mine.threads, "ms")
     figures.add("chat", f"CPU of a request, {USERS} users at once", busy, "ms", at_most=8)
-    if relayed is not None:
-        figures.add("chat", "CPU of a request, fastapi relay, nothing kept", relayed.cpu, "ms")
+    if token_cost is not None:
+        figures.add("chat", "CPU of a request, fastapi relay, nothing kept", token_cost.cpu, "ms")
 
 
 async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
@@ -232,7 +236,7 @@ async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
     return answer.first_token
 
 
-async def _chats_at_once(upstream: Upstream, luxx: Server, api: Api) -> float:
+async def _chats_at_once(upstream: Upstream, luxx: MeasuredServer, api: Api) -> float:
     """CPU ms of a request when several are always in the making: caches are warm, commits shared."""
     target = luxx_target(luxx.port, api.token, tools=False)
     conversations = iter(await asyncio.to_thread(api.new_conversations, USERS * CHATS_EACH))
@@ -290,10 +294,10 @@ async def _floor_of_loop(upstream: Upstream, prompt: str) -> float:
     if core is not None:
         os.sched_setaffinity(process.pid, {core})
     printed, _ = await process.communicate()
-    told = json.loads(printed)
-    if told["iterations"] != LOOP_RUNS * ITERATIONS:
-        raise Broken(f"the floor made {told['iterations']} iterations")
-    return told["cpu"] / told["iterations"] * 1e3
+    measured = json.loads(printed)
+    if measured["iterations"] != LOOP_RUNS * ITERATIONS:
+        raise Broken(f"the floor made {measured['iterations']} iterations")
+    return measured["cpu"] / measured["iterations"] * 1e3
 
 
 async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
@@ -313,16 +317,16 @@ async def idle_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
         with luxx_server() as server:
             api = await asyncio.to_thread(Api, server.port)
             await asyncio.to_thread(api.connect_upstream, upstream.port)
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(WARM_UP_SECONDS)
             before, start = server.cpu(), time.monotonic()
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(WARM_UP_SECONDS)
             spent = (server.cpu() - before) / (time.monotonic() - start)
             figures.add("idle", "memory of an idle server", server.memory() / 1e6, "MB", at_most=130)
             figures.add("idle", "CPU of an idle server", spent * 1e3, "ms/s")
         yield
 
 
-def start_luxx(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[Server, Api]:
+def start_luxx(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[MeasuredServer, Api]:
     """A Luxx with the fake model server connected."""
     server = stack.enter_context(luxx_server())
     api = Api(server.port)
@@ -333,7 +337,7 @@ def start_luxx(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[Server,
 class Relay(msgspec.Struct, frozen=True):
     """A server that passes completions on, and how to call it."""
 
-    server: Server
+    server: MeasuredServer
     target: Target
 
 
@@ -365,7 +369,7 @@ ROWS: dict[str, Row] = {
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,
-    "jails": jails_row,
+    "jails": sandbox_row,
     "pages": pages_row,
     "idle": idle_row,
 }

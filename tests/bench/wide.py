@@ -96,7 +96,7 @@ async def streams_row(upstream: Upstream, figures: Figures, rounds: int) -> Asyn
             answers = await asyncio.gather(*streams)
             late = {edge: count - lag[edge] for edge, count in (await _lag(luxx.port)).items()}
             await asyncio.sleep(IDLE_SECONDS)
-            _tell_streams(figures, answers, (peak - idle) / STREAMS, late)
+            _report_streams(figures, answers, (peak - idle) / STREAMS, late)
             await _pumped(upstream, figures)
             figures.add("streams", "memory afterwards / idle", luxx.memory() / idle, "×", at_most=1.1)
             yield
@@ -133,7 +133,7 @@ async def _one(client: Client, conversation: str, after: float, tokens: int) -> 
         client.close()
 
 
-def _tell_streams(
+def _report_streams(
     figures: Figures, answers: list[Answer], bytes_each: float, late: dict[float, float]
 ) -> None:
     latencies = [latency / 1e3 for answer in answers for latency in answer.latencies]
@@ -170,13 +170,13 @@ async def writes_row(_upstream: Upstream, figures: Figures, rounds: int) -> Asyn
         printed, _ = await process.communicate()
         if process.returncode != 0:
             raise Broken("a write failed")
-        told = json.loads(printed)
+        measured = json.loads(printed)
         figures.add(
-            "writes", "insert and update, eight threads", told["bare_per_second"], "/s", at_least=5000
+            "writes", "insert and update, eight threads", measured["bare_per_second"], "/s", at_least=5000
         )
-        figures.add("writes", "… p99", told["bare_p99_ms"], "ms")
-        figures.add("writes", "… and put into the search index", told["per_second"], "/s")
-        figures.add("writes", "… its p99", told["p99_ms"], "ms")
+        figures.add("writes", "… p99", measured["bare_p99_ms"], "ms")
+        figures.add("writes", "… and put into the search index", measured["per_second"], "/s")
+        figures.add("writes", "… its p99", measured["p99_ms"], "ms")
         yield
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection, bindparam, insert
 
-from luxx.app.server.startup import settle
+from luxx.app.server.startup import tune_gc
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.infra.clock import new_id, utc_now
@@ -28,7 +28,7 @@ from luxx.infra.store.tables import table_of
 from luxx.wire.message import UserContent
 from tests.bench.processes import server_core
 from tests.rows import add_user
-from tests.seeding import Talk, seed
+from tests.seeding import TextGenerator, seed
 
 THREADS = 8
 EACH = 1500
@@ -53,19 +53,19 @@ def main() -> None:
         store = Store(engine)
         store.write_now(add_user)
         with engine.begin() as connection:
-            conversations = seed(connection, Talk(), [1] * THREADS)
-        settle()
+            conversations = seed(connection, TextGenerator(), [1] * THREADS)
+        tune_gc()
         bare, bare_latencies = _measure(store, conversations, _nothing)
         per_second, latencies = _measure(store, conversations, index_message)
         store.close()
         engine.dispose()
-    told = {
+    measured = {
         "bare_per_second": bare,
         "bare_p99_ms": _p99(bare_latencies),
         "per_second": per_second,
         "p99_ms": _p99(latencies),
     }
-    print(json.dumps(told))
+    print(json.dumps(measured))
 
 
 def _p99(latencies: list[float]) -> float:
@@ -81,7 +81,7 @@ def _measure(
 ) -> tuple[float, list[float]]:
     """Transactions a second, and how long each took in seconds. A thread waits for each of its own."""
     latencies: list[float] = []
-    talk = Talk()
+    talk = TextGenerator()
     said = [_encode(UserContent(text=talk.words(12))).decode() for _ in range(EACH)]
 
     def work(conversation_id: str) -> None:

@@ -10,7 +10,7 @@ from store.databases import new_database, postgresql_server
 
 from bus.redis_server import RedisServer, redis_server
 from luxx.infra.bus.choosing import choose_bus
-from luxx.infra.bus.network import WiredBus
+from luxx.infra.bus.network import NetworkBus
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import open_engine, resolve_url
 
@@ -30,7 +30,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-class Ground:
+class BusBackend:
     """What buses of one kind stand on: a database and, for one kind, a Redis."""
 
     def __init__(self, database_url: str, redis: RedisServer | None, folder: Path) -> None:
@@ -39,11 +39,11 @@ class Ground:
         self._engine = open_engine(resolve_url(database_url, folder))
         self._admin = create_engine(self._engine.url, isolation_level="AUTOCOMMIT")
 
-    def bus(self, process: str) -> WiredBus:
+    def bus(self, process: str) -> NetworkBus:
         """A bus that is not open yet."""
         url = "" if self.redis is None else self.redis.url
         bus = choose_bus(process, self._engine, url, self._secret, Metrics())
-        assert isinstance(bus, WiredBus)
+        assert isinstance(bus, NetworkBus)
         return bus
 
     def cut_all(self) -> None:
@@ -53,10 +53,10 @@ class Ground:
             self.redis.start()
             return
         with self._admin.connect() as connection:
-            found = (
+            terminate = (
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'luxx bus'"
             )
-            assert connection.scalars(text(found)).all()
+            assert connection.scalars(text(terminate)).all()
 
     def close(self) -> None:
         self._engine.dispose()
@@ -64,8 +64,8 @@ class Ground:
 
 
 @pytest.fixture(params=["postgresql", "redis"])
-def ground(request: pytest.FixtureRequest, postgresql: str, tmp_path: Path) -> Iterator[Ground]:
+def backend(request: pytest.FixtureRequest, postgresql: str, tmp_path: Path) -> Iterator[BusBackend]:
     redis: RedisServer | None = request.getfixturevalue("redis") if request.param == "redis" else None
-    made = Ground(new_database(postgresql, f"bus{next(numbers)}"), redis, tmp_path)
+    made = BusBackend(new_database(postgresql, f"bus{next(numbers)}"), redis, tmp_path)
     yield made
     made.close()

@@ -7,23 +7,23 @@ may lose some; a bus that is `cut` is away until it is `mended`.
 import asyncio
 from collections.abc import Callable
 
-from luxx.infra.bus.core import Make, Take
+from luxx.infra.bus.core import MessageHandler, PayloadFactory
 
-Loses = Callable[[str, bytes], bool]
+LossRule = Callable[[str, bytes], bool]
 
 
-class Joined:
+class InMemoryNetwork:
     """What joins the buses. `loses(topic, payload)` is asked once for each message and receiver."""
 
-    def __init__(self, *, loses: Loses = lambda topic, payload: False) -> None:
+    def __init__(self, *, loses: LossRule = lambda topic, payload: False) -> None:
         self.loses = loses
         self.said: list[tuple[str, str, bytes, str | None]] = []
         """All that was told: from whom, the topic, the payload, to whom."""
-        self._buses: dict[str, JoinedBus] = {}
+        self._buses: dict[str, InMemoryBus] = {}
 
-    def bus(self, process: str) -> "JoinedBus":
+    def bus(self, process: str) -> "InMemoryBus":
         """The bus of one process; it hears the others at once, as if it was open."""
-        bus = self._buses[process] = JoinedBus(self, process)
+        bus = self._buses[process] = InMemoryBus(self, process)
         return bus
 
     def leave(self, process: str) -> None:
@@ -38,39 +38,39 @@ class Joined:
                 asyncio.get_running_loop().call_soon(bus.hear, sender, topic, payload)
 
 
-class JoinedBus:
+class InMemoryBus:
     """One process's bus (`luxx.infra.bus.core.Bus`)."""
 
     is_alone = False
 
-    def __init__(self, joined: Joined, process: str) -> None:
+    def __init__(self, network: InMemoryNetwork, process: str) -> None:
         self.process = process
         self.is_up = True
-        self._joined = joined
-        self._takes: dict[str, list[Take]] = {}
+        self._joined = network
+        self._takes: dict[str, list[MessageHandler]] = {}
         self._on_up: list[Callable[[], None]] = []
-        self._later: list[tuple[str, Make, str | None]] = []
+        self._later: list[tuple[str, PayloadFactory, str | None]] = []
 
-    def on(self, topic: str, take: Take) -> None:
+    def on(self, topic: str, take: MessageHandler) -> None:
         self._takes.setdefault(topic, []).append(take)
 
-    def on_up(self, take: Callable[[], None]) -> None:
+    def on_reconnect(self, take: Callable[[], None]) -> None:
         self._on_up.append(take)
 
-    def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+    def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         if self.is_up:
             self._joined.carry(self.process, topic, payload, to)
 
-    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+    def publish_later(self, topic: str, make: PayloadFactory, *, to: str | None = None) -> None:
         self._later.append((topic, make, to))
-        asyncio.get_running_loop().call_soon(self._tell_what_waits)
+        asyncio.get_running_loop().call_soon(self._publish_pending)
 
-    def _tell_what_waits(self) -> None:
+    def _publish_pending(self) -> None:
         if self.is_up:
             later, self._later = self._later, []
             for topic, make, to in later:
                 if payload := make():
-                    self.tell(topic, payload, to=to)
+                    self.publish(topic, payload, to=to)
 
     def hear(self, sender: str, topic: str, payload: bytes) -> None:
         if self.is_up:
@@ -81,11 +81,11 @@ class JoinedBus:
         """The bus is away for this process: what is said to it or by it is lost."""
         self.is_up = False
 
-    def mend(self) -> None:
+    def reconnect(self) -> None:
         self.is_up = True
         for take in self._on_up:
             take()
-        self._tell_what_waits()
+        self._publish_pending()
 
     async def open(self) -> None: ...
 

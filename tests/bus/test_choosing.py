@@ -14,7 +14,7 @@ from luxx.app.cli.doctor.checks import Finding, examine
 from luxx.errors import ConfigError
 from luxx.infra.bus.choosing import choose_bus
 from luxx.infra.bus.core import LocalBus
-from luxx.infra.bus.network import WiredBus
+from luxx.infra.bus.network import NetworkBus
 from luxx.infra.config.schema import (
     AppConfig,
     Config,
@@ -67,7 +67,7 @@ def test_nobody_reads_the_password_of_a_bus_in_a_log() -> None:
     assert "pass-word" not in repr(Config(hub=HubConfig(url="redis://:pass-word@127.0.0.1:1/0")))
 
 
-def look(folder: Path, database_url: str, hub_url: str) -> Finding:
+def check_bus(folder: Path, database_url: str, hub_url: str) -> Finding:
     config = Config(
         data_dir=str(folder / "data"),
         app=AppConfig(port=0, secret_key=SECRET),
@@ -84,9 +84,9 @@ def test_doctor_tries_what_joins_servers(postgresql: str, redis: RedisServer, tm
     engine = open_engine(resolve_url(url, tmp_path))
     migrate(engine)
     engine.dispose()
-    assert "PostgreSQL" in look(tmp_path, url, "").text
-    assert "Redis" in look(tmp_path, url, redis.url).text
-    away = look(tmp_path, url, "redis://:pass-word@127.0.0.1:9/0")
+    assert "PostgreSQL" in check_bus(tmp_path, url, "").text
+    assert "Redis" in check_bus(tmp_path, url, redis.url).text
+    away = check_bus(tmp_path, url, "redis://:pass-word@127.0.0.1:9/0")
     assert away.is_bad
     assert "pass-word" not in str(away)
 
@@ -97,9 +97,9 @@ def test_a_bus_whose_server_is_away_at_the_start_is_tried_again(redis: RedisServ
     async def work() -> None:
         engine = open_engine(resolve_url("postgresql://luxx:pw@127.0.0.1:9/luxx", tmp_path))
         bus = choose_bus("one", engine, redis.url, SECRET, Metrics())
-        assert isinstance(bus, WiredBus)
+        assert isinstance(bus, NetworkBus)
         is_up = asyncio.Event()
-        bus.on_up(is_up.set)
+        bus.on_reconnect(is_up.set)
         redis.kill()
         try:
             await bus.open()

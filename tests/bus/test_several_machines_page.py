@@ -37,8 +37,8 @@ def test_every_command_of_the_page_runs(postgresql: str, tmp_path: Path) -> None
     }.items():
         assert shown in script
         script = script.replace(shown, real)
-    story = Script(rules=[Rule(reply=[Text(text="Once upon a time there was a server.")], delay=0.05)])
-    with scripted_models(story) as model:
+    scenario = Script(rules=[Rule(reply=[Text(text="Once upon a time there was a server.")], delay=0.05)])
+    with scripted_models(scenario) as model:
         environ = plain_environ(
             LUXX_LLM__PROVIDER="openai_compatible",
             LUXX_LLM__API_URL=f"{model.url}/v1",

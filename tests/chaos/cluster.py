@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from journeys.person import Person
+from journeys.person import AsyncApiClient
 from journeys.server import LuxxServer
 
 from chaos.proxy import RoundRobin
@@ -26,7 +26,7 @@ from chaos.proxy import RoundRobin
 LEASE_SECONDS = 3.0
 """Short, so that a death is noticed soon; long enough for a process that a busy machine lets wait."""
 
-TAKEN_UP_SECONDS = LEASE_SECONDS + 2.0
+TAKEOVER_SECONDS = LEASE_SECONDS + 2.0
 """The promise: after the death of its driver a run is driven again within this."""
 
 FROZEN_SECONDS = LEASE_SECONDS + 1.5
@@ -41,7 +41,7 @@ SHOWN = 300
 SECRET = "a secret that all processes of one database share, long enough"
 
 
-class Trouble(StrEnum):
+class Fault(StrEnum):
     """What can happen to a process."""
 
     KILL = "kill"
@@ -49,7 +49,7 @@ class Trouble(StrEnum):
     FREEZE = "freeze"
 
 
-class Member(LuxxServer):
+class ClusterProcess(LuxxServer):
     """One process; `name` tells it from the others, `port` is 0 for one that nobody can ask."""
 
     start_seconds = 90.0
@@ -58,7 +58,7 @@ class Member(LuxxServer):
     def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
         super().__init__(data_dir, environment)
         self.name = name
-        self.is_in_trouble = False
+        self.has_fault = False
 
     @property
     def port(self) -> int:
@@ -76,7 +76,7 @@ class Member(LuxxServer):
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
-    def wait_for_line(self, word: str, timeout: float) -> None:
+    def wait_for_log(self, word: str, timeout: float) -> None:
         """Returns once it has said this on its log; raises TimeoutError."""
         until = time.monotonic() + timeout
         while not self.lines_with(word):
@@ -89,11 +89,11 @@ class Member(LuxxServer):
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-class Worker(Member):
+class Worker(ClusterProcess):
     """A process that drives runs and that nobody can ask."""
 
     command = ("worker",)
-    says_it_is_up = re.compile(r"Luxx works as process (\S+)")
+    READY_LINE = re.compile(r"Luxx works as process (\S+)")
 
 
 class Cluster:
@@ -127,7 +127,7 @@ class Cluster:
             **(environment or {}),
         }
         self.database_url = database_url or f"sqlite:///{folder / 'web1' / 'luxx.db'}"
-        kinds: list[tuple[type[Member], str]] = [(Member, f"web{n + 1}") for n in range(webs)]
+        kinds: list[tuple[type[ClusterProcess], str]] = [(ClusterProcess, f"web{n + 1}") for n in range(webs)]
         kinds += [(Worker, f"worker{n + 1}") for n in range(workers)]
         self.members = [
             kind(name, folder / name, {**common, **(extra or {}).get(name, {})}) for kind, name in kinds
@@ -152,10 +152,10 @@ class Cluster:
     ) -> None:
         self._hold.close()
 
-    async def heal(self) -> None:
+    async def restart_all(self) -> None:
         """All are up and nothing is counted, whatever a scene did to them."""
         for member in self.members:
-            member.is_in_trouble = False
+            member.has_fault = False
             if member.is_up:
                 member.thaw()
         await self.start_all()
@@ -167,7 +167,7 @@ class Cluster:
         """Starts those that are down, all at once."""
         await asyncio.gather(*(self.start(member) for member in self.members if not member.is_up))
 
-    async def start(self, member: Member) -> None:
+    async def start(self, member: ClusterProcess) -> None:
         await asyncio.to_thread(member.start)
         self.proxy.send_to([web.port for web in self.webs if web.port])
 
@@ -177,52 +177,52 @@ class Cluster:
         declared = sum(len(member.lines_with("process_was_declared_dead")) for member in self.members)
         return self.troubles + max(0, declared - self.freezes)
 
-    async def kill(self, member: Member) -> None:
+    async def kill(self, member: ClusterProcess) -> None:
         """SIGKILL; counted."""
         self.troubles += 1
         self.kills += 1
         await asyncio.to_thread(member.kill)
 
-    async def stop(self, member: Member) -> None:
+    async def stop(self, member: ClusterProcess) -> None:
         """SIGTERM, and waits for its end; counted."""
         self.troubles += 1
         await asyncio.to_thread(member.stop)
 
-    async def befall(self, member: Member, trouble: Trouble) -> None:
+    async def inject_fault(self, member: ClusterProcess, fault: Fault) -> None:
         """The trouble, and what comes after it: the process is there again."""
-        member.is_in_trouble = True
-        match trouble:
-            case Trouble.KILL:
+        member.has_fault = True
+        match fault:
+            case Fault.KILL:
                 await self.kill(member)
                 await self.start(member)
-            case Trouble.STOP:
+            case Fault.STOP:
                 await self.stop(member)
                 await self.start(member)
-            case Trouble.FREEZE:
+            case Fault.FREEZE:
                 self.troubles += 1
                 self.freezes += 1
                 member.freeze()
                 # Not to wait for something: so long it is frozen.
                 await asyncio.sleep(FROZEN_SECONDS)
                 member.thaw()
-        member.is_in_trouble = False
+        member.has_fault = False
 
     @asynccontextmanager
-    async def people(self) -> AsyncIterator[list[Person]]:
+    async def clients(self) -> AsyncIterator[list[AsyncApiClient]]:
         """The admin once at each process that serves, in their order, past the round robin."""
         async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(Person(self.webs[0].url))
-            rest = [Person(web.url, first.token) for web in self.webs[1:]]
+            first = await stack.enter_async_context(AsyncApiClient(self.webs[0].url))
+            rest = [AsyncApiClient(web.url, first.token) for web in self.webs[1:]]
             yield [first, *[await stack.enter_async_context(one) for one in rest]]
 
-    def well(self) -> list[Member]:
+    def healthy(self) -> list[ClusterProcess]:
         """Those that are up and that nothing befalls just now."""
-        return [member for member in self.members if member.is_up and not member.is_in_trouble]
+        return [member for member in self.members if member.is_up and not member.has_fault]
 
-    def others(self, *members: Member) -> list[Member]:
+    def others(self, *members: ClusterProcess) -> list[ClusterProcess]:
         return [member for member in self.members if member not in members]
 
-    def tell(self) -> None:
+    def print_logs(self) -> None:
         """What the processes said last, and last of errors, for whoever reads the failure."""
         for member in self.members:
             bad = [line for line in member.lines if '"error"' in line or "Traceback" in line]
@@ -230,7 +230,7 @@ class Cluster:
             print("\n".join(line[:SHOWN] for line in [*bad[-4:], "…", *member.lines[-8:]]))
 
 
-def _end(member: Member) -> None:
+def _end(member: ClusterProcess) -> None:
     if member.is_up:
         os.kill(member.process.pid, signal.SIGCONT)
     member.kill()

@@ -11,15 +11,15 @@ import pytest
 from chaos.cluster import Cluster
 from chaos.postgres import Postgres, running_postgres
 from luxx.infra.store.engine import open_engine, resolve_url
-from luxx.infra.store.upgrade import bring_up
+from luxx.infra.store.upgrade import upgrade_database
 
-SCENE_SECONDS = 240.0
+SCENARIO_SECONDS = 240.0
 """What a scene takes on a machine that does ten other things; what was promised has bounds of its own."""
 
-QUICK = {"test_random_kills.py", "test_durability_page.py"}
+QUICK_MODULES = {"test_random_kills.py", "test_durability_page.py"}
 """Run by `make test`; the others are heavy."""
 
-Play = Callable[..., None]
+RunScenario = Callable[..., None]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.path.is_relative_to(here):
             continue
         if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(SCENE_SECONDS * 2))
-        if item.path.name not in QUICK:
+            item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * 2))
+        if item.path.name not in QUICK_MODULES:
             item.add_marker(pytest.mark.heavy)
 
 
@@ -45,7 +45,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database at this version's step, without anything in it."""
     file = tmp_path_factory.mktemp("migrated") / "luxx.db"
     engine = open_engine(resolve_url(f"sqlite:///{file}", file.parent))
-    bring_up(engine)
+    upgrade_database(engine)
     engine.dispose()
     return file
 
@@ -76,7 +76,7 @@ def shared_cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory)
 def several(shared_cluster: Cluster) -> Cluster:
     """Three that serve and one that works on one PostgreSQL, all of them well. Shared: leave nothing
     unfinished."""
-    asyncio.run(shared_cluster.heal())
+    asyncio.run(shared_cluster.restart_all())
     return shared_cluster
 
 
@@ -88,18 +88,18 @@ def two_and_two(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def play() -> Play:
+def run_scenario() -> RunScenario:
     """Runs a scene on a cluster, within bounds; where it fails, the processes' own words are shown."""
 
-    def run(cluster: Cluster, scene: Coroutine[Any, Any, None], seconds: float = SCENE_SECONDS) -> None:
+    def run(cluster: Cluster, scenario: Coroutine[Any, Any, None], seconds: float = SCENARIO_SECONDS) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(seconds):
-                await scene
+                await scenario
 
         try:
             asyncio.run(bounded())
         except BaseException:
-            cluster.tell()
+            cluster.print_logs()
             raise
 
     return run

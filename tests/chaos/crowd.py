@@ -10,7 +10,7 @@ from journeys.screen import Screen
 from journeys.scripts import FIRST_THOUGHT, PREFACE, SECOND_THOUGHT, calls
 
 from chaos.cluster import Cluster
-from chaos.roamer import Roamer
+from chaos.roamer import RoundRobinClient
 from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
 
 MESSAGES_AT_MOST = 400
@@ -20,7 +20,7 @@ CANCEL_WITHIN_SECONDS = 1.0
 """About as long as an undisturbed run takes, so that a cancel may come at any point of it."""
 
 
-class Wish(StrEnum):
+class Ending(StrEnum):
     """What becomes of a message, by its number."""
 
     ANSWER = "answer"
@@ -28,21 +28,21 @@ class Wish(StrEnum):
     CANCEL = "cancel"
 
 
-def wish_of(number: int) -> Wish:
+def ending_of(number: int) -> Ending:
     match number % 6:
         case 2:
-            return Wish.REPEATABLE
+            return Ending.REPEATABLE
         case 4:
-            return Wish.CANCEL
+            return Ending.CANCEL
         case _:
-            return Wish.ANSWER
+            return Ending.ANSWER
 
 
 def tool_of(number: int) -> str:
-    return "visit_again" if wish_of(number) == Wish.REPEATABLE else "visit_once"
+    return "visit_again" if ending_of(number) == Ending.REPEATABLE else "visit_once"
 
 
-class Talk(msgspec.Struct, kw_only=True):
+class SentMessage(msgspec.Struct, kw_only=True):
     """One message that was acknowledged, and what its watchers saw.
 
     `deaths` counts the troubles that fell into its life; `cancelled` is the status that the answer to the
@@ -79,11 +79,13 @@ def script(port: int, count: int = MESSAGES_AT_MOST) -> Script:
     return Script(rules=rules)
 
 
-class Crowd:
+class Users:
     """People who talk until told to end, each in a conversation of their own."""
 
-    def __init__(self, ann: Roamer, cluster: Cluster, model: ScriptedProvider, chance: random.Random) -> None:
-        self.talks: list[Talk] = []
+    def __init__(
+        self, ann: RoundRobinClient, cluster: Cluster, model: ScriptedProvider, chance: random.Random
+    ) -> None:
+        self.sent_messages: list[SentMessage] = []
         self.conversations: list[str] = []
         self._ann = ann
         self._cluster = cluster
@@ -96,34 +98,36 @@ class Crowd:
         """Nobody says anything new; what was said is seen to its end."""
         self._is_over = True
 
-    async def arrive(self, people: int) -> None:
+    async def open_conversations(self, people: int) -> None:
         """Everybody opens a conversation; before the troubles begin."""
         for _ in range(people):
             self.conversations.append(await self._ann.conversation(self._model.url))
 
-    async def talk(self) -> None:
+    async def send_until_end(self) -> None:
         """All of them talk, until `end`."""
         async with asyncio.TaskGroup() as tasks:
             for conversation in self.conversations:
-                tasks.create_task(self._talk_in(conversation))
+                tasks.create_task(self._send_messages(conversation))
 
-    async def _talk_in(self, conversation: str) -> None:
+    async def _send_messages(self, conversation: str) -> None:
         while not self._is_over:
             number = next(self._numbers, None)
             assert number is not None, "the script is too short for so fast a server"
-            self.talks.append(await self._exchange(conversation, number))
+            self.sent_messages.append(await self._exchange(conversation, number))
 
-    async def _exchange(self, conversation: str, number: int) -> Talk:
+    async def _exchange(self, conversation: str, number: int) -> SentMessage:
         before = self._cluster.deaths
-        run_id = await self._ann.send_surely(conversation, f"message {number}", tools=[tool_of(number)])
+        run_id = await self._ann.send_until_accepted(
+            conversation, f"message {number}", tools=[tool_of(number)]
+        )
         async with asyncio.TaskGroup() as tasks:
             # For as long as there is trouble: what is bounded is how long it takes after the last.
-            steady = tasks.create_task(self._ann.see_through(run_id, timeout=None))
+            steady = tasks.create_task(self._ann.follow_to_end(run_id, timeout=None))
             # Each stream begins with the run as it is: who left after that would never get on.
             frames = self._chance.randint(3, 40)
-            restless = tasks.create_task(self._ann.see_through(run_id, frames=frames, timeout=None))
-            cancelling = tasks.create_task(self._cancel_if_wished(number, run_id))
-        return Talk(
+            restless = tasks.create_task(self._ann.follow_to_end(run_id, frames=frames, timeout=None))
+            cancelling = tasks.create_task(self._cancel_if_planned(number, run_id))
+        return SentMessage(
             number=number,
             conversation=conversation,
             run_id=run_id,
@@ -132,12 +136,12 @@ class Crowd:
             cancelled=cancelling.result(),
         )
 
-    async def _cancel_if_wished(self, number: int, run_id: str) -> str:
-        if wish_of(number) != Wish.CANCEL:
+    async def _cancel_if_planned(self, number: int, run_id: str) -> str:
+        if ending_of(number) != Ending.CANCEL:
             return ""
         # Not to wait for something: the cancel shall come at any point of what is going on.
         await asyncio.sleep(self._chance.uniform(0, CANCEL_WITHIN_SECONDS))
-        answer = await self._ann.surely("POST", f"/runs/{run_id}/cancel")
+        answer = await self._ann.ask_until_answered("POST", f"/runs/{run_id}/cancel")
         assert answer.status_code in (200, 409), answer.text
         # 409: it had ended, perhaps by an earlier try of this cancel whose answer was lost.
         return answer.json()["data"]["status"] if answer.status_code == 200 else "ended"

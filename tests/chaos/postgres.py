@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from store.databases import new_database
 
 from luxx.infra.store.engine import open_engine, resolve_url
-from luxx.infra.store.upgrade import bring_up
+from luxx.infra.store.upgrade import upgrade_database
 
 BUS = "luxx bus"
 """The application's name of the connections that carry messages between processes."""
@@ -32,7 +32,7 @@ class Postgres:
         """The URL of a database at this version's step, without anything in it."""
         if not self._count:
             engine = open_engine(resolve_url(new_database(self._server.get_uri(), TEMPLATE), Path()))
-            bring_up(engine)
+            upgrade_database(engine)
             engine.dispose()
         self._count += 1
         name = f"chaos{self._count}"

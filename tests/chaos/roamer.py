@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
-from journeys.person import WAIT_SECONDS, Person, Stream
+from journeys.person import WAIT_SECONDS, AsyncApiClient, AsyncEventStream
 from journeys.screen import Screen
 
 PATIENCE_SECONDS = 60.0
@@ -19,7 +19,7 @@ AWAY = frozenset({502, 503})
 """What a process may say that cannot just now: it stops, or its database is away."""
 
 
-class Roamer(Person):
+class RoundRobinClient(AsyncApiClient):
     """The admin, through the round robin. `refused` counts the answers that said "not now"; `watching` tells
     of each stream that is open where it stands, for whoever looks for one that never ends."""
 
@@ -28,7 +28,7 @@ class Roamer(Person):
         self.refused = 0
         self.watching: dict[int, str] = {}
 
-    async def tried(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response | None:
+    async def ask_once(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response | None:
         """The answer, or None where there was none, or only that there cannot be one now."""
         mark = object()
         self.watching[id(mark)] = f"{method} {path} asked at {time.monotonic():.1f}"
@@ -44,20 +44,22 @@ class Roamer(Person):
             return None
         return response
 
-    async def surely(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+    async def ask_until_answered(
+        self, method: str, path: str, body: Any = None, **more: Any
+    ) -> httpx.Response:
         """An answer, however often it takes; only for what may be asked twice."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while (response := await self.tried(method, path, body, **more)) is None:
+        while (response := await self.ask_once(method, path, body, **more)) is None:
             assert time.monotonic() < until, f"{method} {path}: no answer for {PATIENCE_SECONDS} s"
             await asyncio.sleep(PAUSE_SECONDS)
         return response
 
-    async def send_surely(self, conversation_id: str, content: str, **more: Any) -> str:
+    async def send_until_accepted(self, conversation_id: str, content: str, **more: Any) -> str:
         """The run of a message that is there exactly once; `content` must be unique in the conversation."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
-            answer = await self.tried(
+            answer = await self.ask_once(
                 "POST", "/messages/stream", body, headers={"accept": "application/json"}
             )
             if answer is not None and answer.status_code == 202:
@@ -71,14 +73,16 @@ class Roamer(Person):
 
     async def _run_of(self, conversation_id: str, content: str) -> str | None:
         """The run of this message, the newest of its conversation, if it arrived."""
-        listed = await self.surely("GET", "/messages", conversation_id=conversation_id, page_size=4)
+        listed = await self.ask_until_answered(
+            "GET", "/messages", conversation_id=conversation_id, page_size=4
+        )
         said = [m for m in listed.json()["data"]["items"] if m["role"] == "user" and m["text"] == content]
         if not said:
             return None
-        runs = await self.surely("GET", "/runs", subject_id=conversation_id)
+        runs = await self.ask_until_answered("GET", "/runs", subject_id=conversation_id)
         return runs.json()["data"]["items"][0]["id"]
 
-    async def see_through(
+    async def follow_to_end(
         self,
         run_id: str,
         screen: Screen | None = None,
@@ -93,11 +97,11 @@ class Roamer(Person):
         screen = screen or Screen()
         async with asyncio.timeout(timeout):
             while screen.done is None:
-                if not await self._look(run_id, screen, frames):
+                if not await self._read_one_stream(run_id, screen, frames):
                     await asyncio.sleep(PAUSE_SECONDS)
         return screen
 
-    async def _look(self, run_id: str, screen: Screen, frames: int) -> bool:
+    async def _read_one_stream(self, run_id: str, screen: Screen, frames: int) -> bool:
         """One connection; whether it showed anything."""
         screen.attach()
         headers = {**self._authorization()}
@@ -110,7 +114,7 @@ class Roamer(Person):
                 if response.status_code in AWAY:
                     return False
                 assert response.status_code == 200, (await response.aread()).decode()
-                stream = Stream(response, screen)
+                stream = AsyncEventStream(response, screen)
                 self._note(run_id, stream)
                 async for _ in stream:
                     self._note(run_id, stream)
@@ -122,7 +126,7 @@ class Roamer(Person):
             self.watching.pop(id(screen), None)
         return len(screen.frames) > seen + 1
 
-    def _note(self, run_id: str, stream: Stream) -> None:
+    def _note(self, run_id: str, stream: AsyncEventStream) -> None:
         screen = stream.screen
         last = screen.frames[-1].event if screen.frames else "nothing"
         self.watching[id(screen)] = (

@@ -1,10 +1,10 @@
 """What several scenes share: scripts whose first call stops in mid-answer, and how a run must have ended."""
 
-from journeys.person import Person, Stream
+from journeys.person import AsyncApiClient, AsyncEventStream
 from journeys.screen import Screen
 from journeys.scripts import FIRST_THOUGHT, PROSE, words
 
-from chaos.truth import said_well
+from chaos.truth import uncut_text
 from luxx.providers.scripted import Counts, Rule, Script, Text, Thinking, When
 
 HALF = "word109 "
@@ -22,12 +22,12 @@ def half_and_whole(gate: str = "middle") -> Script:
     )
 
 
-async def seen_to(stream: Stream, text: str) -> None:
+async def read_until_text(stream: AsyncEventStream, text: str) -> None:
     while text not in stream.screen.text:
         await stream.until("process_step", timeout=5)
 
 
-async def ended_well(ann: Person, conversation: str, *screens: Screen) -> str:
+async def check_completed(ann: AsyncApiClient, conversation: str, *screens: Screen) -> str:
     """The text that was not cut; every client saw the same, and it is what is stored."""
     screen = screens[0]
     message = await ann.answer_shown_by(conversation, screen)
@@ -41,10 +41,10 @@ async def ended_well(ann: Person, conversation: str, *screens: Screen) -> str:
     assert (run["status"], run["last_seq"]) == ("completed", screen.last_id)
     assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
     assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
-    return said_well(screen)
+    return uncut_text(screen)
 
 
-async def stopped_well(ann: Person, conversation: str, *screens: Screen) -> str:
+async def check_cancelled(ann: AsyncApiClient, conversation: str, *screens: Screen) -> str:
     """The text that a cancelled run had said; every client saw the same, and it is what is stored."""
     screen = screens[0]
     message = await ann.answer_shown_by(conversation, screen)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from journeys.scripts import PROSE, words
 
-from chaos.cluster import LEASE_SECONDS, TAKEN_UP_SECONDS, Cluster
-from chaos.conftest import Play
+from chaos.cluster import LEASE_SECONDS, TAKEOVER_SECONDS, Cluster
+from chaos.conftest import RunScenario
 from chaos.postgres import Postgres
-from chaos.scenes import ended_well
-from chaos.truth import database_is_true
+from chaos.scenes import check_completed
+from chaos.truth import check_database
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 
 QUIET_SECONDS = LEASE_SECONDS * 1.5
@@ -56,28 +56,28 @@ def script() -> Script:
 
 @pytest.mark.parametrize("jump", ["+3600", pytest.param("-3600", marks=pytest.mark.long, id="back-short")])
 def test_after_a_jump_of_a_clock_no_run_changes_hands_and_a_death_is_noticed_in_time(
-    skewed: Cluster, play: Play, jump: str
+    skewed: Cluster, run_scenario: RunScenario, jump: str
 ) -> None:
-    async def scene() -> None:
-        async with ScriptedProvider(script()) as model, skewed.people() as (jumping, steady):
+    async def scenario() -> None:
+        async with ScriptedProvider(script()) as model, skewed.clients() as (jumping, steady):
             anns, bens = [await jumping.conversation(model.url) for _ in range(2)]
-            of_ann = await jumping.begin(anns, "ann")
-            of_ben = await steady.begin(bens, "ben")
+            of_ann = await jumping.start_run(anns, "ann")
+            of_ben = await steady.start_run(bens, "ben")
             await model.reached("middle of ann")
             await model.reached("middle of ben")
             (skewed.folder / "clock").write_text(jump, "ascii")
             with pytest.raises(TimeoutError):
                 await model.arrived(3, QUIET_SECONDS)
             model.release("middle of ben")
-            assert await ended_well(steady, bens, await steady.see(of_ben["id"])) == PROSE
+            assert await check_completed(steady, bens, await steady.wait_for_end(of_ben["id"])) == PROSE
             begun = time.monotonic()
             await skewed.kill(skewed.webs[0])
-            await model.arrived(3, TAKEN_UP_SECONDS)
+            await model.arrived(3, TAKEOVER_SECONDS)
             print(f"taken up after {time.monotonic() - begun:.2f} s")
-            assert await ended_well(steady, anns, await steady.see(of_ann["id"])) == PROSE
+            assert await check_completed(steady, anns, await steady.wait_for_end(of_ann["id"])) == PROSE
             assert len(model.requests) == 3
-        await asyncio.to_thread(database_is_true, skewed)
+        await asyncio.to_thread(check_database, skewed)
 
     (skewed.folder / "clock").write_text("+0", "ascii")
-    asyncio.run(skewed.heal())
-    play(skewed, scene())
+    asyncio.run(skewed.restart_all())
+    run_scenario(skewed, scenario())

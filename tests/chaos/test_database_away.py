@@ -5,31 +5,31 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
-from journeys.desk import Desk
-from journeys.person import Person
-from journeys.scripts import PROSE, says, words
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient
+from journeys.scripts import PROSE, always_replies, words
 from sqlalchemy import TextClause, text
 
-from chaos.cluster import FROZEN_SECONDS, TAKEN_UP_SECONDS, Cluster
-from chaos.conftest import Play
-from chaos.crowd import Crowd, script
+from chaos.cluster import FROZEN_SECONDS, TAKEOVER_SECONDS, Cluster
+from chaos.conftest import RunScenario
+from chaos.crowd import Users, script
 from chaos.postgres import Postgres
-from chaos.roamer import Roamer, until
-from chaos.scenes import HALF, ended_well, half_and_whole, seen_to
-from chaos.truth import all_is_well, database_is_true, rows, settled
+from chaos.roamer import RoundRobinClient, until
+from chaos.scenes import HALF, check_completed, half_and_whole, read_until_text
+from chaos.truth import check_all, check_database, rows, wait_until_idle
 from luxx.providers.scripted import ScriptedProvider, Text
 
-PEOPLE = 3
+USER_COUNT = 3
 RUN_SECONDS = 20.0
 BACK_SECONDS = 10.0
 """After the database is back, until every process says it is ready."""
 
-SPOKEN = 2
+QUESTION = 2
 """Messages that are through before anything happens: then the others are at all points of their lives."""
 
 FROZEN_AT_MOST = 60
 IDLE_SECONDS = 0.15
-ROOMS = 6
+CONVERSATIONS = 6
 IDLE = (
     f"state = 'idle in transaction' AND state_change < clock_timestamp() - interval '{IDLE_SECONDS} s' "
     "AND datname = current_database()"
@@ -40,59 +40,59 @@ ADMITTING = text(
 )
 APPENDING = text(f"SELECT pid FROM pg_stat_activity WHERE {IDLE} AND query LIKE 'INSERT INTO run_events%'")
 
-Then = Callable[[Person], Awaitable[None]]
+Then = Callable[[AsyncApiClient], Awaitable[None]]
 
 
-async def is_ready(person: Person) -> bool:
+async def is_ready(person: AsyncApiClient) -> bool:
     return (await person.ask("GET", "/ready")).status_code == 200
 
 
 async def ready(cluster: Cluster) -> None:
     """Returns once every process says that it is."""
-    async with asyncio.timeout(BACK_SECONDS), cluster.people() as people:
-        for person in people:
+    async with asyncio.timeout(BACK_SECONDS), cluster.clients() as clients:
+        for person in clients:
             await until(lambda person=person: is_ready(person))
 
 
-async def under_load(cluster: Cluster, trouble: Callable[[], Awaitable[None]]) -> None:
+async def under_load(cluster: Cluster, fault: Callable[[], Awaitable[None]]) -> None:
     """People talk with tools, the trouble comes and goes, and what they were told holds."""
-    async with Roamer(cluster.url) as ann, Desk(answers=True) as desk:
-        model = ScriptedProvider(script(desk.port))
+    async with RoundRobinClient(cluster.url) as ann, ToolController(answers=True) as controller:
+        model = ScriptedProvider(script(controller.port))
         await model.start()
         try:
-            crowd = Crowd(ann, cluster, model, random.Random(4))
-            await crowd.arrive(PEOPLE)
-            talking = asyncio.ensure_future(crowd.talk())
-            await model.arrived(2 * SPOKEN, RUN_SECONDS)
-            await trouble()
-            crowd.end()
-            await settled(cluster, ann, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
-            await all_is_well(ann, crowd, model, desk)
-            await asyncio.to_thread(database_is_true, cluster)
+            users = Users(ann, cluster, model, random.Random(4))
+            await users.open_conversations(USER_COUNT)
+            talking = asyncio.ensure_future(users.talk())
+            await model.arrived(2 * QUESTION, RUN_SECONDS)
+            await fault()
+            users.end()
+            await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
+            await check_all(ann, users, model, controller)
+            await asyncio.to_thread(check_database, cluster)
         finally:
             await model.stop()
 
 
 @pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.long, id="fast-short"), "immediate"])
 def test_the_database_is_restarted_under_load_and_what_was_acknowledged_is_answered(
-    several: Cluster, postgres: Postgres, play: Play, mode: str
+    several: Cluster, postgres: Postgres, run_scenario: RunScenario, mode: str
 ) -> None:
     """Away for longer than a lease; `immediate` is a crash of the database."""
 
-    async def trouble() -> None:
+    async def fault() -> None:
         several.troubles += 1
         await asyncio.to_thread(postgres.stop, mode)
         try:
             # Not to wait for something: so long it is away.
             await asyncio.sleep(FROZEN_SECONDS)
-            async with Roamer(several.url, "unknown") as somebody:
+            async with RoundRobinClient(several.url, "unknown") as somebody:
                 assert (await somebody.ask("GET", "/health")).status_code == 200
                 assert (await somebody.ask("GET", "/ready")).status_code == 503
         finally:
             await asyncio.to_thread(postgres.start)
         await ready(several)
 
-    play(several, under_load(several, trouble))
+    run_scenario(several, under_load(several, fault))
 
 
 async def frozen_in(cluster: Cluster, where: TextClause) -> None:
@@ -109,55 +109,57 @@ async def frozen_in(cluster: Cluster, where: TextClause) -> None:
     pytest.fail(f"frozen {FROZEN_AT_MOST} times, and never there")
 
 
-async def keep_sending(person: Person, conversation: str) -> None:
+async def keep_sending(person: AsyncApiClient, conversation: str) -> None:
     while True:
         await person.post("/messages", {"conversation_id": conversation, "content": "Hello"})
 
 
 async def frozen_while_busy(cluster: Cluster, model: ScriptedProvider, where: TextClause, then: Then) -> None:
     """People talk at the first process, it freezes there, and `then` must come to its end in time."""
-    async with cluster.people() as people:
-        first, second = people[:2]
-        rooms = [await first.conversation(model.url) for _ in range(ROOMS)]
-        busy = [asyncio.create_task(keep_sending(first, room)) for room in rooms]
-        await model.arrived(ROOMS)
+    async with cluster.clients() as clients:
+        first, second = clients[:2]
+        conversations = [await first.conversation(model.url) for _ in range(CONVERSATIONS)]
+        busy = [
+            asyncio.create_task(keep_sending(first, conversation_id)) for conversation_id in conversations
+        ]
+        await model.arrived(CONVERSATIONS)
         try:
             await frozen_in(cluster, where)
-            async with asyncio.timeout(TAKEN_UP_SECONDS):
+            async with asyncio.timeout(TAKEOVER_SECONDS):
                 await then(second)
         finally:
             for task in busy:
                 task.cancel()
             cluster.webs[0].thaw()
             await asyncio.gather(*busy, return_exceptions=True)
-        async with asyncio.timeout(TAKEN_UP_SECONDS + RUN_SECONDS):
+        async with asyncio.timeout(TAKEOVER_SECONDS + RUN_SECONDS):
             await until(lambda: none_runs(second))
 
 
-async def none_runs(person: Person) -> bool:
+async def none_runs(person: AsyncApiClient) -> bool:
     return not (await person.get("/runs", status="running"))["total"]
 
 
 def test_a_process_that_freezes_while_it_admits_does_not_keep_the_others_from_admitting(
-    several: Cluster, play: Play
+    several: Cluster, run_scenario: RunScenario
 ) -> None:
-    async def scene() -> None:
-        async with ScriptedProvider(says(Text(text="Hi."))) as model:
+    async def scenario() -> None:
+        async with ScriptedProvider(always_replies(Text(text="Hi."))) as model:
 
-            async def another_is_served(elsewhere: Person) -> None:
-                run = await elsewhere.begin(await elsewhere.conversation(model.url))
-                assert (await elsewhere.see(run["id"])).text == "Hi."
+            async def another_is_served(elsewhere: AsyncApiClient) -> None:
+                run = await elsewhere.start_run(await elsewhere.conversation(model.url))
+                assert (await elsewhere.wait_for_end(run["id"])).text == "Hi."
 
             await frozen_while_busy(several, model, ADMITTING, another_is_served)
 
-    play(several, scene())
+    run_scenario(several, scenario())
 
 
 def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_others_from_taking_it_up(
-    several: Cluster, play: Play
+    several: Cluster, run_scenario: RunScenario
 ) -> None:
-    async def scene() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model:
+    async def scenario() -> None:
+        async with ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model:
             model.release("middle")
             pid = several.webs[0].process.pid
             driven = text(
@@ -165,32 +167,34 @@ def test_a_process_that_freezes_while_it_writes_to_a_run_does_not_keep_the_other
                 f"WHERE runs.status = 'running' AND processes.pid = {pid}"
             )
 
-            async def its_runs_are_others(_: Person) -> None:
+            async def its_runs_are_others(_: AsyncApiClient) -> None:
                 frozen = await asyncio.to_thread(rows, several, driven)
                 names = ", ".join(f"'{run_id}'" for (run_id,) in frozen[str(driven)])
                 assert names, "it drove nothing"
                 left = text(f"SELECT id FROM runs WHERE id IN ({names}) AND fence = 1 AND status = 'running'")
 
-                async def taken_up() -> bool:
+                async def taken_over() -> bool:
                     return not any((await asyncio.to_thread(rows, several, left)).values())
 
-                await until(taken_up)
+                await until(taken_over)
 
             await frozen_while_busy(several, model, APPENDING, its_runs_are_others)
 
-    play(several, scene())
+    run_scenario(several, scenario())
 
 
-def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres, play: Play) -> None:
-    async def scene() -> None:
-        async with ScriptedProvider(half_and_whole()) as model, several.people() as people:
-            first, second = people[:2]
+def test_a_stream_outlives_the_database(
+    several: Cluster, postgres: Postgres, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with ScriptedProvider(half_and_whole()) as model, several.clients() as clients:
+            first, second = clients[:2]
             conversation = await first.conversation(model.url)
-            run = await first.begin(conversation)
+            run = await first.start_run(conversation)
             await model.reached("middle")
             async with first.follow(run["id"]) as here, second.follow(run["id"]) as there:
                 for stream in (here, there):
-                    await seen_to(stream, HALF)
+                    await read_until_text(stream, HALF)
                 several.troubles += 1
                 await asyncio.to_thread(postgres.stop, "immediate")
                 try:
@@ -200,6 +204,6 @@ def test_a_stream_outlives_the_database(several: Cluster, postgres: Postgres, pl
                     await asyncio.to_thread(postgres.start)
                 await ready(several)
                 screens = [await stream.to_the_end() for stream in (here, there)]
-            assert await ended_well(second, conversation, *screens) == PROSE
+            assert await check_completed(second, conversation, *screens) == PROSE
 
-    play(several, scene())
+    run_scenario(several, scenario())

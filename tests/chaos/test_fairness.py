@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from journeys.person import Person
+from journeys.person import AsyncApiClient
 
 from chaos.cluster import Cluster
-from chaos.conftest import Play
+from chaos.conftest import RunScenario
 from chaos.postgres import Postgres
-from chaos.roamer import Roamer, until
+from chaos.roamer import RoundRobinClient, until
 from luxx.providers.scripted import Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 
 PLACES = 2
@@ -52,20 +52,20 @@ def narrow(request: pytest.FixtureRequest, tmp_path: Path, model_port: int) -> I
         yield cluster
 
 
-async def arrived(name: str, url: str) -> Roamer:
+async def arrived(name: str, url: str) -> RoundRobinClient:
     """A new user."""
-    somebody = Roamer(url, "nobody")
+    somebody = RoundRobinClient(url, "nobody")
     account = {"username": name, "password": "a-password-of-a-test-1"}
     somebody.token = (await somebody.post("/auth/register", account))["access_token"]
     return somebody
 
 
-async def fill(somebody: Person, provider_id: int, count: int) -> list[str]:
+async def fill(somebody: AsyncApiClient, provider_id: int, count: int) -> list[str]:
     """So many messages, each in a conversation of its own; the runs."""
 
     async def one() -> str:
-        room = (await somebody.post("/conversations", {"provider_id": provider_id}))["id"]
-        return (await somebody.begin(room, "one of many"))["id"]
+        conversation_id = (await somebody.post("/conversations", {"provider_id": provider_id}))["id"]
+        return (await somebody.start_run(conversation_id, "one of many"))["id"]
 
     runs: list[str] = []
     for _ in range(0, count, 10):
@@ -74,42 +74,42 @@ async def fill(somebody: Person, provider_id: int, count: int) -> list[str]:
 
 
 def test_who_has_one_run_queued_is_served_within_one_run_of_who_has_a_hundred(
-    narrow: Cluster, play: Play, model_port: int
+    narrow: Cluster, run_scenario: RunScenario, model_port: int
 ) -> None:
     many = Rule(name="many", when=When(user="many"), reply=[Pause(seconds=RUN_SECONDS), Text(text="One.")])
     single = Rule(name="single", when=When(user="single"), reply=[Gate(name="single"), Text(text="Two.")])
 
-    async def scene() -> None:
+    async def scenario() -> None:
         async with ScriptedProvider(Script(rules=[many, single]), port=model_port) as model:
             ann, ben = await arrived("ann", narrow.url), await arrived("ben", narrow.url)
             async with ann, ben:
                 anns, bens = await ann.connect(model.url), await ben.connect(model.url)
-                room = (await ben.post("/conversations", {"provider_id": bens}))["id"]
+                conversation_id = (await ben.post("/conversations", {"provider_id": bens}))["id"]
                 runs = await fill(ann, anns, QUEUED)
                 assert len(set(runs)) == QUEUED
                 before, begun = len(model.requests), time.monotonic()
-                run = await ben.begin(room, "a single one")
+                run = await ben.start_run(conversation_id, "a single one")
                 assert run["status"] == "queued"
                 await model.reached("single", RUN_SECONDS + SLACK_SECONDS)
                 print(f"{before} had begun before, {len(model.requests) - before - 1} overtook")
                 print(f"began after {time.monotonic() - begun:.2f} s")
                 assert len(model.requests) - before <= PLACES + 1
                 model.release("single")
-                screen = await ben.see(run["id"])
+                screen = await ben.wait_for_end(run["id"])
                 assert screen.text == "Two."
                 await ended_all(ann, runs)
 
-    play(narrow, scene())
+    run_scenario(narrow, scenario())
 
 
-async def ended_all(ann: Roamer, runs: list[str]) -> None:
+async def ended_all(ann: RoundRobinClient, runs: list[str]) -> None:
     """Cancels what still waits, which costs no call of the model; then all have ended."""
     for run_id in reversed(runs):
-        assert (await ann.surely("POST", f"/runs/{run_id}/cancel")).status_code in (200, 409)
+        assert (await ann.ask_until_answered("POST", f"/runs/{run_id}/cancel")).status_code in (200, 409)
     for status in ("queued", "running"):
         async with asyncio.timeout(10):
             await until(lambda status=status: none_of(ann, status))
 
 
-async def none_of(ann: Roamer, status: str) -> bool:
+async def none_of(ann: RoundRobinClient, status: str) -> bool:
     return not (await ann.get("/runs", status=status))["total"]

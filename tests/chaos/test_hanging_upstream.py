@@ -9,9 +9,9 @@ import pytest
 from journeys.scripts import PROSE, words
 
 from chaos.cluster import Cluster
-from chaos.conftest import Play
-from chaos.roamer import Roamer
-from chaos.truth import database_is_true
+from chaos.conftest import RunScenario
+from chaos.roamer import RoundRobinClient
+from chaos.truth import check_database
 from luxx.providers.scripted import Faults, Rule, Script, ScriptedProvider, Text, When
 
 SILENCE_SECONDS = 2.0
@@ -32,8 +32,8 @@ def impatient(sqlite_folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_runs_on_an_upstream_that_hangs_fail_truly_though_their_driver_is_killed_and_others_do_not_wait(
-    impatient: Cluster, play: Play
+def test_runs_on_a_hanging_upstream_fail_even_after_a_kill_and_others_do_not_wait(
+    impatient: Cluster, run_scenario: RunScenario
 ) -> None:
     script = Script(
         rules=[
@@ -43,32 +43,35 @@ def test_runs_on_an_upstream_that_hangs_fail_truly_though_their_driver_is_killed
         ]
     )
 
-    async def well(ann: Roamer, conversation: str) -> None:
+    async def well(ann: RoundRobinClient, conversation: str) -> None:
         begun = time.monotonic()
         said = await ann.post("/messages", {"conversation_id": conversation, "content": "well?"})
         assert said["text"] == "I am well."
         assert time.monotonic() - begun < NORMAL_SECONDS
 
-    async def scene() -> None:
-        async with ScriptedProvider(script) as model, Roamer(impatient.url) as ann:
-            rooms = [await ann.conversation(model.url) for _ in range(HANGING + 1)]
-            *hanging, healthy = rooms
+    async def scenario() -> None:
+        async with ScriptedProvider(script) as model, RoundRobinClient(impatient.url) as ann:
+            conversations = [await ann.conversation(model.url) for _ in range(HANGING + 1)]
+            *hanging, healthy = conversations
             asked = ["mute" if n % 2 else "stall" for n in range(HANGING)]
-            runs = [await ann.begin(room, text) for room, text in zip(hanging, asked, strict=True)]
+            runs = [
+                await ann.start_run(conversation_id, text)
+                for conversation_id, text in zip(hanging, asked, strict=True)
+            ]
             await model.arrived(HANGING)
             await well(ann, healthy)
             await impatient.kill(impatient.webs[0])
             await impatient.start(impatient.webs[0])
             await well(ann, healthy)
-            screens = await asyncio.gather(*(ann.see_through(run["id"]) for run in runs))
-            for room, screen in zip(hanging, screens, strict=True):
+            screens = await asyncio.gather(*(ann.follow_to_end(run["id"]) for run in runs))
+            for conversation_id, screen in zip(hanging, screens, strict=True):
                 assert screen.done is not None
                 assert screen.done["status"] == "failed"
                 assert screen.error is not None
                 assert "silent" in screen.error["message"] or "never started" in screen.error["message"]
                 assert (await ann.run(screen.run_id))["status"] == "failed"
-                assert (await ann.answer_shown_by(room, screen))["status"] in ("partial", "failed")
+                assert (await ann.answer_shown_by(conversation_id, screen))["status"] in ("partial", "failed")
             await well(ann, hanging[0])
-        await asyncio.to_thread(database_is_true, impatient)
+        await asyncio.to_thread(check_database, impatient)
 
-    play(impatient, scene())
+    run_scenario(impatient, scenario())

@@ -14,18 +14,18 @@ import journeys.test_reconnecting
 import journeys.test_stopping
 import journeys.test_streaming
 import pytest
-from journeys.conftest import travel
-from journeys.person import Person
+from journeys.conftest import run_scenario
+from journeys.person import AsyncApiClient
 
 from chaos.cluster import Cluster
 from chaos.postgres import Postgres
-from chaos.roamer import Roamer
+from chaos.roamer import RoundRobinClient
 
 pytestmark = pytest.mark.long
 
-__all__ = ["travel"]
+__all__ = ["run_scenario"]
 
-WHAT_THEY_GET = frozenset({"server", "travel"})
+SCENARIO_FIXTURES = frozenset({"server", "run_scenario"})
 """Fixtures of a journey that leaves its server as it is; what else it takes are parameters of its own."""
 
 
@@ -38,12 +38,12 @@ def server(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
         pytest.MonkeyPatch.context() as patch,
         Cluster(folder, postgres.new_database(), webs=2, workers=2, environment=environment) as cluster,
     ):
-        patch.setattr(Person, "_make", staticmethod(Roamer._make))
+        patch.setattr(AsyncApiClient, "_make", staticmethod(RoundRobinClient._make))
         yield cluster
         assert min(cluster.proxy.taken.values()) > 0
 
 
-def journeys_in(*modules: Any) -> dict[str, Any]:
+def scenarios_in(*modules: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for module in modules:
         for name, test in vars(module).items():
@@ -56,14 +56,14 @@ def journeys_in(*modules: Any) -> dict[str, Any]:
                 if mark.name == "parametrize"
                 for argument in mark.args[0].split(",")
             }
-            if given - own <= WHAT_THEY_GET:
+            if given - own <= SCENARIO_FIXTURES:
                 assert name not in found, f"two journeys are called {name}"
                 found[name] = test
     return found
 
 
 globals().update(
-    journeys_in(
+    scenarios_in(
         journeys.test_gemini,
         journeys.test_pausing_providers,
         journeys.test_reconnecting,

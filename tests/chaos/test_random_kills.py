@@ -8,16 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from journeys.desk import Desk
+from journeys.desk import ToolController
 
-from chaos.cluster import TAKEN_UP_SECONDS, Cluster, Trouble
-from chaos.conftest import Play
-from chaos.crowd import Crowd, script
-from chaos.roamer import Roamer
-from chaos.truth import all_is_well, database_is_true, files_are_whole, settled
+from chaos.cluster import TAKEOVER_SECONDS, Cluster, Fault
+from chaos.conftest import RunScenario
+from chaos.crowd import Users, script
+from chaos.roamer import RoundRobinClient
+from chaos.truth import check_all, check_database, check_database_files, wait_until_idle
 from luxx.providers.scripted import ScriptedProvider
 
-PEOPLE = 3
+USER_COUNT = 3
 BETWEEN_SECONDS = (0.05, 1.2)
 BY_CALLS = 0.5
 CALLS_SECONDS = 6.0
@@ -31,7 +31,7 @@ ROUND = 20
 RUN_SECONDS = 20.0
 """How long a run may take that nothing disturbs, on a machine that is busy with other things as well."""
 
-MOSTLY = {Trouble.KILL: 8, Trouble.STOP: 1, Trouble.FREEZE: 1}
+MOSTLY = {Fault.KILL: 8, Fault.STOP: 1, Fault.FREEZE: 1}
 
 
 async def some_time(model: ScriptedProvider, chance: random.Random) -> None:
@@ -52,15 +52,15 @@ async def troubled(cluster: Cluster, model: ScriptedProvider, kills: int, chance
     """
     left = kills
     async with asyncio.TaskGroup() as tasks:
-        mending: list[asyncio.Task[None]] = []
+        restoring: list[asyncio.Task[None]] = []
         while left:
             await some_time(model, chance)
-            while not (well := cluster.well()):
-                await asyncio.wait(mending, return_when=asyncio.FIRST_COMPLETED)
-                mending = [task for task in mending if not task.done()]
-            trouble = chance.choices(list(MOSTLY), list(MOSTLY.values()))[0]
-            left -= trouble == Trouble.KILL
-            mending.append(tasks.create_task(cluster.befall(chance.choice(well), trouble)))
+            while not (healthy := cluster.healthy()):
+                await asyncio.wait(restoring, return_when=asyncio.FIRST_COMPLETED)
+                restoring = [task for task in restoring if not task.done()]
+            fault = chance.choices(list(MOSTLY), list(MOSTLY.values()))[0]
+            left -= fault == Fault.KILL
+            restoring.append(tasks.create_task(cluster.inject_fault(chance.choice(healthy), fault)))
             # Lets it begin, so that nothing else befalls the same one.
             await asyncio.sleep(0)
 
@@ -77,31 +77,35 @@ async def beside(talking: asyncio.Future[None], work: Coroutine[Any, Any, None])
     await doing
 
 
-async def one_round(cluster: Cluster, ann: Roamer, kills: int, chance: random.Random) -> None:
-    async with Desk(answers=True) as desk:
-        model = ScriptedProvider(script(desk.port))
+async def one_round(cluster: Cluster, ann: RoundRobinClient, kills: int, chance: random.Random) -> None:
+    async with ToolController(answers=True) as controller:
+        model = ScriptedProvider(script(controller.port))
         await model.start()
         try:
-            crowd = Crowd(ann, cluster, model, chance)
-            await crowd.arrive(PEOPLE)
-            talking = asyncio.ensure_future(crowd.talk())
+            users = Users(ann, cluster, model, chance)
+            await users.open_conversations(USER_COUNT)
+            talking = asyncio.ensure_future(users.talk())
             await beside(talking, troubled(cluster, model, kills, chance))
-            crowd.end()
-            await settled(cluster, ann, talking, TAKEN_UP_SECONDS + RUN_SECONDS)
-            await all_is_well(ann, crowd, model, desk)
-            await asyncio.to_thread(database_is_true, cluster)
-            assert sum(talk.deaths for talk in crowd.talks) >= kills // 2, "troubles that disturbed nobody"
-            print(f"{len(crowd.talks)} messages, {len(model.requests)} calls, {len(desk.visits)} visits")
+            users.end()
+            await wait_until_idle(cluster, ann, talking, TAKEOVER_SECONDS + RUN_SECONDS)
+            await check_all(ann, users, model, controller)
+            await asyncio.to_thread(check_database, cluster)
+            assert sum(talk.deaths for talk in users.sent_messages) >= kills // 2, (
+                "troubles that disturbed nobody"
+            )
+            print(
+                f"{len(users.sent_messages)} messages, {len(model.requests)} calls, {len(controller.visits)} visits"
+            )
         finally:
             await model.stop()
 
 
-async def survive(cluster: Cluster, rounds: int, kills: int) -> None:
+async def run_with_random_kills(cluster: Cluster, rounds: int, kills: int) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     chance = random.Random(seed)
     begun = time.monotonic()
-    async with Roamer(cluster.url) as ann:
+    async with RoundRobinClient(cluster.url) as ann:
         for _ in range(rounds):
             await one_round(cluster, ann, kills, chance)
         took = time.monotonic() - begun
@@ -110,27 +114,27 @@ async def survive(cluster: Cluster, rounds: int, kills: int) -> None:
 
 
 def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(
-    several: Cluster, play: Play
+    several: Cluster, run_scenario: RunScenario
 ) -> None:
-    play(several, survive(several, 1, FEW))
+    run_scenario(several, run_with_random_kills(several, 1, FEW))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
 def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
-    alone: Cluster, play: Play, rounds: int
+    alone: Cluster, run_scenario: RunScenario, rounds: int
 ) -> None:
-    play(alone, survive(alone, rounds, ROUND), LONG_SECONDS)
+    run_scenario(alone, run_with_random_kills(alone, rounds, ROUND), LONG_SECONDS)
     for member in alone.members:
         member.stop()
-        files_are_whole(member.data_dir)
+        check_database_files(member.data_dir)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
 def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
-    two_and_two: Cluster, play: Play, rounds: int
+    two_and_two: Cluster, run_scenario: RunScenario, rounds: int
 ) -> None:
-    play(two_and_two, survive(two_and_two, rounds, ROUND), LONG_SECONDS)
+    run_scenario(two_and_two, run_with_random_kills(two_and_two, rounds, ROUND), LONG_SECONDS)

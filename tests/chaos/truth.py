@@ -7,15 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from journeys.desk import Desk
+from journeys.desk import ToolController
 from journeys.screen import Screen
 from journeys.scripts import PREFACE
 from sqlalchemy import TextClause, create_engine, text
 from sqlalchemy.engine import make_url
 
 from chaos.cluster import Cluster
-from chaos.crowd import ANSWER, Crowd, Talk, Wish, wish_of
-from chaos.roamer import Roamer
+from chaos.crowd import ANSWER, Ending, SentMessage, Users, ending_of
+from chaos.roamer import RoundRobinClient
 from luxx.providers.scripted import ScriptedProvider
 
 GAPS = text(
@@ -28,82 +28,98 @@ UNENDED = text(
     "WHERE status NOT IN ('completed', 'failed', 'cancelled')"
 )
 PROCESSES = text("SELECT id, kind, pid, lease_until FROM processes")
-HELD = text("SELECT id FROM conversations WHERE run_id IS NOT NULL")
+LOCKED_CONVERSATIONS = text("SELECT id FROM conversations WHERE run_id IS NOT NULL")
 OPEN_CALLS = text("SELECT run_id, step_index FROM tool_calls WHERE status IN ('pending', 'running')")
 
 
-def said_well(screen: Screen) -> str:
+def uncut_text(screen: Screen) -> str:
     """The text of the steps that no death cut."""
     steps = [s for s in screen.ordered() if s["type"] == "text" and s["status"] == "done"]
     return "".join(step["content"] for step in steps)
 
 
-def calls_are_few(talk: Talk, model: ScriptedProvider) -> None:
+def check_model_calls(sent_message: SentMessage, model: ScriptedProvider) -> None:
     """No call whose end was logged is made again; each surplus one has a death and a word in the log."""
-    asked = sum(request.rule == str(talk.number) for request in model.requests)
-    ended = talk.screen.events().count("cost_update")
-    owned_up = talk.screen.events().count("warning")
+    asked = sum(request.rule == str(sent_message.number) for request in model.requests)
+    ended = sent_message.screen.events().count("cost_update")
+    warnings_logged = sent_message.screen.events().count("warning")
     # The call that a cancel cut has an end as well, which is the run's.
-    surplus = asked - ended - (1 if talk.screen.done and talk.screen.done["status"] == "stopped" else 0)
-    assert surplus <= talk.deaths, f"{talk.number}: {asked} calls for {ended}, {talk.deaths} deaths"
-    assert surplus <= owned_up <= talk.deaths, f"{talk.number}: {surplus} surplus, {owned_up} warnings"
+    surplus = (
+        asked
+        - ended
+        - (1 if sent_message.screen.done and sent_message.screen.done["status"] == "stopped" else 0)
+    )
+    assert surplus <= sent_message.deaths, (
+        f"{sent_message.number}: {asked} calls for {ended}, {sent_message.deaths} deaths"
+    )
+    assert surplus <= warnings_logged <= sent_message.deaths, (
+        f"{sent_message.number}: {surplus} surplus, {warnings_logged} warnings"
+    )
 
 
-def tools_ran_once(talk: Talk, desk: Desk) -> None:
+def check_tool_runs(sent_message: SentMessage, controller: ToolController) -> None:
     """No tool ran twice that may not; each call has one result, and one that failed has a death."""
-    visits = Counter(key for key in desk.keys_seen() if key.startswith(f"{talk.number}-"))
-    allowed = 1 + talk.deaths if wish_of(talk.number) == Wish.REPEATABLE else 1
+    visits = Counter(key for key in controller.keys_seen() if key.startswith(f"{sent_message.number}-"))
+    allowed = 1 + sent_message.deaths if ending_of(sent_message.number) == Ending.REPEATABLE else 1
     assert all(times <= allowed for times in visits.values()), f"a tool was run twice: {visits}"
-    results = [step for step in talk.screen.ordered() if step["type"] == "tool_result"]
+    results = [step for step in sent_message.screen.ordered() if step["type"] == "tool_result"]
     assert len({step["id_ref"] for step in results}) == len(results)
     for step in results:
-        is_told = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
-        assert is_told == step["success"], step
-        assert step["success"] or talk.deaths > 0 or wish_of(talk.number) == Wish.CANCEL
-        assert step["success"] or wish_of(talk.number) != Wish.REPEATABLE or talk.cancelled, step
+        is_reported = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
+        assert is_reported == step["success"], step
+        assert step["success"] or sent_message.deaths > 0 or ending_of(sent_message.number) == Ending.CANCEL
+        assert (
+            step["success"] or ending_of(sent_message.number) != Ending.REPEATABLE or sent_message.cancelled
+        ), step
 
 
-def ended_truly(talk: Talk) -> None:
+def check_ending(sent_message: SentMessage) -> None:
     """Answered whole; or stopped, where somebody asked for that."""
-    for screen in talk.screens:
+    for screen in sent_message.screens:
         assert screen.done is not None
-        assert screen.ordered() == talk.screen.ordered(), "two clients saw different things"
-        assert screen.last_id == talk.screen.last_id
-    done = talk.screen.done
+        assert screen.ordered() == sent_message.screen.ordered(), "two clients saw different things"
+        assert screen.last_id == sent_message.screen.last_id
+    done = sent_message.screen.done
     assert done is not None
     if done["status"] == "stopped":
-        assert talk.cancelled, f"nobody cancelled {talk.run_id}, and it was stopped"
+        assert sent_message.cancelled, f"nobody cancelled {sent_message.run_id}, and it was stopped"
         return
-    assert talk.cancelled != "cancelled", f"{talk.run_id} was said to be cancelled and went on"
+    assert sent_message.cancelled != "cancelled", (
+        f"{sent_message.run_id} was said to be cancelled and went on"
+    )
     assert done["status"] == "completed", done
-    assert said_well(talk.screen) == f"{PREFACE}{ANSWER} {talk.number}"
-    assert talk.screen.events().count("cost_update") == 2
-    results = [step["id_ref"] for step in talk.screen.ordered() if step["type"] == "tool_result"]
-    assert sorted(results) == [f"call-{talk.number}-a", f"call-{talk.number}-b"]
+    assert uncut_text(sent_message.screen) == f"{PREFACE}{ANSWER} {sent_message.number}"
+    assert sent_message.screen.events().count("cost_update") == 2
+    results = [step["id_ref"] for step in sent_message.screen.ordered() if step["type"] == "tool_result"]
+    assert sorted(results) == [f"call-{sent_message.number}-a", f"call-{sent_message.number}-b"]
 
 
-async def all_is_well(ann: Roamer, crowd: Crowd, model: ScriptedProvider, desk: Desk) -> None:
+async def check_all(
+    ann: RoundRobinClient, users: Users, model: ScriptedProvider, controller: ToolController
+) -> None:
     """Every message that was acknowledged, against what is stored, what the model saw and what tools did."""
     assert model.unscripted == []
-    for talk in crowd.talks:
-        ended_truly(talk)
-        calls_are_few(talk, model)
-        tools_ran_once(talk, desk)
-        await stored_as_seen(ann, talk)
-    for conversation in crowd.conversations:
+    for sent_message in users.sent_messages:
+        check_ending(sent_message)
+        check_model_calls(sent_message, model)
+        check_tool_runs(sent_message, controller)
+        await check_stored_message(ann, sent_message)
+    for conversation in users.conversations:
         messages = await ann.messages(conversation)
-        said = [message["text"] for message in messages if message["role"] == "user"]
-        mine = [talk for talk in crowd.talks if talk.conversation == conversation]
-        assert said == [f"message {talk.number}" for talk in mine]
-        assert [m["role"] for m in messages] == ["user", "assistant"] * len(said)
+        statement = [message["text"] for message in messages if message["role"] == "user"]
+        mine = [
+            sent_message for sent_message in users.sent_messages if sent_message.conversation == conversation
+        ]
+        assert statement == [f"message {sent_message.number}" for sent_message in mine]
+        assert [m["role"] for m in messages] == ["user", "assistant"] * len(statement)
 
 
-async def stored_as_seen(ann: Roamer, talk: Talk) -> None:
+async def check_stored_message(ann: RoundRobinClient, sent_message: SentMessage) -> None:
     """The stored message is what the clients saw, and the run says the same as its log."""
-    message = await ann.answer_shown_by(talk.conversation, talk.screen)
-    run = await ann.run(talk.run_id)
-    assert run["last_seq"] == talk.screen.last_id
-    done = talk.screen.done
+    message = await ann.answer_shown_by(sent_message.conversation, sent_message.screen)
+    run = await ann.run(sent_message.run_id)
+    assert run["last_seq"] == sent_message.screen.last_id
+    done = sent_message.screen.done
     assert done is not None
     expected = ("cancelled", "partial") if done["status"] == "stopped" else ("completed", "complete")
     assert (run["status"], message["status"]) == expected
@@ -117,18 +133,22 @@ def rows(cluster: Cluster, *statements: TextClause) -> dict[str, list[Any]]:
     engine = create_engine(url)
     try:
         with engine.connect() as connection:
-            return {str(said): list(map(tuple, connection.execute(said))) for said in statements}
+            return {
+                str(statement): list(map(tuple, connection.execute(statement))) for statement in statements
+            }
     finally:
         engine.dispose()
 
 
-def database_is_true(cluster: Cluster) -> None:
+def check_database(cluster: Cluster) -> None:
     """Logs without gaps; nothing called running that nobody drives, and nothing held by what has ended."""
-    found = rows(cluster, GAPS, UNENDED, HELD, OPEN_CALLS)
-    assert not any(found.values()), {said: rows for said, rows in found.items() if rows}
+    database_rows = rows(cluster, GAPS, UNENDED, LOCKED_CONVERSATIONS, OPEN_CALLS)
+    assert not any(database_rows.values()), {
+        statement: rows for statement, rows in database_rows.items() if rows
+    }
 
 
-def files_are_whole(folder: Path) -> None:
+def check_database_files(folder: Path) -> None:
     """For SQLite: what its own checks say of every database here. The server must be down."""
     for file in folder.glob("*.db"):
         connection = sqlite3.connect(file)
@@ -139,14 +159,16 @@ def files_are_whole(folder: Path) -> None:
             connection.close()
 
 
-async def settled(cluster: Cluster, ann: Roamer, waiting: "asyncio.Future[Any]", seconds: float) -> None:
+async def wait_until_idle(
+    cluster: Cluster, ann: RoundRobinClient, waiting: "asyncio.Future[Any]", seconds: float
+) -> None:
     """That all that was going on ends within this once every process is there."""
     assert all(member.is_up for member in cluster.members)
     done, _ = await asyncio.wait({waiting}, timeout=seconds)
     if not done:
         print(f"at {time.monotonic():.1f} these streams are open:", *ann.watching.values(), sep="\n  ")
-        for said, found in (await asyncio.to_thread(rows, cluster, UNENDED, PROCESSES)).items():
-            print(said, *found, sep="\n  ")
+        for statement, database_rows in (await asyncio.to_thread(rows, cluster, UNENDED, PROCESSES)).items():
+            print(statement, *database_rows, sep="\n  ")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         raise AssertionError(f"not all has ended within {seconds} s of the last trouble")

@@ -40,12 +40,14 @@ def openai_rules(body: Json, asked: CompletionRequest) -> None:
 def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
     """Turns alternate, a user's first; results open the turn after their calls; ids are unique."""
     turns = body["messages"]
-    assert [turn["role"] for turn in turns] == [("user", "assistant")[at % 2] for at in range(len(turns))]
+    assert [assistant_turn["role"] for assistant_turn in turns] == [
+        ("user", "assistant")[at % 2] for at in range(len(turns))
+    ]
     assert turns[-1]["role"] == "user"
     seen: set[str] = set()
     wanted: list[str] = []
-    for turn in turns:
-        blocks = turn["content"]
+    for assistant_turn in turns:
+        blocks = assistant_turn["content"]
         kinds = [block["type"] for block in blocks]
         assert blocks
         assert all(block["text"].strip() for block in blocks if block["type"] == "text")
@@ -58,7 +60,8 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
         seen.update(wanted)
     assert not wanted
     _assert_all_said(
-        [_blocks_text(turn["content"]) for turn in turns] + [body.get("system", "")], asked.messages
+        [_blocks_text(assistant_turn["content"]) for assistant_turn in turns] + [body.get("system", "")],
+        asked.messages,
     )
     assert len(seen) == _results(asked.messages)
     for one in asked.messages:
@@ -66,7 +69,9 @@ def anthropic_rules(body: Json, asked: CompletionRequest) -> None:
             _assert_images_stand_before(one, turns)
     _assert_switches_fit(body)
     offered = {tool["name"] for tool in body.get("tools", [])}
-    called = {b["name"] for turn in turns for b in turn["content"] if b["type"] == "tool_use"}
+    called = {
+        b["name"] for assistant_turn in turns for b in assistant_turn["content"] if b["type"] == "tool_use"
+    }
     assert asked.tools or offered == called
 
 
@@ -104,9 +109,9 @@ def _assert_images_come_first(kinds: list[str]) -> None:
 
 def _assert_images_stand_before(said_with: UserPrompt, turns: list[Json]) -> None:
     expected = ["image"] * len(said_with.images) + ["text"]
-    for turn in turns:
-        kinds = [block["type"] for block in turn["content"]]
-        texts_there = [block.get("text") for block in turn["content"]]
+    for assistant_turn in turns:
+        kinds = [block["type"] for block in assistant_turn["content"]]
+        texts_there = [block.get("text") for block in assistant_turn["content"]]
         for at, text in enumerate(texts_there):
             start = at - len(said_with.images)
             if text == said_with.text and start >= 0 and kinds[start : at + 1] == expected:

@@ -41,6 +41,6 @@ answers = st.lists(text_parts | call_parts | other_parts | bare_parts, min_size=
 
 def stream_of(parts: list[dict[str, Any]]) -> bytes:
     """The answer as its server streams it, a part a chunk."""
-    told: list[Any] = [{"content": {"role": "model", "parts": [part]}} for part in parts]
-    chunks = [{"candidates": [candidate]} for candidate in [*told, {"finishReason": "STOP"}]]
+    parts_sent: list[Any] = [{"content": {"role": "model", "parts": [part]}} for part in parts]
+    chunks = [{"candidates": [candidate]} for candidate in [*parts_sent, {"finishReason": "STOP"}]]
     return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)

@@ -40,7 +40,7 @@ values = st.recursive(
     max_leaves=15,
 )
 objects = st.dictionaries(st.sampled_from(INNER), values, max_size=5)
-typed = objects.flatmap(lambda told: st.sampled_from(WORDS).map(lambda kind: {**told, "type": kind}))
+typed = objects.flatmap(lambda fields: st.sampled_from(WORDS).map(lambda kind: {**fields, "type": kind}))
 any_notes = st.dictionaries(st.sampled_from(KEYS), values | st.lists(objects | typed, max_size=5), max_size=4)
 
 

@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-from luxx.providers.scripted.dialects import Written, write_stream
+from luxx.providers.scripted.dialects import WireBytes, write_stream
 from luxx.providers.scripted.requests import read_request
 from luxx.providers.scripted.script import Text
-from luxx.providers.scripted.speakers import speaker_of
+from luxx.providers.scripted.speakers import dialect_writer_for
 
 END = "That is all."
 PIECE = 1000
@@ -50,14 +50,14 @@ class RecordedUpstream:
         self._server.server_close()
         self._thread.join()
 
-    def url(self, place: str) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{place}"
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}"
 
     def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        place = handler.path.split("/")[1]
-        calls = self.asked.setdefault(place, [])
+        name = handler.path.split("/")[1]
+        calls = self.asked.setdefault(name, [])
         calls.append(body)
-        data = self._streams[place] if len(calls) == 1 else _an_end(handler.path, body)
+        data = self._streams[name] if len(calls) == 1 else _an_end(handler.path, body)
         handler.send_response(200)
         handler.send_header("content-type", "text/event-stream")
         handler.send_header("transfer-encoding", "chunked")
@@ -71,5 +71,5 @@ class RecordedUpstream:
 def _an_end(path: str, body: bytes) -> bytes:
     asked = read_request("POST", path, body)
     assert asked is not None, f"{path} is of no dialect"
-    moves = write_stream(asked, [Text(text=END)], speaker_of(asked, is_crlf=False))
-    return b"".join(move.data for move in moves if isinstance(move, Written))
+    moves = write_stream(asked, [Text(text=END)], dialect_writer_for(asked, is_crlf=False))
+    return b"".join(move.data for move in moves if isinstance(move, WireBytes))

@@ -47,9 +47,9 @@ def survives(stream: bytes, size: int) -> None:
         json.loads(AnthropicAdapter().build_request(asked, TARGET, stream=True).body)
 
 
-@given(told=st.lists(events, max_size=12), size=st.integers(1, 300))
-def test_events_of_any_shape_are_read_or_refused(told: list[Any], size: int) -> None:
-    survives(b"".join(f"data: {json.dumps(value)}\n\n".encode() for value in told), size)
+@given(event_values=st.lists(events, max_size=12), size=st.integers(1, 300))
+def test_events_of_any_shape_are_read_or_refused(event_values: list[Any], size: int) -> None:
+    survives(b"".join(f"data: {json.dumps(value)}\n\n".encode() for value in event_values), size)
 
 
 @given(answer=answers(), data=st.data(), size=st.integers(1, 300))

@@ -9,12 +9,12 @@ from wire_reading import Reading, read_in_pieces
 
 from luxx.errors import (
     ContextTooLong,
-    Dropped,
-    Garbled,
+    MalformedStream,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
     RateLimited,
+    StreamInterrupted,
 )
 from luxx.providers.anthropic.adapter import AnthropicAdapter, AnthropicParser
 from luxx.wire.delta import FinishReason, TextDelta
@@ -129,7 +129,7 @@ def test_servers_tools_between_text_are_no_calls_and_keep_their_place() -> None:
     ]
 
 
-def test_pause_is_told_and_the_content_kept_even_if_it_is_plain() -> None:
+def test_pause_is_reported_and_the_content_kept_even_if_it_is_plain() -> None:
     reading = read(start() + text(0, "So far") + end("pause_turn"))
 
     assert reading.finish is not None
@@ -161,7 +161,7 @@ def test_citations_and_compaction_are_kept() -> None:
         (call(0, "now", "{broken"), "{broken"),
     ],
 )
-def test_arguments_are_told_wherever_they_are_and_where_there_are_none(stream: bytes, arguments: str) -> None:
+def test_arguments_are_read_wherever_they_are_and_where_there_are_none(stream: bytes, arguments: str) -> None:
     assert calls_of(stream) == [("toolu_1", "now", arguments)]
 
 
@@ -175,7 +175,7 @@ def test_parallel_calls_are_each_a_call_and_interleaved_fragments_find_theirs() 
     assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", '{"y":2}')]
 
 
-def test_calls_without_an_id_or_with_one_id_are_told_apart() -> None:
+def test_calls_without_an_id_or_with_one_id_are_distinguished() -> None:
     stream = call(0, "add", call_id="") + call(1, "mul", call_id="same") + call(2, "mul", call_id="same")
 
     assert [one[0] for one in calls_of(stream)] == ["toolu_made0", "same", "toolu_made1"]
@@ -276,7 +276,7 @@ def test_error_in_the_stream_has_its_class(
         b'{"type": "error", "error": {"type": "api_error", "message": "named"}}',
     ],
 )
-def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
+def test_error_of_every_shape_is_reported_with_its_message(stream: bytes) -> None:
     assert "named" in str(read(stream).error)
 
 
@@ -300,7 +300,7 @@ def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
         ("of_a_later_version", FinishReason.UNKNOWN),
     ],
 )
-def test_every_reason_to_stop_is_told(reason: str, expected: FinishReason) -> None:
+def test_every_stop_reason_is_reported(reason: str, expected: FinishReason) -> None:
     finish = read(start() + text(0, "x") + end(reason)).finish
 
     assert finish is not None
@@ -345,14 +345,14 @@ def test_plain_json_answer_to_a_streaming_request_is_read(size: int) -> None:
     "stream", [b"", b": hello\n\n", start() + text(0, "half"), (start() + text(0, "x"))[:-20], b"event: mess"]
 )
 def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
-    assert isinstance(read(stream).error, Dropped)
+    assert isinstance(read(stream).error, StreamInterrupted)
 
 
 @pytest.mark.parametrize(
     "stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n", b"{}", b"[]"]
 )
 def test_what_is_no_message_is_garbled(stream: bytes) -> None:
-    assert isinstance(read(stream).error, Garbled)
+    assert isinstance(read(stream).error, MalformedStream)
 
 
 @pytest.mark.parametrize("ending", [STOP, end().removesuffix(STOP)])

@@ -134,7 +134,7 @@ class Steps:
         parser = AnthropicAdapter().parser()
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         for deltas in [*map(parser.feed, pieces), parser.close()]:
-            for output in reader.take(deltas):
+            for output in reader.feed(deltas):
                 if isinstance(output, Step):
                     self.steps.append(output)
                     del open_steps[output.index]

@@ -97,9 +97,9 @@ def test_reasoning_goes_to_the_compatibles_in_keys_that_they_take(provider: str,
     body = row.accepts(row.body(asked, provider), provider)
 
     row.rules(body, asked)
-    told = body["messages"][1].get("reasoning_details", [])
+    details = body["messages"][1].get("reasoning_details", [])
     takes_details = provider in ("openrouter", "openai_compatible")
-    assert told == (reading.replay.get("reasoning_details", []) if takes_details else [])
+    assert details == (reading.replay.get("reasoning_details", []) if takes_details else [])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from wire_reading import Reading, read_in_pieces
 
-from luxx.errors import ContextTooLong, Dropped, Garbled, ProviderError, ProviderFailed, RateLimited
+from luxx.errors import (
+    ContextTooLong,
+    MalformedStream,
+    ProviderError,
+    ProviderFailed,
+    RateLimited,
+    StreamInterrupted,
+)
 from luxx.providers.gemini.adapter import GeminiParser
 from luxx.wire.delta import FinishReason, TextDelta, Usage, UsageDelta
 
@@ -283,11 +290,11 @@ def test_usage_is_given_with_the_first_words_and_not_before() -> None:
         ("SOMETHING_NEW", FinishReason.UNKNOWN),
     ],
 )
-def test_finish_reasons_are_told_with_the_servers_word(finish: str, reason: FinishReason) -> None:
-    told = read(events(chunk(text("words"), finish=finish))).finish
+def test_finish_reasons_are_reported_with_the_servers_own_value(finish: str, reason: FinishReason) -> None:
+    finish_read = read(events(chunk(text("words"), finish=finish))).finish
 
-    assert told is not None
-    assert (told.reason, told.raw) == (reason, finish)
+    assert finish_read is not None
+    assert (finish_read.reason, finish_read.raw) == (reason, finish)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +389,7 @@ def test_error_after_status_200_keeps_what_came_before(
         events(chunk(text("a"), finish="STOP", error={"message": "named"})),
     ],
 )
-def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
+def test_error_of_every_shape_is_reported_with_its_message(stream: bytes) -> None:
     for size in (1, 4096):
         assert "named" in str(read(stream, size).error)
 
@@ -402,7 +409,7 @@ def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
 )
 def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
     for size in (1, 4096):
-        assert isinstance(read(stream, size).error, Dropped)
+        assert isinstance(read(stream, size).error, StreamInterrupted)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +417,7 @@ def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
     [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n", b"[]", b"{}", b'[{"a":]}]'],
 )
 def test_what_is_no_completion_is_garbled(stream: bytes) -> None:
-    assert isinstance(read(stream).error, Garbled)
+    assert isinstance(read(stream).error, MalformedStream)
 
 
 def test_endless_object_is_garbled() -> None:

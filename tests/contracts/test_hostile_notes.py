@@ -91,8 +91,8 @@ def test_stored_notes_of_any_shape_make_a_prompt(past: list[tuple[list[Step], li
 
     prompt = prompt_messages("", messages)
 
-    spoken = [one.content for steps, _ in past for one in steps if one.type == StepType.TEXT]
-    assert "".join(one.text for one in prompt if isinstance(one, AssistantPrompt)) == "".join(spoken)
+    contents = [one.content for steps, _ in past for one in steps if one.type == StepType.TEXT]
+    assert "".join(one.text for one in prompt if isinstance(one, AssistantPrompt)) == "".join(contents)
     called = [call.call_id for one in prompt if isinstance(one, AssistantPrompt) for call in one.tool_calls]
     answered = {one.call_id for one in prompt if isinstance(one, ToolPrompt)}
     assert set(called) <= answered

@@ -8,12 +8,12 @@ from wire_reading import Reading, read_in_pieces
 
 from luxx.errors import (
     ContextTooLong,
-    Dropped,
-    Garbled,
+    MalformedStream,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
     RateLimited,
+    StreamInterrupted,
 )
 from luxx.providers.openai_chat.adapter import OpenAIAdapter, OpenAIParser
 from luxx.wire.delta import FinishReason, TextDelta
@@ -143,11 +143,11 @@ def test_error_in_the_stream_has_its_class(error: Any, kind: type[ProviderError]
         b'data: {"message": "named", "type": "too_many_requests_error", "code": "queue"}\n\n',
     ],
 )
-def test_error_of_every_shape_is_told_with_its_message(stream: bytes) -> None:
+def test_error_of_every_shape_is_reported_with_its_message(stream: bytes) -> None:
     assert "named" in str(read(stream).error)
 
 
-def test_bare_json_error_between_events_is_told() -> None:
+def test_bare_json_error_between_events_is_reported() -> None:
     stream = chunk({"content": "so far"}) + b'{"error": {"message": "fell over"}}\n'
 
     reading = read(stream)
@@ -167,14 +167,14 @@ def test_comments_crlf_and_no_final_blank_line(size: int) -> None:
     assert reading.text == "yes"
 
 
-def test_calls_without_index_are_told_apart_by_id() -> None:
+def test_calls_without_index_are_distinguished_by_id() -> None:
     stream = call_chunk({"id": "a", **function("add", '{"x":')}) + call_chunk(function(None, "1}"))
     stream += call_chunk({"id": "b", **function("mul", "{}")})
 
     assert calls_of(stream) == [("a", "add", '{"x":1}'), ("b", "mul", "{}")]
 
 
-def test_calls_all_at_index_0_are_told_apart_by_id_and_name() -> None:
+def test_calls_all_at_index_0_are_distinguished_by_id_and_name() -> None:
     stream = call_chunk({"index": 0, "id": "a", **function("add", "{}")})
     stream += call_chunk({"index": 0, "id": "b", **function("add", "{}")})
 
@@ -326,7 +326,7 @@ def test_reasoning_details_are_joined_for_replay() -> None:
     ]
 
 
-def test_refusal_ends_refused_and_keeps_its_words() -> None:
+def test_refusal_ends_refused_and_keeps_its_text() -> None:
     reading = read(chunk({"refusal": "I "}) + chunk({"refusal": "can't."}) + chunk({}, "stop") + DONE)
 
     assert reading.finish is not None
@@ -360,16 +360,16 @@ def test_plain_json_answer_to_a_streaming_request_is_read(size: int) -> None:
     "stream", [b"", b": hello\n\n", chunk({"content": "half"}), chunk({"content": "x"})[:-20]]
 )
 def test_stream_that_ends_in_the_middle_is_dropped(stream: bytes) -> None:
-    assert isinstance(read(stream).error, Dropped)
+    assert isinstance(read(stream).error, StreamInterrupted)
 
 
 def test_half_a_json_answer_is_dropped() -> None:
-    assert isinstance(read(b'{"choices": [{"mess').error, Dropped)
+    assert isinstance(read(b'{"choices": [{"mess').error, StreamInterrupted)
 
 
 @pytest.mark.parametrize("stream", [b"<html>no</html>", b"data: {]\n\n", b'data: "text"\n\n', b"Not found\n"])
 def test_what_is_no_completion_is_garbled(stream: bytes) -> None:
-    assert isinstance(read(stream).error, Garbled)
+    assert isinstance(read(stream).error, MalformedStream)
 
 
 def test_finish_without_done_is_whole() -> None:

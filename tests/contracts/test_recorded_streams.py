@@ -118,19 +118,27 @@ def test_gemini_stream_reads_as_its_sdk_reads_it(entry: dict[str, Any], size: in
     assert (reading.text, reading.thinking) == (entry["expected_text"], entry["expected_reasoning"])
     expected = joined_calls(entry["expected_tool_calls"])
     assert [call["name"] for call in reading.calls] == [call["name"] for call in expected]
-    for call, told in zip(reading.calls, expected, strict=True):
-        assert call["id"] == told["id"] or (not told["id"] and call["id"])
-        assert values_at_paths(as_sdk_arguments(call["arguments"], entry)) == told["values"]
+    for call, recorded_values in zip(reading.calls, expected, strict=True):
+        assert call["id"] == recorded_values["id"] or (not recorded_values["id"] and call["id"])
+        assert values_at_paths(as_sdk_arguments(call["arguments"], entry)) == recorded_values["values"]
     notes = reading.replay.get("gemini", [])
     assert sum(_has_signature(note) for note in notes) == entry["expected_thought_signatures"]
     if entry["expected_usage"]:
-        told = {key: value or 0 for key, value in entry["expected_usage"].items()}
+        recorded_values = {key: value or 0 for key, value in entry["expected_usage"].items()}
         # Prompts of the server's own tools are counted apart by the SDK, as prompt tokens by us.
-        of_tools = told["total"] - told["prompt"] - told["completion"] - told["thoughts"]
-        assert reading.spent.prompt_tokens in (told["prompt"], told["prompt"] + of_tools)
-        assert reading.spent.completion_tokens == told["completion"] + told["thoughts"]
-        assert reading.spent.reasoning_tokens == told["thoughts"]
-        assert reading.spent.total_tokens == told["total"]
+        of_tools = (
+            recorded_values["total"]
+            - recorded_values["prompt"]
+            - recorded_values["completion"]
+            - recorded_values["thoughts"]
+        )
+        assert reading.spent.prompt_tokens in (
+            recorded_values["prompt"],
+            recorded_values["prompt"] + of_tools,
+        )
+        assert reading.spent.completion_tokens == recorded_values["completion"] + recorded_values["thoughts"]
+        assert reading.spent.reasoning_tokens == recorded_values["thoughts"]
+        assert reading.spent.total_tokens == recorded_values["total"]
     if entry["expected_error"] is not None:
         assert entry["expected_error"]["message"] in str(reading.error)
     elif reading.error is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 import recorded
-from journeys.person import PASSWORD, USERNAME, Person
+from journeys.person import PASSWORD, USERNAME, AsyncApiClient
 from journeys.server import LuxxServer
 from recorded_upstream import END, RecordedUpstream
 from wire_reading import as_sdk_arguments, as_sdk_speech, joined_calls, read_in_pieces, values_at_paths
@@ -69,7 +69,7 @@ def test_stored_message_says_what_the_sdk_reads(
 
 
 async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -> tuple[Json, Json]:
-    async with asyncio.timeout(SECONDS), Person(url, token) as ann:
+    async with asyncio.timeout(SECONDS), AsyncApiClient(url, token) as ann:
         provider = {
             "name": entry["file"],
             "provider_type": PROVIDER_TYPES[entry["api"]],
@@ -79,16 +79,18 @@ async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -
         }
         provider_id = (await ann.post("/providers", provider))["id"]
         conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
-        async with ann.say(conversation) as stream:
+        async with ann.send_and_follow(conversation) as stream:
             screen = await stream.to_the_end(SECONDS)
         return await ann.answer_shown_by(conversation, screen), await ann.run(screen.run_id)
 
 
 def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
-    told = entry["expected_tool_calls"]
+    expected_calls = entry["expected_tool_calls"]
     if entry["api"] == "gemini":
-        return [(call["name"], call["values"]) for call in joined_calls(told)]
-    return [(call["name"], values_at_paths(as_sdk_arguments(call["arguments"], entry))) for call in told]
+        return [(call["name"], call["values"]) for call in joined_calls(expected_calls)]
+    return [
+        (call["name"], values_at_paths(as_sdk_arguments(call["arguments"], entry))) for call in expected_calls
+    ]
 
 
 def _refusal(entry: Json) -> str:

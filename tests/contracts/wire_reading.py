@@ -117,10 +117,10 @@ def values_at_paths(value: Any, path: str = "$") -> dict[str, Any]:
     return {at: scalar for where, item in inner for at, scalar in values_at_paths(item, where).items()}
 
 
-def joined_calls(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def joined_calls(call_deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The calls as a reader joins them: what the SDK gives of a streamed call are its fragments."""
     calls: list[dict[str, Any]] = []
-    for fragment in told:
+    for fragment in call_deltas:
         if fragment["name"]:
             whole = values_at_paths(fragment["arguments"] or {})
             calls.append({"id": fragment["id"], "name": fragment["name"], "values": whole})

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from branching import Chat, Desk, desk_in
+from branching import BranchingClient, ConversationClient, branching_client
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -50,11 +50,11 @@ class Said(msgspec.Struct):
 class Histories(RuleBasedStateMachine):
     """One conversation, and those forked from it, as operations come."""
 
-    desk: Desk
+    client: BranchingClient
 
     @initialize()
-    def begin(self) -> None:
-        self.chat: Chat = self.desk.chat()
+    def send_without_waiting(self) -> None:
+        self.chat: ConversationClient = self.client.chat()
         self.said: dict[str, Said] = {}
         self.leaf: str | None = None
 
@@ -82,9 +82,9 @@ class Histories(RuleBasedStateMachine):
     def edit(self, text: str, pick: int) -> None:
         asked = [id_ for id_, said in self.said.items() if said.role == "user"]
         id_ = asked[pick % len(asked)]
-        requests = len(self.desk.upstream.requests)
+        requests = len(self.client.upstream.requests)
         new = self.chat.edit(id_, text)
-        assert len(self.desk.upstream.requests) == requests
+        assert len(self.client.upstream.requests) == requests
         self.said[new["id"]] = Said(self.said[id_].parent, "user", text)
         self.leaf = new["id"]
 
@@ -143,7 +143,7 @@ class Histories(RuleBasedStateMachine):
         assert self.chat.show()["run_id"] is None
 
     def _asks(self, parent: str | None, text: str, more: dict[str, Any]) -> None:
-        run_or_failure = self.desk.person.ask(
+        run_or_failure = self.client.person.ask(
             "POST", "/messages", json={"conversation_id": self.chat.id, "content": text, **more}
         )
         if run_or_failure.is_success:
@@ -163,7 +163,7 @@ class Histories(RuleBasedStateMachine):
         self.said[answer["id"]] = Said(asked, "assistant", answer["text"])
         self.leaf = answer["id"]
         path = [self.said[each] for each in self._path(asked)]
-        assert self.desk.prompt() == [(each.role, each.text) for each in path if each.text]
+        assert self.client.prompt() == [(each.role, each.text) for each in path if each.text]
 
     def _one(self, pick: int) -> str:
         return sorted(self.said)[pick % len(self.said)]
@@ -183,14 +183,14 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk_in(tmp_path_factory.mktemp("histories"), is_checked=False) as made:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
+    with branching_client(tmp_path_factory.mktemp("histories"), is_checked=False) as made:
         yield made
 
 
-def test_any_history_keeps_one_tree_and_sends_the_selected_path(desk: Desk) -> None:
+def test_any_history_keeps_one_tree_and_sends_the_selected_path(client: BranchingClient) -> None:
     class HistoriesHere(Histories):
         pass
 
-    HistoriesHere.desk = desk
+    HistoriesHere.client = client
     run_state_machine_as_test(HistoriesHere, settings=HISTORIES)

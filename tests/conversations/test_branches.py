@@ -6,54 +6,58 @@ from typing import Any
 
 import pytest
 from api.conftest import connect
-from api.person import Person
-from api.server import Server
-from api.streams import attached
-from branching import JSON, Chat, Desk, desk_in, script
+from api.person import ApiClient
+from api.server import ServerProcess
+from api.streams import stream_run
+from branching import JSON, BranchingClient, ConversationClient, branching_client, script
 from live_server import scripted_models
 
 NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk_in(tmp_path_factory.mktemp("branches")) as made:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
+    with branching_client(tmp_path_factory.mktemp("branches")) as made:
         yield made
 
 
 @pytest.fixture
-def chat(desk: Desk) -> Chat:
-    return desk.chat()
+def chat(client: BranchingClient) -> ConversationClient:
+    return client.chat()
 
 
-def children(chat: Chat, message_id: str) -> list[str]:
+def children(chat: ConversationClient, message_id: str) -> list[str]:
     return next(node["children"] for node in chat.tree()["nodes"] if node["id"] == message_id)
 
 
-def test_an_answer_regenerated_is_a_sibling_and_the_selected_leaf(desk: Desk, chat: Chat) -> None:
+def test_an_answer_regenerated_is_a_sibling_and_the_selected_leaf(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     second = chat.again(first["id"])
     assert second["parent_id"] == first["parent_id"]
     assert second["text"] != first["text"]
     assert children(chat, first["parent_id"]) == [first["id"], second["id"]]
     assert chat.show()["selected_leaf_id"] == second["id"]
-    assert desk.prompt() == [("user", "hello")]
+    assert client.prompt() == [("user", "hello")]
     chat.send("go on")
-    assert desk.prompt() == [("user", "hello"), ("assistant", second["text"]), ("user", "go on")]
+    assert client.prompt() == [("user", "hello"), ("assistant", second["text"]), ("user", "go on")]
 
 
-def test_a_users_message_is_answered_again_wherever_it_stands(desk: Desk, chat: Chat) -> None:
+def test_a_users_message_is_answered_again_wherever_it_stands(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     chat.send("and then")
     again = chat.again(first["parent_id"])
     assert again["parent_id"] == first["parent_id"]
-    assert desk.prompt() == [("user", "hello")]
+    assert client.prompt() == [("user", "hello")]
     assert chat.texts() == ["hello", again["text"]]
 
 
-def test_regenerating_streams_as_sending_does(desk: Desk, chat: Chat) -> None:
+def test_regenerating_streams_as_sending_does(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello")
-    with desk.person.http.stream("POST", f"/messages/{first['id']}/regenerate?accumulated=1") as response:
+    with client.person.http.stream("POST", f"/messages/{first['id']}/regenerate?accumulated=1") as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         said = response.read().decode()
@@ -62,22 +66,24 @@ def test_regenerating_streams_as_sending_does(desk: Desk, chat: Chat) -> None:
     assert '"accumulated"' in said
 
 
-def test_another_answer_may_be_asked_for_in_another_way(desk: Desk, chat: Chat) -> None:
+def test_another_answer_may_be_asked_for_in_another_way(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello", tools=False)
-    assert "tools" not in desk.sent()
+    assert "tools" not in client.sent()
     chat.again(first["id"], tools=["file_read"], model="other", thinking_enabled=False)
-    assert desk.sent()["model"] == "other"
-    assert [tool["function"]["name"] for tool in desk.sent()["tools"]] == ["file_read", "result_read"]
+    assert client.sent()["model"] == "other"
+    assert [tool["function"]["name"] for tool in client.sent()["tools"]] == ["file_read", "result_read"]
     chat.again(first["id"])
-    assert desk.sent()["model"] == "scripted"
+    assert client.sent()["model"] == "scripted"
 
 
 def test_while_an_answer_is_written_the_tree_stands_still_and_says_whose_run_it_is(
-    desk: Desk, chat: Chat
+    client: BranchingClient, chat: ConversationClient
 ) -> None:
-    person = desk.person
+    person = client.person
     first = chat.send("hello")
-    run = chat.begin("wait")
+    run = chat.send_without_waiting("wait")
     for method, path, body in (
         ("POST", f"/messages/{first['id']}/regenerate", {}),
         ("PUT", f"/messages/{first['parent_id']}", {"content": "other"}),
@@ -92,47 +98,51 @@ def test_while_an_answer_is_written_the_tree_stands_still_and_says_whose_run_it_
     assert chat.again(first["id"])["status"] == "complete"
 
 
-def test_a_run_that_regenerates_can_be_cancelled_and_its_text_is_kept(desk: Desk, chat: Chat) -> None:
-    asked = chat.begin("wait")
-    desk.person.good("POST", f"/runs/{asked['id']}/cancel")
-    run = desk.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
-    with attached(desk.person, run["id"]) as stream:
+def test_a_run_that_regenerates_can_be_cancelled_and_its_text_is_kept(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
+    asked = chat.send_without_waiting("wait")
+    client.person.good("POST", f"/runs/{asked['id']}/cancel")
+    run = client.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
+    with stream_run(client.person, run["id"]) as stream:
         stream.until("process_step")
-        desk.person.good("POST", f"/runs/{run['id']}/cancel")
-        assert stream.rest()[-1]["status"] == "stopped"
+        client.person.good("POST", f"/runs/{run['id']}/cancel")
+        assert stream.read_to_end()[-1]["status"] == "stopped"
     stopped = chat.messages()[-1]
     assert (stopped["id"], stopped["status"], stopped["text"]) == (run["message_id"], "partial", "I am")
     assert chat.show()["selected_leaf_id"] == run["message_id"]
 
 
-def test_what_failed_is_answered_again(desk: Desk, chat: Chat) -> None:
+def test_what_failed_is_answered_again(client: BranchingClient, chat: ConversationClient) -> None:
     body = {"conversation_id": chat.id, "content": "fail"}
-    detail = desk.person.bad("POST", "/messages", 502, json=body)["detail"]
+    detail = client.person.bad("POST", "/messages", 502, json=body)["detail"]
     failed = chat.messages()[-1]
     assert (failed["id"], failed["status"]) == (detail["message_id"], "failed")
     better = chat.edit(failed["parent_id"], "do not")
     answer = chat.again(better["id"])
-    assert (answer["status"], desk.prompt()) == ("complete", [("user", "do not")])
+    assert (answer["status"], client.prompt()) == ("complete", [("user", "do not")])
     assert chat.again(failed["id"])["status"] == "failed"
-    assert desk.prompt() == [("user", "fail")]
+    assert client.prompt() == [("user", "fail")]
 
 
-def test_editing_makes_a_sibling_selects_it_and_asks_no_model(desk: Desk, chat: Chat) -> None:
+def test_editing_makes_a_sibling_selects_it_and_asks_no_model(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     chat.send("hello")
     second = chat.send("second")
-    asked = len(desk.upstream.requests)
+    asked = len(client.upstream.requests)
     edited = chat.edit(second["parent_id"], "better")
-    assert len(desk.upstream.requests) == asked
+    assert len(client.upstream.requests) == asked
     assert (edited["role"], edited["text"], edited["status"]) == ("user", "better", "complete")
     old = next(message for message in chat.messages() if message["id"] == second["parent_id"])
     assert (edited["parent_id"], old["text"]) == (old["parent_id"], "second")
     assert chat.show()["selected_leaf_id"] == edited["id"]
     answer = chat.again(edited["id"])
-    assert [text for _role, text in desk.prompt()] == ["hello", chat.messages()[1]["text"], "better"]
+    assert [text for _role, text in client.prompt()] == ["hello", chat.messages()[1]["text"], "better"]
     assert chat.texts()[-1] == answer["text"]
 
 
-def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: Chat) -> None:
+def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: ConversationClient) -> None:
     files = [{"name": "note.md", "content": "Buy milk."}]
     asked = chat.send("what does it say", attachments=files)["parent_id"]
     assert [each["content"] for each in chat.edit(asked, "read it")["attachments"]] == ["Buy milk."]
@@ -143,45 +153,49 @@ def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: Chat) -
     assert chat.edit(asked, "read it", attachments=[])["attachments"] == []
 
 
-def test_only_what_a_person_said_is_edited_and_only_into_something(desk: Desk, chat: Chat) -> None:
+def test_only_what_a_person_said_is_edited_and_only_into_something(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     answer = chat.send("hello")
-    failure = desk.person.bad("PUT", f"/messages/{answer['id']}", 400, json={"content": "I am clever"})
+    failure = client.person.bad("PUT", f"/messages/{answer['id']}", 400, json={"content": "I am clever"})
     assert failure["detail"]["kind"] == "not_editable"
     assert "regenerate" in failure["error"]
-    blank = desk.person.bad("PUT", f"/messages/{answer['parent_id']}", 400, json={"content": " \n"})
+    blank = client.person.bad("PUT", f"/messages/{answer['parent_id']}", 400, json={"content": " \n"})
     assert set(blank["detail"]["fields"]) == {"$.content"}
     assert len(chat.messages()) == 2
 
 
-def test_selecting_an_inner_message_selects_the_newest_leaf_under_it(desk: Desk, chat: Chat) -> None:
+def test_selecting_an_inner_message_selects_the_newest_leaf_under_it(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     left = chat.send("left")
     chat.select(first["id"])
     right = chat.send("right", parent_id=first["id"])
     assert chat.select(left["id"]) == left["id"]
     chat.send("on the left")
-    assert [text for _role, text in desk.prompt()][2:] == ["left", left["text"], "on the left"]
+    assert [text for _role, text in client.prompt()][2:] == ["left", left["text"], "on the left"]
     assert chat.select(right["parent_id"]) == right["id"]
     leaves = [node["id"] for node in chat.tree()["nodes"] if not node["children"]]
     assert chat.select(first["parent_id"]) == max(leaves)
 
 
-def test_a_message_may_be_sent_below_any_other(desk: Desk, chat: Chat) -> None:
+def test_a_message_may_be_sent_below_any_other(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("hello")
     chat.send("away")
     chat.send("beside", parent_id=first["id"])
-    assert [text for _role, text in desk.prompt()] == ["hello", first["text"], "beside"]
-    elsewhere = desk.chat().send("elsewhere")
+    assert [text for _role, text in client.prompt()] == ["hello", first["text"], "beside"]
+    elsewhere = client.chat().send("elsewhere")
     body = {"conversation_id": chat.id, "content": "x", "parent_id": elsewhere["id"]}
-    assert desk.person.bad("POST", "/messages", 404, json=body)["detail"]["kind"] == "message_not_found"
-    failure = desk.person.bad(
+    assert client.person.bad("POST", "/messages", 404, json=body)["detail"]["kind"] == "message_not_found"
+    failure = client.person.bad(
         "PUT", f"/conversations/{chat.id}", 404, json={"selected_leaf_id": elsewhere["id"]}
     )
     assert failure["detail"]["kind"] == "message_not_found"
-    desk.person.bad("POST", f"/conversations/{chat.id}/fork", 404, json={"message_id": elsewhere["id"]})
+    client.person.bad("POST", f"/conversations/{chat.id}/fork", 404, json={"message_id": elsewhere["id"]})
 
 
-def test_the_tree_tells_what_follows_what(desk: Desk, chat: Chat) -> None:
+def test_the_tree_shows_the_parent_of_each_message(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("  much\n\tto   say " + "x" * 500)
     second = chat.again(first["id"])
     tree = chat.tree()
@@ -195,11 +209,13 @@ def test_the_tree_tells_what_follows_what(desk: Desk, chat: Chat) -> None:
     assert (one["role"], one["status"], one["children"]) == ("assistant", "complete", [])
     assert tree["selected_leaf_id"] == second["id"]
     assert tree["selected_path"] == [root["id"], second["id"]]
-    empty = desk.chat().tree()
+    empty = client.chat().tree()
     assert empty == {"nodes": [], "selected_leaf_id": None, "selected_path": []}
 
 
-def test_deleting_a_branch_leaves_the_others_and_the_selection_where_it_is(desk: Desk, chat: Chat) -> None:
+def test_deleting_a_branch_leaves_the_others_and_the_selection_where_it_is(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     second = chat.again(first["id"])
     chat.delete(first["id"])
@@ -211,7 +227,9 @@ def test_deleting_a_branch_leaves_the_others_and_the_selection_where_it_is(desk:
     assert chat.select(second["id"]) == second["id"]
 
 
-def test_deleting_a_first_message_selects_what_was_said_instead_of_it(desk: Desk, chat: Chat) -> None:
+def test_deleting_a_first_message_selects_what_was_said_instead_of_it(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     instead = chat.edit(first["parent_id"], "good day")
     answer = chat.again(instead["id"])
@@ -223,31 +241,35 @@ def test_deleting_a_first_message_selects_what_was_said_instead_of_it(desk: Desk
     assert chat.messages() == []
 
 
-def test_a_deleted_branch_takes_the_runs_along_that_wrote_it(desk: Desk, chat: Chat) -> None:
+def test_a_deleted_branch_takes_the_runs_along_that_wrote_it(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
     first = chat.send("hello")
     chat.again(first["id"])
-    runs = desk.person.good("GET", f"/runs?subject_id={chat.id}")["items"]
+    runs = client.person.good("GET", f"/runs?subject_id={chat.id}")["items"]
     assert len(runs) == 2
     chat.delete(first["parent_id"])
-    assert desk.person.good("GET", f"/runs?subject_id={chat.id}")["items"] == []
+    assert client.person.good("GET", f"/runs?subject_id={chat.id}")["items"] == []
 
 
-def test_deleting_what_is_being_answered_again_stops_the_run(desk: Desk, chat: Chat) -> None:
-    asked = chat.begin("wait")
-    desk.person.good("POST", f"/runs/{asked['id']}/cancel")
-    run = desk.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
+def test_deleting_what_is_being_answered_again_stops_the_run(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
+    asked = chat.send_without_waiting("wait")
+    client.person.good("POST", f"/runs/{asked['id']}/cancel")
+    run = client.person.good("POST", f"/messages/{asked['message_id']}/regenerate", headers=JSON)
     chat.delete(asked["message_id"])
-    assert desk.person.good("GET", f"/runs/{run['id']}")["status"] == "running"
+    assert client.person.good("GET", f"/runs/{run['id']}")["status"] == "running"
     chat.delete(chat.messages()[0]["id"])
-    assert desk.person.ask("GET", f"/runs/{run['id']}").status_code == 404
+    assert client.person.ask("GET", f"/runs/{run['id']}").status_code == 404
     assert chat.show()["run_id"] is None
     assert chat.messages() == []
 
 
-def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(desk: Desk) -> None:
-    person = desk.person
+def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(client: BranchingClient) -> None:
+    person = client.person
     project = person.good("POST", "/projects", json={"name": "garden"})["id"]
-    chat = desk.chat(title="Plans", system_prompt="Be brief.", tags=["a"], project_id=project)
+    chat = client.chat(title="Plans", system_prompt="Be brief.", tags=["a"], project_id=project)
     files = [{"name": "note.md", "content": "Buy milk."}]
     first = chat.send("one", attachments=files)
     second = chat.send("two")
@@ -268,28 +290,30 @@ def test_a_fork_has_a_copy_of_the_path_and_a_life_of_its_own(desk: Desk) -> None
     assert not {each["id"] for each in fork.messages()} & {each["id"] for each in chat.messages()}
     before = chat.messages()
     third = fork.send("three")
-    assert [text for _role, text in desk.prompt()][3:] == ["two", second["text"], "three"]
+    assert [text for _role, text in client.prompt()][3:] == ["two", second["text"], "three"]
     fork.delete(fork.messages()[0]["id"])
     assert chat.messages() == before
     assert third["conversation_id"] == fork.id
 
 
-def test_a_fork_without_a_place_copies_the_selected_path_and_an_empty_one_nothing(desk: Desk) -> None:
-    chat = desk.chat()
+def test_a_fork_without_a_message_copies_the_selected_path_and_an_empty_one_nothing(
+    client: BranchingClient,
+) -> None:
+    chat = client.chat()
     first = chat.send("one")
     again = chat.again(first["id"])
     assert [each["text"] for each in chat.fork().messages()] == ["one", again["text"]]
-    empty = desk.chat().fork()
+    empty = client.chat().fork()
     assert (empty.messages(), empty.show()["selected_leaf_id"]) == ([], None)
 
 
-def test_a_fork_of_the_middle_ends_there(desk: Desk, chat: Chat) -> None:
+def test_a_fork_of_the_middle_ends_there(client: BranchingClient, chat: ConversationClient) -> None:
     first = chat.send("one")
     chat.send("two")
     fork = chat.fork(first["parent_id"])
     assert fork.texts() == ["one"]
     assert fork.again(fork.messages()[0]["id"])["status"] == "complete"
-    assert desk.prompt() == [("user", "one")]
+    assert client.prompt() == [("user", "one")]
 
 
 @pytest.mark.parametrize(
@@ -301,26 +325,26 @@ def test_a_fork_of_the_middle_ends_there(desk: Desk, chat: Chat) -> None:
         ("POST", f"/conversations/{NOBODYS}/fork", {}),
     ],
 )
-def test_what_is_not_there_is_not_found(desk: Desk, method: str, path: str, body: Any) -> None:
-    desk.person.bad(method, path, 404, json=body)
+def test_what_is_not_there_is_not_found(client: BranchingClient, method: str, path: str, body: Any) -> None:
+    client.person.bad(method, path, 404, json=body)
 
 
 @pytest.mark.heavy
 def test_another_answer_is_written_to_its_end_by_the_server_after_a_killed_one(tmp_path: Path) -> None:
-    with scripted_models(script()) as upstream, Server(tmp_path) as first:
-        with Person(first, None).sign_in() as admin:
+    with scripted_models(script()) as upstream, ServerProcess(tmp_path) as first:
+        with ApiClient(first, None).sign_in() as admin:
             connect(admin, upstream)
-            chat = Desk(admin, upstream).chat()
+            chat = BranchingClient(admin, upstream).chat()
             asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
             run = admin.good("POST", f"/messages/{asked}/regenerate", headers=JSON)
-            with attached(admin, run["id"]) as stream:
+            with stream_run(admin, run["id"]) as stream:
                 stream.until("process_step")
                 first.kill()
         upstream.release("waiting")
-        with Server(tmp_path) as second, Person(second, None).sign_in() as admin:
-            with attached(admin, run["id"]) as stream:
-                assert stream.rest()[-1]["status"] == "completed"
-            again = Chat(Desk(admin, upstream), chat.id)
+        with ServerProcess(tmp_path) as second, ApiClient(second, None).sign_in() as admin:
+            with stream_run(admin, run["id"]) as stream:
+                assert stream.read_to_end()[-1]["status"] == "completed"
+            again = ConversationClient(BranchingClient(admin, upstream), chat.id)
             assert again.texts() == ["wait", "I am"]
             assert len(again.messages()) == 4
             assert again.show()["run_id"] is None

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from branching import Desk, desk_in
+from branching import BranchingClient, branching_client
 
 from luxx.domain.conversations.views import TITLE_LENGTH, UNTITLED, title_after
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with desk_in(tmp_path_factory.mktemp("lists")) as made:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BranchingClient]:
+    with branching_client(tmp_path_factory.mktemp("lists")) as made:
         yield made
 
 
@@ -33,31 +33,31 @@ def test_a_title_is_the_first_line_cut_at_a_word(said: str, title: str) -> None:
     assert title_after("named", said) == "named"
 
 
-def test_a_conversation_is_named_by_its_first_message_and_by_no_later_one(desk: Desk) -> None:
-    chat = desk.chat()
+def test_a_conversation_is_named_by_its_first_message_and_by_no_later_one(client: BranchingClient) -> None:
+    chat = client.chat()
     assert chat.show()["title"] == UNTITLED
     first = chat.send("How do I\nplant a tree?")
     assert chat.show()["title"] == "How do I"
     chat.send("And water it?")
     chat.edit(first["parent_id"], "How do I plant two?")
     assert chat.show()["title"] == "How do I"
-    desk.person.good("PUT", f"/conversations/{chat.id}", json={"title": "Garden"})
+    client.person.good("PUT", f"/conversations/{chat.id}", json={"title": "Garden"})
     chat.send("Thanks")
     assert chat.show()["title"] == "Garden"
 
 
-def test_a_name_that_was_given_stays(desk: Desk) -> None:
-    chat = desk.chat(title="Mine")
+def test_a_name_that_was_given_stays(client: BranchingClient) -> None:
+    chat = client.chat(title="Mine")
     chat.send("hello")
     assert chat.show()["title"] == "Mine"
 
 
-def found(desk: Desk, **query: Any) -> list[str]:
+def found(client: BranchingClient, **query: Any) -> list[str]:
     """The titles of the matching conversations, in order, from all pages."""
     titles: list[str] = []
     page = 1
     while True:
-        answer = desk.person.good("GET", "/conversations", params={**query, "page": page, "page_size": 3})
+        answer = client.person.good("GET", "/conversations", params={**query, "page": page, "page_size": 3})
         if not answer["items"]:
             assert answer["total"] == len(titles)
             return titles
@@ -66,9 +66,9 @@ def found(desk: Desk, **query: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shelf(desk: Desk) -> str:
+def shelf(client: BranchingClient) -> str:
     """Conversations of many kinds in a project, whose id it is."""
-    project: str = desk.person.good("POST", "/projects", json={"name": "shelf"})["id"]
+    project: str = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
     for title, fields in (
         ("plain", {}),
         ("pinned", {"pinned": True}),
@@ -78,7 +78,7 @@ def shelf(desk: Desk) -> str:
         ('tagged "oddly"', {"tags": ['x","work', "100%", "wörk"]}),
         ("100% Sure_thing", {"tags": ["work"]}),
     ):
-        desk.chat(title=title, project_id=project, **fields)
+        client.chat(title=title, project_id=project, **fields)
     return project
 
 
@@ -104,28 +104,28 @@ def shelf(desk: Desk) -> str:
     ],
 )
 def test_lists_keep_what_matches_all_that_is_asked(
-    desk: Desk, shelf: str, query: dict[str, Any], titles: list[str]
+    client: BranchingClient, shelf: str, query: dict[str, Any], titles: list[str]
 ) -> None:
-    assert found(desk, project_id=shelf, **query) == titles
+    assert found(client, project_id=shelf, **query) == titles
 
 
-def test_an_empty_question_filters_nothing(desk: Desk, shelf: str) -> None:
-    assert len(found(desk, project_id=shelf, q="")) == 7
-    assert found(desk, project_id="no such project") == []
+def test_an_empty_question_filters_nothing(client: BranchingClient, shelf: str) -> None:
+    assert len(found(client, project_id=shelf, q="")) == 7
+    assert found(client, project_id="no such project") == []
 
 
-def test_lists_are_sorted_by_birth_or_by_activity(desk: Desk) -> None:
-    project = desk.person.good("POST", "/projects", json={"name": "order"})["id"]
-    chats = [desk.chat(title=title, project_id=project) for title in ("one", "two", "three", "four")]
+def test_lists_are_sorted_by_birth_or_by_activity(client: BranchingClient) -> None:
+    project = client.person.good("POST", "/projects", json={"name": "order"})["id"]
+    chats = [client.chat(title=title, project_id=project) for title in ("one", "two", "three", "four")]
     chats[1].send("hello")
-    desk.person.good("PUT", f"/conversations/{chats[0].id}", json={"pinned": True})
-    assert found(desk, project_id=project) == ["four", "three", "two", "one"]
-    assert found(desk, project_id=project, sort="newest") == ["four", "three", "two", "one"]
-    assert found(desk, project_id=project, sort="updated") == ["one", "two", "four", "three"]
+    client.person.good("PUT", f"/conversations/{chats[0].id}", json={"pinned": True})
+    assert found(client, project_id=project) == ["four", "three", "two", "one"]
+    assert found(client, project_id=project, sort="newest") == ["four", "three", "two", "one"]
+    assert found(client, project_id=project, sort="updated") == ["one", "two", "four", "three"]
 
 
-def test_a_project_is_made_listed_shown_changed_and_deleted(desk: Desk) -> None:
-    person = desk.person
+def test_a_project_is_made_listed_shown_changed_and_deleted(client: BranchingClient) -> None:
+    person = client.person
     made = person.ask("POST", "/projects", json={"name": " Garden ", "description": "Trees."})
     assert made.status_code == 201
     one = made.json()["data"]
@@ -145,11 +145,11 @@ def test_a_project_is_made_listed_shown_changed_and_deleted(desk: Desk) -> None:
     person.bad("DELETE", path, 404)
 
 
-def test_the_conversations_of_a_project_are_listed_in_pages_and_outlive_it(desk: Desk) -> None:
-    person = desk.person
+def test_the_conversations_of_a_project_are_listed_in_pages_and_outlive_it(client: BranchingClient) -> None:
+    person = client.person
     project = person.good("POST", "/projects", json={"name": "house"})["id"]
-    chats = [desk.chat(project_id=project).id for _ in range(3)]
-    late = desk.chat().id
+    chats = [client.chat(project_id=project).id for _ in range(3)]
+    late = client.chat().id
     person.good("PUT", f"/conversations/{late}", json={"project_id": project})
     path = f"/projects/{project}/conversations"
     first = person.good("GET", f"{path}?page_size=3")

@@ -18,7 +18,7 @@ from luxx.domain.conversations.views import ConversationChange
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import forget_runs, forget_runs_of
+from luxx.runs.admission import delete_runs, delete_runs_of
 from luxx.wire.tool import CommandPermission
 
 LONG = 3000
@@ -51,8 +51,8 @@ def service(store: Store) -> ConversationService:
         store,
         check_provider=nothing,
         stop_run=nothing,
-        forget_runs=forget_runs,
-        forget_runs_of=forget_runs_of,
+        delete_runs=delete_runs,
+        delete_runs_of=delete_runs_of,
     )
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.models import User
-from luxx.domain.conversations.images import MessageBlobRow, sizes_of, stored_size
+from luxx.domain.conversations.images import MessageBlobRow, message_sizes, stored_size
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -49,6 +49,6 @@ def test_replay_and_images_count(tmp_path: Path) -> None:
     store.write_now(work)
     assert store.read_now(lambda session: stored_size(session, 1)) == 200 + 1000 + 10_000
     assert store.read_now(lambda session: stored_size(session, 2)) == 0
-    sizes = store.read_now(lambda session: sizes_of(session, [first, second]))
+    sizes = store.read_now(lambda session: message_sizes(session, [first, second]))
     assert sizes == {first: 10_100, second: 1_100}
     store.close()

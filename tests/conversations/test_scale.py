@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prepared import make_ready
 from rows import add_user
-from seeding import Talk, seed
+from seeding import TextGenerator, seed
 from sqlalchemy import event, insert
 
 from luxx.domain.accounts.caller import Caller
@@ -22,7 +22,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.search_words import SearchKind
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import forget_runs, forget_runs_of
+from luxx.runs.admission import delete_runs, delete_runs_of
 from luxx.wire.tool import CommandPermission
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it
@@ -42,7 +42,7 @@ ANN = Caller(
 Look = Callable[[Any], Any]
 
 
-class House:
+class MessageDatabase:
     """A database with so many messages; half of those outside the long conversation are another's."""
 
     def __init__(self, folder: Path, messages: int) -> None:
@@ -52,11 +52,11 @@ class House:
         self.store.write_now(add_user)
         self.store.write_now(lambda session: session.execute(insert(User).values(_ben())) and None)
         many = (messages - FEW) // EACH // 2
-        talk = Talk()
+        talk = TextGenerator()
         with engine.begin() as connection:
             seed(connection, talk, [EACH] * many, user_id=2)
             seed(connection, talk, [EACH] * many)
-            (self.long,) = seed(connection, Talk(rare_every=RARE_EVERY), [LONG])
+            (self.long,) = seed(connection, TextGenerator(rare_every=RARE_EVERY), [LONG])
             self.doomed = seed(connection, talk, [EACH] * DOOMED)
             seed(connection, talk, [0] * LISTED)
         self.leaf = self.store.read_now(
@@ -111,8 +111,8 @@ class House:
             self.store,
             check_provider=_nothing,
             stop_run=_nothing,
-            forget_runs=forget_runs,
-            forget_runs_of=forget_runs_of,
+            delete_runs=delete_runs,
+            delete_runs_of=delete_runs_of,
         )
         begin = time.process_time()
         asyncio.run(conversations.delete(ANN, self.doomed.pop()))
@@ -152,15 +152,15 @@ async def _nothing(*_ignored: object) -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "small", FEW)
+def small(tmp_path: Path) -> Iterator[MessageDatabase]:
+    made = MessageDatabase(tmp_path / "small", FEW)
     yield made
     made.store.close()
 
 
 @pytest.fixture
-def large(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "large", request.param)
+def large(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageDatabase]:
+    made = MessageDatabase(tmp_path / "large", request.param)
     yield made
     made.store.close()
 
@@ -171,7 +171,7 @@ SIZES = [pytest.param(10_000, id="short"), pytest.param(100_000, id="whole")]
 @pytest.mark.long
 @pytest.mark.parametrize("large", SIZES, indirect=True)
 def test_looking_and_deleting_among_many_costs_at_most_twice_what_it_costs_among_few(
-    small: House, large: House
+    small: MessageDatabase, large: MessageDatabase
 ) -> None:
     looks = {name: (look, large.looks()[name]) for name, look in small.looks().items()}
     for name, (few, many) in looks.items():
@@ -182,14 +182,14 @@ def test_looking_and_deleting_among_many_costs_at_most_twice_what_it_costs_among
             before = best.get(name, (1e9, 1e9))
             best[name] = min(before[0], small.cost(few)), min(before[1], large.cost(many))
     best["deleting"] = tuple(  # type: ignore[assignment]
-        min(house.cost_of_deleting() for _ in range(DOOMED)) for house in (small, large)
+        min(database.cost_of_deleting() for _ in range(DOOMED)) for database in (small, large)
     )
     for name, (few, many) in best.items():
         print(f"{name}: {few * 1e6:.0f} µs among few, {many * 1e6:.0f} µs among many")
     assert {name: many / few for name, (few, many) in best.items() if many > few * TIMES_DEARER} == {}
 
 
-def test_no_look_reads_a_whole_table(small: House) -> None:
+def test_no_look_reads_a_whole_table(small: MessageDatabase) -> None:
     plans = small.plans()
     assert plans.keys() == small.looks().keys()
     for name, lines in plans.items():

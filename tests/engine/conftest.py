@@ -10,11 +10,11 @@ import pytest
 from prepared import prepare_at
 from store.databases import new_database, postgresql_server
 
-PATIENCE_SECONDS = 60.0
+SCENARIO_SECONDS = 60.0
 
 numbers = itertools.count()
 
-Runs = Callable[[Coroutine[Any, Any, None]], None]
+RunScenario = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +38,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def run() -> Runs:
+def run() -> RunScenario:
     """Runs a test's story, within bounds."""
 
-    def within_bounds(story: Coroutine[Any, Any, None]) -> None:
+    def within_bounds(scenario: Coroutine[Any, Any, None]) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await story
+            async with asyncio.timeout(SCENARIO_SECONDS):
+                await scenario
 
         asyncio.run(bounded())
 

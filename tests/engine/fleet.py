@@ -18,7 +18,7 @@ LEASE_SECONDS = 2.0
 SECRET = "a secret that all processes of one database share"
 
 
-class Member:
+class LuxxProcess:
     """`with Member(folder, "serve", settings) as server:`; `arguments` follow the command."""
 
     def __init__(self, folder: Path, command: str, settings: dict[str, str], *arguments: str) -> None:
@@ -63,7 +63,7 @@ class Member:
         self._reader.join(seconds)
         return status
 
-    def said(self, word: str) -> bool:
+    def has_logged(self, word: str) -> bool:
         return any(word in line for line in self.lines)
 
     def _read(self) -> None:
@@ -71,10 +71,10 @@ class Member:
         with self.process.stdout as output:
             for line in output:
                 self.lines.append(line)
-                if found := HEALTH.search(line):
-                    self.health = found[1]
-                if found := READY.search(line):
-                    self.url = found[1] or ""
+                if match := HEALTH.search(line):
+                    self.health = match[1]
+                if match := READY.search(line):
+                    self.url = match[1] or ""
                     self._ready.set()
         self._ready.set()
 

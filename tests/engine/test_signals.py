@@ -12,17 +12,17 @@ from typing import Any, cast
 import httpx
 import pytest
 from api.conftest import connect
-from api.person import Person
+from api.person import ApiClient
 from api.server import Server, environment, luxx_command
 
-from engine.fleet import LEASE_SECONDS, Member, settings_for
+from engine.fleet import LEASE_SECONDS, LuxxProcess, settings_for
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
 
 pytestmark = pytest.mark.heavy
 
 REPLY = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
 SOON_SECONDS = 15.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 def until(look: Callable[[], Any], seconds: float = SOON_SECONDS) -> Any:
@@ -30,7 +30,7 @@ def until(look: Callable[[], Any], seconds: float = SOON_SECONDS) -> Any:
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end, "it did not come to that"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return found
 
 
@@ -38,10 +38,10 @@ def model() -> ScriptedProvider:
     return ScriptedProvider(Script(rules=[Rule(reply=REPLY)]))
 
 
-def begun(person: Person, upstream: ScriptedProvider, calls: int = 1) -> dict[str, Any]:
+def gated_run(add_user: ApiClient, upstream: ScriptedProvider, calls: int = 1) -> dict[str, Any]:
     """A run whose model has begun to answer."""
-    conversation_id = person.good("POST", "/conversations", json={})["id"]
-    answer = person.http.post(
+    conversation_id = add_user.good("POST", "/conversations", json={})["id"]
+    answer = add_user.http.post(
         "/messages/stream",
         json={"conversation_id": conversation_id, "content": "hello"},
         headers={"accept": "application/json"},
@@ -52,54 +52,56 @@ def begun(person: Person, upstream: ScriptedProvider, calls: int = 1) -> dict[st
     return run
 
 
-def ended(person: Person, run_id: str, seconds: float = SOON_SECONDS) -> dict[str, Any]:
+def ended(add_user: ApiClient, run_id: str, seconds: float = SOON_SECONDS) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
-        run: dict[str, Any] = person.good("GET", f"/runs/{run_id}")
+        run: dict[str, Any] = add_user.good("GET", f"/runs/{run_id}")
         return run if run["status"] in ("completed", "failed", "cancelled") else None
 
     run: dict[str, Any] = until(look, seconds)
     return run
 
 
-def answer_of(person: Person, run: dict[str, Any]) -> str:
+def answer_of(add_user: ApiClient, run: dict[str, Any]) -> str:
     path = f"/messages?conversation_id={run['subject_id']}"
-    newest, _question = person.good("GET", path)["items"]
+    newest, _question = add_user.good("GET", path)["items"]
     assert newest["role"] == "assistant"
     text: str = newest["text"]
     return text
 
 
-def person_at(server: Member) -> Person:
-    return Person(cast("Server", server), None)
+def user_at(server: LuxxProcess) -> ApiClient:
+    return ApiClient(cast("Server", server), None)
 
 
-def on(server: Member, person: Person) -> Person:
+def on(server: LuxxProcess, add_user: ApiClient) -> ApiClient:
     """The person goes to another server."""
-    person.http.base_url = httpx.URL(server.url)
-    return person
+    add_user.http.base_url = httpx.URL(server.url)
+    return add_user
 
 
-def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_tells_of_it(
+def test_after_kill_9_of_a_server_a_worker_goes_on_and_the_other_server_streams_it(
     shared_url: str, tmp_path: Path
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url)
-        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
-        worker = stack.enter_context(Member(tmp_path / "worker", "worker", settings, "--health-port", "0"))
-        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        worker = stack.enter_context(
+            LuxxProcess(tmp_path / "worker", "worker", settings, "--health-port", "0")
+        )
+        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
         assert httpx.get(f"{worker.health}/ready").json()["data"]["checks"]["engine"] == "ok"
         assert httpx.get(f"{worker.health}/metrics").status_code == 200
         assert httpx.get(f"{worker.health}/conversations").status_code == 404
-        ann = stack.enter_context(person_at(first).register("ann"))
+        ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
+        run = gated_run(ann, upstream)
         first.kill()
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS + 2)
         upstream.release("gate")
         elsewhere = on(second, ann)
         assert ended(elsewhere, run["id"])["status"] == "completed"
         assert answer_of(elsewhere, run) == "I am here."
-        with person_at(second).sign_in() as admin:
+        with user_at(second).sign_in() as admin:
             known = admin.good("GET", "/admin/processes")["items"]
         assert {(each["kind"], each["is_alive"]) for each in known} == {("serve", True), ("worker", True)}
 
@@ -109,11 +111,11 @@ def test_a_frozen_server_that_wakes_writes_nothing_to_what_was_taken_from_it(
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url)
-        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
-        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
-        ann = stack.enter_context(person_at(first).register("ann"))
+        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
+        run = gated_run(ann, upstream)
         first.send(signal.SIGSTOP)
         until(lambda: len(upstream.requests) == 2)
         first.send(signal.SIGCONT)
@@ -125,7 +127,7 @@ def test_a_frozen_server_that_wakes_writes_nothing_to_what_was_taken_from_it(
         log = elsewhere.good("GET", f"/runs/{run['id']}/events", headers={"accept": "application/json"})
         assert [event["seq"] for event in log["events"]] == list(range(1, len(log["events"]) + 1))
         # It counts as alive again, and goes on serving.
-        assert ended(on(first, ann), begun(ann, upstream, 3)["id"])["status"] == "completed"
+        assert ended(on(first, ann), gated_run(ann, upstream, 3)["id"])["status"] == "completed"
         assert len(upstream.requests) == 3
 
 
@@ -134,17 +136,17 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="4")
-        first = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
-        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
-        ann = stack.enter_context(person_at(first).register("ann"))
+        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
+        run = gated_run(ann, upstream)
         with ann.http.stream("GET", f"/runs/{run['id']}/events") as stream:
-            told = stream.iter_raw()
-            heard = next(told)
+            chunks = stream.iter_raw()
+            received = next(chunks)
             first.send(signal.SIGTERM)
-            heard += b"".join(told)
-        assert heard.endswith(b"retry: 1000\n\n")
+            received += b"".join(chunks)
+        assert received.endswith(b"retry: 1000\n\n")
         assert ann.http.get("/ready").status_code == 503
         conversation_id = run["subject_id"]
         refused = ann.http.post("/messages", json={"conversation_id": conversation_id, "content": "more"})
@@ -153,7 +155,7 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
         assert refused.json()["detail"]["kind"] == "stopping"
         assert len(upstream.requests) == 1
         first.ended()
-        assert not first.said("Traceback")
+        assert not first.has_logged("Traceback")
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS)
         upstream.release("gate")
         assert answer_of(on(second, ann), ended(on(second, ann), run["id"])) == "I am here."
@@ -163,15 +165,15 @@ def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> 
     """On SQLite, by one process: the answer is there at the next start, and was asked for once."""
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(f"sqlite:///{tmp_path}/t.db", upstream.url, LUXX_RUNS__GRACE_SECONDS="30")
-        first = stack.enter_context(Member(tmp_path / "one", "serve", settings, "--port", "0"))
-        ann = stack.enter_context(person_at(first).register("ann"))
+        first = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
+        run = gated_run(ann, upstream)
         first.send(signal.SIGTERM)
         until(lambda: ann.http.get("/ready").status_code == 503)
         upstream.release("gate")
         first.ended()
-        again = stack.enter_context(Member(tmp_path / "one", "serve", settings, "--port", "0"))
+        again = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
         assert answer_of(on(again, ann), run) == "I am here."
         assert len(upstream.requests) == 1
 
@@ -180,22 +182,22 @@ def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> 
 def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path, command: str) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="60")
-        server = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
-        ann = stack.enter_context(person_at(server).register("ann"))
+        server = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(user_at(server).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
+        run = gated_run(ann, upstream)
         stopping = server
         if command == "worker":
-            stopping = stack.enter_context(Member(tmp_path / "worker", "worker", settings))
+            stopping = stack.enter_context(LuxxProcess(tmp_path / "worker", "worker", settings))
             server.kill()
             until(lambda: len(upstream.requests) == 2)
         stopping.send(signal.SIGTERM)
-        until(lambda: stopping.said("stopping"))
+        until(lambda: stopping.has_logged("stopping"))
         stopping.send(signal.SIGTERM)
         begun_at = time.monotonic()
         stopping.ended()
         assert time.monotonic() - begun_at < 5
-        with Member(tmp_path / "next", "serve", settings, "--port", "0") as following:
+        with LuxxProcess(tmp_path / "next", "serve", settings, "--port", "0") as following:
             upstream.release("gate")
             assert ended(on(following, ann), run["id"])["status"] == "completed"
 
@@ -203,17 +205,17 @@ def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path,
 def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path: Path) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="0")
-        server = stack.enter_context(Member(tmp_path / "first", "serve", settings, "--port", "0"))
-        ann = stack.enter_context(person_at(server).register("ann"))
+        server = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        ann = stack.enter_context(user_at(server).register("ann"))
         connect(ann, upstream)
-        run = begun(ann, upstream)
-        worker = stack.enter_context(Member(tmp_path / "worker", "worker", settings))
+        run = gated_run(ann, upstream)
+        worker = stack.enter_context(LuxxProcess(tmp_path / "worker", "worker", settings))
         server.kill()
         until(lambda: len(upstream.requests) == 2)
-        second = stack.enter_context(Member(tmp_path / "second", "serve", settings, "--port", "0"))
+        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
         worker.send(signal.SIGTERM)
         assert worker.ended() == 0
-        assert not worker.said("Traceback")
+        assert not worker.has_logged("Traceback")
         until(lambda: len(upstream.requests) == 3, LEASE_SECONDS)
         upstream.release("gate")
         assert ended(on(second, ann), run["id"])["status"] == "completed"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.views import ConversationChange
 from luxx.infra.config.schema import (
@@ -26,7 +26,7 @@ from luxx.infra.config.schema import (
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.runs.engine.processes import ProcessKind
-from luxx.runs.service import Sending
+from luxx.runs.service import NewMessage
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.tool import CommandPermission
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 LEASE_SECONDS = 1.0
 WAIT_SECONDS = 20.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 GATED = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
 
 
-def says(*reply: Any) -> Script:
+def always_replies(*reply: Any) -> Script:
     """Every call gets this reply."""
     return Script(rules=[Rule(reply=list(reply))])
 
@@ -53,7 +53,7 @@ def one_gate_each(*texts: str) -> Script:
     )
 
 
-class Town:
+class InProcessCluster:
     """`async with Town(folder, url, script) as town:`; `limits` are those of the configuration."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Town:
         self._url = database_url
         self._grace_seconds = grace_seconds
         self._limits = limits
-        self._open: list[House] = []
+        self._open: list[Services] = []
         self._ends = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -80,11 +80,11 @@ class Town:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for house in list(self._open):
-            await self.stop(house)
+        for services in list(self._open):
+            await self.stop(services)
         await self._ends.__aexit__(kind, error, trace)
 
-    async def house(self, kind: ProcessKind = ProcessKind.SERVE) -> House:
+    async def services(self, kind: ProcessKind = ProcessKind.SERVE) -> Services:
         """One more process."""
         config = Config(
             app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
@@ -98,37 +98,37 @@ class Town:
             runs=RunsConfig(lease_seconds=LEASE_SECONDS, grace_seconds=self._grace_seconds),
             data_dir=str(self._folder / "data"),
         )
-        house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"}, kind)
-        await house.open()
-        self._open.append(house)
-        return house
+        services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"}, kind)
+        await services.open()
+        self._open.append(services)
+        return services
 
-    async def stop(self, house: House) -> None:
+    async def stop(self, services: Services) -> None:
         """As by SIGTERM."""
-        self._open.remove(house)
-        house.leave()
-        await house.drain()
-        await house.close()
+        self._open.remove(services)
+        services.stop_admitting()
+        await services.drain()
+        await services.close()
 
-    async def kill(self, house: House) -> None:
+    async def kill(self, services: Services) -> None:
         """As by SIGKILL: its rows stay as they are."""
-        self._open.remove(house)
-        await house.bus.close()
-        durable = house.durable
-        tasks = [driven.task for driven in durable.drives().values()]
-        await durable.reaper.close()
+        self._open.remove(services)
+        await services.bus.close()
+        run_driver = services.run_driver
+        tasks = [driven.task for driven in run_driver.drives().values()]
+        await run_driver.heartbeat.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for task in house._background:
+        for task in services._background:
             task.cancel()
-        await asyncio.gather(*house._background, return_exceptions=True)
-        await house.transport.aclose()
-        await asyncio.to_thread(house.release)
+        await asyncio.gather(*services._background, return_exceptions=True)
+        await services.transport.aclose()
+        await asyncio.to_thread(services.release)
 
-    async def person(self, house: House, name: str) -> Caller:
+    async def add_user(self, services: Services, name: str) -> Caller:
         """A user with the model as their provider."""
-        view = await house.operator.add_user(
+        view = await services.operator.add_user(
             name, "a-password-of-a-test-1", level=CommandPermission.READ_ONLY
         )
         caller = Caller(
@@ -138,7 +138,7 @@ class Town:
             permission_level=CommandPermission.READ_ONLY,
             sign_in_id="",
         )
-        await house.providers.create(
+        await services.providers.create(
             caller,
             NewProvider(
                 name="scripted",
@@ -149,43 +149,43 @@ class Town:
         )
         return caller
 
-    async def send(self, house: House, caller: Caller, text: str = "hello") -> Run:
+    async def send(self, services: Services, caller: Caller, text: str = "hello") -> Run:
         """A message in a conversation of its own."""
-        conversation = await house.conversations.create(caller, ConversationChange())
-        return await house.runs.send(caller, Sending(conversation_id=conversation.id, text=text))
+        conversation = await services.conversations.create(caller, ConversationChange())
+        return await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text=text))
 
-    async def begun(self, house: House) -> tuple[Caller, Run]:
+    async def gated_run(self, services: Services) -> tuple[Caller, Run]:
         """A run of somebody new, once its model has come to the gate of GATED."""
-        ann = await self.person(house, "ann")
-        sent = await self.send(house, ann)
+        ann = await self.add_user(services, "ann")
+        sent = await self.send(services, ann)
         await self.model.reached("gate")
         return ann, sent
 
 
-async def until(look: Callable[[], Awaitable[T | None]], seconds: float = WAIT_SECONDS) -> T:
+async def until(find: Callable[[], Awaitable[T | None]], seconds: float = WAIT_SECONDS) -> T:
     """What `look` finds, once it finds something."""
     async with asyncio.timeout(seconds):
-        while not (found := await look()):  # noqa: ASYNC110 - the database does not call back
-            await asyncio.sleep(LOOK_SECONDS)
-        return found
+        while not (result := await find()):  # noqa: ASYNC110 - the database does not call back
+            await asyncio.sleep(POLL_SECONDS)
+        return result
 
 
-async def status_of(house: House, caller: Caller, run: Run) -> RunStatus:
-    return (await house.runs.get(caller, run.id)).status
+async def status_of(services: Services, caller: Caller, run: Run) -> RunStatus:
+    return (await services.runs.get(caller, run.id)).status
 
 
-async def ended(house: House, caller: Caller, run: Run, seconds: float = WAIT_SECONDS) -> Run:
+async def ended(services: Services, caller: Caller, run: Run, seconds: float = WAIT_SECONDS) -> Run:
     """The run, once it has ended."""
 
-    async def look() -> Run | None:
-        seen = await house.runs.get(caller, run.id)
-        return seen if seen.status in ENDED else None
+    async def find() -> Run | None:
+        current = await services.runs.get(caller, run.id)
+        return current if current.status in ENDED else None
 
-    return await until(look, seconds)
+    return await until(find, seconds)
 
 
-async def types_of(house: House, caller: Caller, run: Run) -> list[str]:
+async def types_of(services: Services, caller: Caller, run: Run) -> list[str]:
     """What the log of a run holds; its numbers have no gap."""
-    events, _ = await house.runs.events(caller, run.id, after=0, limit=500)
+    events, _ = await services.runs.events(caller, run.id, after=0, limit=500)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     return [event.type for event in events]

@@ -4,7 +4,7 @@ import io
 import zlib
 from typing import Any
 
-from api.person import Person
+from api.person import ApiClient
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
@@ -58,19 +58,19 @@ def pdf_of(*contents: bytes, password: str | None = None) -> bytes:
     return out.getvalue()
 
 
-def put(person: Person, name: str, data: bytes, folder: str = "") -> Json:
+def put(person: ApiClient, name: str, data: bytes, folder: str = "") -> Json:
     """An uploaded file as the answer tells of it."""
     form = {"path": folder} if folder else None
     uploaded: Json = person.good("POST", "/files", files={"file": (name, data)}, data=form)
     return uploaded
 
 
-def listed(person: Person, folder: str = "") -> list[Json]:
+def listed(person: ApiClient, folder: str = "") -> list[Json]:
     items: list[Json] = person.good("GET", "/files", params={"path": folder, "page_size": 100})["items"]
     return items
 
 
-def clear(person: Person) -> None:
+def clear(person: ApiClient) -> None:
     """Empties the workspace."""
 
     def empty(folder: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from api.bad_requests import UNKNOWN_ID
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 
 from files.putting import GIF, JPEG, WEBP, Json, clear, pdf, png, put
 from luxx.providers.scripted import ScriptedProvider
@@ -19,13 +19,13 @@ TEXT_SHAPE = {"name", "extension", "content"}
 
 
 @pytest.fixture(autouse=True)
-def empty(anna: Person) -> Iterator[None]:
+def empty(anna: ApiClient) -> Iterator[None]:
     yield
     clear(anna)
 
 
 @pytest.fixture
-def chat(anna: Person) -> str:
+def chat(anna: ApiClient) -> str:
     conversation_id: str = anna.good("POST", "/conversations", json={})["id"]
     return conversation_id
 
@@ -34,7 +34,7 @@ def body_of(chat: str, *attachments: Json, **more: Any) -> Json:
     return {"conversation_id": chat, "content": "Look at this.", "attachments": list(attachments), **more}
 
 
-def send(person: Person, chat: str, *attachments: Json, **more: Any) -> Json:
+def send(person: ApiClient, chat: str, *attachments: Json, **more: Any) -> Json:
     """The user's message as it is stored."""
     answer = person.good("POST", "/messages", json=body_of(chat, *attachments, **more))
     messages = person.good("GET", f"/messages?conversation_id={chat}")["items"]
@@ -42,7 +42,7 @@ def send(person: Person, chat: str, *attachments: Json, **more: Any) -> Json:
     return dict(asked)
 
 
-def refuse(person: Person, status: int, chat: str, *attachments: Json, **more: Any) -> Json:
+def refuse(person: ApiClient, status: int, chat: str, *attachments: Json, **more: Any) -> Json:
     failure = person.bad("POST", "/messages", status, json=body_of(chat, *attachments, **more))
     assert person.good("GET", f"/messages?conversation_id={chat}")["total"] == 0
     return failure
@@ -58,7 +58,7 @@ def last_prompt(upstream: ScriptedProvider) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def test_a_text_keeps_the_shape_it_always_had(anna: Person, chat: str, upstream: ScriptedProvider) -> None:
+def test_a_text_keeps_the_shape_it_always_had(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
     asked = send(anna, chat, {"name": "note.md", "content": "Buy milk."})
     assert asked["attachments"] == [{"name": "note.md", "extension": "md", "content": "Buy milk."}]
     assert "Attached file note.md" in last_prompt(upstream)
@@ -70,7 +70,7 @@ def test_a_text_keeps_the_shape_it_always_had(anna: Person, chat: str, upstream:
     "data", ["Käse".encode(), "\ufeffKäse".encode(), "Käse".encode("utf-16")], ids=["utf-8", "bom", "utf-16"]
 )
 def test_a_text_file_is_read_when_the_message_is_sent(
-    anna: Person, chat: str, upstream: ScriptedProvider, data: bytes
+    anna: ApiClient, chat: str, upstream: ScriptedProvider, data: bytes
 ) -> None:
     made = put(anna, "list.txt", data)
     asked = send(anna, chat, {"file_id": made["id"]})
@@ -79,7 +79,7 @@ def test_a_text_file_is_read_when_the_message_is_sent(
     assert "Käse" in last_prompt(upstream)
 
 
-def test_a_pdf_becomes_its_text(anna: Person, chat: str, upstream: ScriptedProvider) -> None:
+def test_a_pdf_becomes_its_text(anna: ApiClient, chat: str, upstream: ScriptedProvider) -> None:
     made = put(anna, "paper.bin", pdf("The first page.", "The second page."))
     (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
     assert set(attachment) == TEXT_SHAPE
@@ -87,7 +87,7 @@ def test_a_pdf_becomes_its_text(anna: Person, chat: str, upstream: ScriptedProvi
     assert "The second page." in last_prompt(upstream)
 
 
-def test_a_pdf_whose_password_is_empty_is_read(anna: Person, chat: str) -> None:
+def test_a_pdf_whose_password_is_empty_is_read(anna: ApiClient, chat: str) -> None:
     made = put(anna, "open.pdf", pdf("Not much of a secret.", password=""))
     (attachment,) = send(anna, chat, {"file_id": made["id"]})["attachments"]
     assert attachment["content"] == "Not much of a secret."
@@ -115,7 +115,7 @@ LOOP = (
     ],
 )
 def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
-    anna: Person, chat: str, name: str, data: bytes, status: int, words: str
+    anna: ApiClient, chat: str, name: str, data: bytes, status: int, words: str
 ) -> None:
     made = put(anna, name, data)
     failure = refuse(anna, status, chat, {"file_id": made["id"]})
@@ -124,7 +124,9 @@ def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
 
 
 @pytest.mark.parametrize("kind", IMAGES)
-def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(anna: Person, chat: str, kind: str) -> None:
+def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(
+    anna: ApiClient, chat: str, kind: str
+) -> None:
     """What it is said to be does not matter, by its name or by the request."""
     data = IMAGES[kind]
     file = put(anna, "picture.txt", data)
@@ -145,7 +147,9 @@ def test_an_image_is_kept_with_its_message_and_not_shown_in_lists(anna: Person, 
     assert base64.b64encode(data).decode() not in json.dumps(anna.state())
 
 
-def test_an_attachment_is_its_owners_alone_and_counted_from_0(anna: Person, bob: Person, chat: str) -> None:
+def test_an_attachment_is_its_owners_alone_and_counted_from_0(
+    anna: ApiClient, bob: ApiClient, chat: str
+) -> None:
     asked = send(anna, chat, image(png()))
     path = f"/messages/{asked['id']}/attachments"
     foreign = bob.bad("GET", f"{path}/0", 404)
@@ -154,7 +158,7 @@ def test_an_attachment_is_its_owners_alone_and_counted_from_0(anna: Person, bob:
         assert anna.ask("GET", f"{path}/{index}").status_code in (400, 404)
 
 
-def test_the_file_of_another_cannot_be_attached(anna: Person, bob: Person) -> None:
+def test_the_file_of_another_cannot_be_attached(anna: ApiClient, bob: ApiClient) -> None:
     made = put(anna, "mine.txt", b"mine")
     chat = bob.good("POST", "/conversations", json={})["id"]
     foreign = refuse(bob, 404, chat, {"file_id": made["id"]})
@@ -162,7 +166,7 @@ def test_the_file_of_another_cannot_be_attached(anna: Person, bob: Person) -> No
     assert foreign["detail"]["kind"] == "file_not_found"
 
 
-def test_a_file_that_vanished_cannot_be_attached(anna: Person, chat: str, server: Server) -> None:
+def test_a_file_that_vanished_cannot_be_attached(anna: ApiClient, chat: str, server: ServerProcess) -> None:
     made = put(anna, "gone.txt", b"gone")
     os.unlink(server.folder / anna.user["workspace_path"] / "gone.txt")
     refuse(anna, 404, chat, {"file_id": made["id"]})
@@ -190,21 +194,21 @@ def test_a_file_that_vanished_cannot_be_attached(anna: Person, chat: str, server
     ],
 )
 def test_a_wrong_attachment_is_named_by_its_path(
-    anna: Person, chat: str, attachment: Json, fields: list[str]
+    anna: ApiClient, chat: str, attachment: Json, fields: list[str]
 ) -> None:
     good = {"name": "good.txt", "content": "good"}
     failure = refuse(anna, 400, chat, good, attachment)
     assert sorted(failure["detail"]["fields"]) == [f"$.attachments[1].{name}" for name in fields]
 
 
-def test_images_are_bounded_by_number_and_together(anna: Person, chat: str) -> None:
+def test_images_are_bounded_by_number_and_together(anna: ApiClient, chat: str) -> None:
     small = image(png())
     assert "10 images" in refuse(anna, 413, chat, *[small] * 11)["error"]
     assert len(send(anna, chat, *[small] * 10)["attachments"]) == 10
 
 
 def test_a_model_that_takes_no_images_is_not_sent_any(
-    anna: Person, chat: str, upstream: ScriptedProvider
+    anna: ApiClient, chat: str, upstream: ScriptedProvider
 ) -> None:
     failure = refuse(anna, 400, chat, image(png()), model="deepseek-chat")
     assert failure["detail"]["kind"] == "images_not_taken"
@@ -212,11 +216,11 @@ def test_a_model_that_takes_no_images_is_not_sent_any(
     send(anna, chat, image(png(), "cat.png"))
     answer = {"conversation_id": chat, "content": "And now?", "model": "deepseek-chat"}
     anna.good("POST", "/messages", json=answer)
-    told = json.loads(upstream.requests[-1].body)["messages"]
-    assert "Attached image cat.png (not shown to this model)." in told[0]["content"]
+    sent_messages = json.loads(upstream.requests[-1].body)["messages"]
+    assert "Attached image cat.png (not shown to this model)." in sent_messages[0]["content"]
 
 
-def test_deleting_a_message_or_a_conversation_takes_the_images_along(anna: Person, chat: str) -> None:
+def test_deleting_a_message_or_a_conversation_takes_the_images_along(anna: ApiClient, chat: str) -> None:
     first = send(anna, chat, image(png()))
     anna.good("DELETE", f"/messages/{first['id']}")
     anna.bad("GET", f"/messages/{first['id']}/attachments/0", 404)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from api.bad_requests import UNKNOWN_ID
-from api.person import UUID7, Person
-from api.server import Server
+from api.person import UUID7, ApiClient
+from api.server import ServerProcess
 
 from files.putting import FORM, clear, listed, part, put
 
@@ -18,17 +18,17 @@ VIEW = {"id", "name", "path", "size", "media_type", "sha256", "is_folder", "modi
 
 
 @pytest.fixture(autouse=True)
-def empty(anna: Person, bob: Person) -> Iterator[None]:
+def empty(anna: ApiClient, bob: ApiClient) -> Iterator[None]:
     yield
     clear(anna)
     clear(bob)
 
 
-def workspace(server: Server, person: Person) -> Path:
+def workspace(server: ServerProcess, person: ApiClient) -> Path:
     return server.folder / person.user["workspace_path"]
 
 
-def write(server: Server, person: Person, path: str, data: bytes) -> Path:
+def write(server: ServerProcess, person: ApiClient, path: str, data: bytes) -> Path:
     """A file that came by another way than an upload, as from a tool."""
     target = workspace(server, person) / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,9 @@ def write(server: Server, person: Person, path: str, data: bytes) -> Path:
     return target
 
 
-def test_an_uploaded_file_is_listed_sent_whole_and_gone_when_deleted(anna: Person, server: Server) -> None:
+def test_an_uploaded_file_is_listed_sent_whole_and_gone_when_deleted(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     data = os.urandom(300_000)
     made = put(anna, "report.bin", data)
     assert UUID7.fullmatch(made["id"])
@@ -54,7 +56,7 @@ def test_an_uploaded_file_is_listed_sent_whole_and_gone_when_deleted(anna: Perso
     anna.bad("DELETE", f"/files/{made['id']}", 404)
 
 
-def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: Person) -> None:
+def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: ApiClient) -> None:
     files = [("a", ("one.txt", b"1")), ("b", ("two.txt", b"22")), ("a", ("empty.txt", b""))]
     made = anna.good("POST", "/files", files=files, data={"path": "/notes/2025/"})
     assert [each["path"] for each in made["files"]] == [
@@ -66,13 +68,13 @@ def test_several_files_come_in_one_request_into_a_folder_that_is_made(anna: Pers
     assert [entry["name"] for entry in listed(anna, "notes/2025")] == ["empty.txt", "one.txt", "two.txt"]
 
 
-def test_the_folder_may_come_after_the_files(anna: Person) -> None:
+def test_the_folder_may_come_after_the_files(anna: ApiClient) -> None:
     field = b'--the-boundary\r\nContent-Disposition: form-data; name="path"\r\n\r\nlate\r\n'
     body = part("a.txt", b"a") + field + b"--the-boundary--\r\n"
     assert anna.good("POST", "/files", content=body, headers=FORM)["path"] == "late/a.txt"
 
 
-def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: Person) -> None:
+def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: ApiClient) -> None:
     names = [put(anna, "report.pdf", str(number).encode())["name"] for number in range(3)]
     assert names == ["report.pdf", "report (2).pdf", "report (3).pdf"]
     for entry, content in zip(sorted(listed(anna), key=lambda e: e["modified_at"]), b"012", strict=True):
@@ -98,14 +100,14 @@ def test_a_taken_name_gets_a_number_and_what_was_there_stays(anna: Person) -> No
         (".luxx-0.tmp", "fileluxx-0.tmp"),
     ],
 )
-def test_names_are_made_safe(anna: Person, given: str, kept: str) -> None:
+def test_names_are_made_safe(anna: ApiClient, given: str, kept: str) -> None:
     head = 'Content-Disposition: form-data; name="file"; filename="'
     quoted = given.replace('"', "%22").encode()
     body = b"--the-boundary\r\n" + head.encode() + quoted + b'"\r\n\r\nx\r\n--the-boundary--\r\n'
     assert anna.good("POST", "/files", content=body, headers=FORM)["name"] == kept
 
 
-def test_a_download_is_saved_and_never_shown(anna: Person) -> None:
+def test_a_download_is_saved_and_never_shown(anna: ApiClient) -> None:
     made = put(anna, 'page "ö".html', b"<script>alert(1)</script>")
     sent = anna.ask("GET", f"/files/{made['id']}")
     assert sent.headers["content-type"] == "application/octet-stream"
@@ -126,7 +128,7 @@ def test_a_download_is_saved_and_never_shown(anna: Person) -> None:
         ("bytes=" + "9" * 30 + "-", 200, b"0123456789"), ("bytes=-", 200, b"0123456789"),
     ],
 )  # fmt: skip
-def test_a_range_is_sent_alone(anna: Person, asked: str, status: int, content: bytes | None) -> None:
+def test_a_range_is_sent_alone(anna: ApiClient, asked: str, status: int, content: bytes | None) -> None:
     made = put(anna, "ten.txt", b"0123456789")
     sent = anna.ask("GET", f"/files/{made['id']}", headers={"range": asked})
     assert sent.status_code == status
@@ -137,7 +139,9 @@ def test_a_range_is_sent_alone(anna: Person, asked: str, status: int, content: b
         assert sent.headers["content-range"] == f"bytes {start}-{start + len(sent.content) - 1}/10"
 
 
-def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(anna: Person, server: Server) -> None:
+def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     write(server, anna, "out/result.csv", b"a,b\n")
     (entry,) = listed(anna, "out")
     assert (entry["path"], entry["sha256"], entry["media_type"]) == ("out/result.csv", None, "text/csv")
@@ -147,7 +151,9 @@ def test_a_file_that_a_tool_wrote_is_listed_and_sent_under_a_steady_id(anna: Per
     assert anna.ask("GET", f"/files/{entry['id']}").content == b"a,b,c\n"
 
 
-def test_the_hash_of_an_upload_is_told_only_while_it_is_true(anna: Person, server: Server) -> None:
+def test_the_hash_of_an_upload_is_shown_only_while_the_file_is_unchanged(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     made = put(anna, "notes.txt", b"first")
     write(server, anna, "notes.txt", b"other")
     (entry,) = listed(anna)
@@ -155,7 +161,7 @@ def test_the_hash_of_an_upload_is_told_only_while_it_is_true(anna: Person, serve
 
 
 def test_a_file_that_vanished_is_not_there_and_its_id_opens_no_later_one(
-    anna: Person, server: Server
+    anna: ApiClient, server: ServerProcess
 ) -> None:
     made = put(anna, "notes.txt", b"first")
     (workspace(server, anna) / "notes.txt").unlink()
@@ -165,13 +171,13 @@ def test_a_file_that_vanished_is_not_there_and_its_id_opens_no_later_one(
     anna.bad("GET", f"/files/{made['id']}", 404)
 
 
-def test_the_file_tools_and_the_routes_see_the_same(anna: Person) -> None:
+def test_the_file_tools_and_the_routes_see_the_same(anna: ApiClient) -> None:
     put(anna, "tool.txt", b"for a tool", "in")
     result = anna.good("POST", "/tools/file_read/execute", json={"arguments": {"path": "in/tool.txt"}})
     assert result["data"]["content"] == "for a tool"
 
 
-def test_folders_come_first_and_pages_have_no_gaps(anna: Person, server: Server) -> None:
+def test_folders_come_first_and_pages_have_no_gaps(anna: ApiClient, server: ServerProcess) -> None:
     for number in range(7):
         write(server, anna, f"f{number}.txt", b"")
     for name in ("z", "y"):
@@ -188,7 +194,9 @@ def test_folders_come_first_and_pages_have_no_gaps(anna: Person, server: Server)
     (workspace(server, anna) / "link").unlink()
 
 
-def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(anna: Person, server: Server) -> None:
+def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     odd = os.fsencode(workspace(server, anna)) + b"/\xff\n.txt"
     with open(odd, "wb") as file:
         file.write(b"odd")
@@ -201,7 +209,7 @@ def test_names_that_are_no_text_and_times_that_are_none_do_no_harm(anna: Person,
     anna.good("DELETE", f"/files/{entry['id']}")
 
 
-def test_a_folder_is_removed_when_empty_and_is_no_file(anna: Person) -> None:
+def test_a_folder_is_removed_when_empty_and_is_no_file(anna: ApiClient) -> None:
     made = put(anna, "a.txt", b"a", "box")
     (box,) = listed(anna)
     assert anna.bad("DELETE", f"/files/{box['id']}", 409)["detail"]["kind"] == "folder_not_empty"
@@ -212,7 +220,7 @@ def test_a_folder_is_removed_when_empty_and_is_no_file(anna: Person) -> None:
 
 
 @pytest.mark.parametrize("path", ["..", "a/../..", "../other", "x" * 300, "a/" * 100])
-def test_a_path_that_leads_out_or_cannot_be_is_refused(anna: Person, path: str) -> None:
+def test_a_path_that_leads_out_or_cannot_be_is_refused(anna: ApiClient, path: str) -> None:
     listed_wrong = anna.bad("GET", "/files", 400, params={"path": path})
     assert listed_wrong["detail"]["kind"] == "path_refused"
     uploaded = anna.bad("POST", "/files", 400, files={"file": ("a", b"a")}, data={"path": path})
@@ -221,12 +229,14 @@ def test_a_path_that_leads_out_or_cannot_be_is_refused(anna: Person, path: str) 
 
 
 @pytest.mark.parametrize("path", ["nowhere", "a.txt", "a.txt/b"])
-def test_a_folder_that_is_not_there_is_404(anna: Person, path: str) -> None:
+def test_a_folder_that_is_not_there_is_404(anna: ApiClient, path: str) -> None:
     put(anna, "a.txt", b"a")
     anna.bad("GET", "/files", 404, params={"path": path})
 
 
-def test_a_folder_that_is_a_link_out_opens_nothing_and_takes_nothing(anna: Person, server: Server) -> None:
+def test_a_folder_that_is_a_link_out_opens_nothing_and_takes_nothing(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     outside = server.folder / "outside"
     outside.mkdir(exist_ok=True)
     (outside / "secret").write_text("secret")
@@ -239,7 +249,7 @@ def test_a_folder_that_is_a_link_out_opens_nothing_and_takes_nothing(anna: Perso
     link.unlink()
 
 
-def test_a_file_that_became_something_else_is_not_sent(anna: Person, server: Server) -> None:
+def test_a_file_that_became_something_else_is_not_sent(anna: ApiClient, server: ServerProcess) -> None:
     outside = server.folder / "not-yours.txt"
     outside.write_text("secret")
     for place in (
@@ -255,7 +265,7 @@ def test_a_file_that_became_something_else_is_not_sent(anna: Person, server: Ser
     assert outside.read_text() == "secret"
 
 
-def test_what_is_anothers_is_404_by_id_and_by_every_path(anna: Person, bob: Person) -> None:
+def test_what_is_anothers_is_404_by_id_and_by_every_path(anna: ApiClient, bob: ApiClient) -> None:
     secret = "only anna may read this"
     made = put(anna, "mine.txt", secret.encode())
     for method in ("GET", "DELETE"):
@@ -272,12 +282,12 @@ def test_what_is_anothers_is_404_by_id_and_by_every_path(anna: Person, bob: Pers
     assert [entry["size"] for entry in listed(bob)] == [5]
 
 
-def test_a_reader_of_the_lowest_level_may_upload(anna: Person) -> None:
+def test_a_reader_of_the_lowest_level_may_upload(anna: ApiClient) -> None:
     assert anna.user["permission_level"] == 1
     assert put(anna, "own.txt", b"mine")["size"] == 4
 
 
-def test_the_document_tells_of_the_form_and_the_bytes(anna: Person) -> None:
+def test_the_document_describes_the_form_and_the_bytes(anna: ApiClient) -> None:
     document = anna.good_document()
     upload = document["paths"]["/files"]["post"]
     assert list(upload["requestBody"]["content"]) == ["multipart/form-data"]

@@ -12,7 +12,7 @@ from store.conftest import database_url, postgresql
 from luxx.domain.accounts.models import User
 from luxx.domain.files import service as rows
 from luxx.domain.files.service import FileRow
-from luxx.domain.files.storage import Entry
+from luxx.domain.files.storage import FileEntry
 from luxx.infra.clock import new_id
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
@@ -33,19 +33,21 @@ def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def entry(path: str) -> Entry:
-    return Entry(path=path, is_folder=False, size=2**40, modified_ns=2**62)
+def entry(path: str) -> FileEntry:
+    return FileEntry(path=path, is_folder=False, size=2**40, modified_ns=2**62)
 
 
 def ids(store: Store, *paths: str, user_id: int = 1) -> dict[str, str]:
-    found = store.read_now(lambda session: rows.known(session.connection(), user_id, paths))
+    found = store.read_now(lambda session: rows.find_rows(session.connection(), user_id, paths))
     return {path: row.id for path, row in found.items()}
 
 
 @pytest.mark.parametrize("path", ["a.txt", LONG, ODD], ids=["plain", "long", "odd"])
 def test_a_path_gets_one_id_and_keeps_it(store: Store, path: str) -> None:
     for _ in range(2):
-        store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry(path), entry("b")]))
+        store.write_now(
+            lambda session: rows.add_missing_ids(session.connection(), 1, [entry(path), entry("b")])
+        )
         first = ids(store, path, "b", "c")
         assert set(first) == {path, "b"}
         assert ids(store, path)[path] == first[path]
@@ -54,7 +56,7 @@ def test_a_path_gets_one_id_and_keeps_it(store: Store, path: str) -> None:
 
 
 def test_an_id_is_its_users_alone(store: Store) -> None:
-    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     file_id = ids(store, "a")["a"]
     assert ids(store, "a", user_id=2) == {}
     for user_id, asked in ((2, file_id), (1, new_id()), (1, "x" * 5000), (1, "'; --")):
@@ -65,16 +67,16 @@ def test_an_id_is_its_users_alone(store: Store) -> None:
 
 
 def test_an_upload_has_a_new_id_and_the_old_one_leads_nowhere(store: Store) -> None:
-    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     old = ids(store, "a")["a"]
     new = store.write_now(lambda session: rows.record_upload(session.connection(), 1, entry("a"), "0" * 64))
     assert ids(store, "a") == {"a": new}
     assert store.read_now(lambda session: rows.path_of(session.connection(), 1, old)) is None
-    store.write_now(lambda session: rows.forget(session.connection(), 1, "a"))
+    store.write_now(lambda session: rows.delete_id(session.connection(), 1, "a"))
     assert ids(store, "a") == {}
 
 
 def test_a_user_who_goes_takes_the_ids_along(store: Store) -> None:
-    store.write_now(lambda session: rows.make_known(session.connection(), 1, [entry("a")]))
+    store.write_now(lambda session: rows.add_missing_ids(session.connection(), 1, [entry("a")]))
     store.write_now(lambda session: session.execute(delete(User)))
     assert ids(store, "a") == {}

@@ -15,7 +15,13 @@ from store.conftest import database_url, postgresql
 from luxx.domain.accounts.models import User
 from luxx.domain.context.prompt import prompt_messages
 from luxx.domain.conversations import images as images_module
-from luxx.domain.conversations.images import MessageBlobRow, copied, image_ids, read_images, store_images
+from luxx.domain.conversations.images import (
+    MessageBlobRow,
+    copy_content,
+    image_ids,
+    read_images,
+    store_images,
+)
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.stored import read_path
 from luxx.domain.files.service import FileRow
@@ -108,7 +114,7 @@ def test_without_images_no_query_is_made_for_any(store: Store) -> None:
     assert shown(store, leaf) == [()]
 
 
-def test_the_newest_are_shown_as_far_as_there_is_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_images_are_shown_within_the_budget(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images_module, "MOST_SHOWN_BYTES", 5)
     first, _ = say(store, None, b"aa")
     leaf, _ = say(store, first, b"bbb", b"cc")
@@ -139,7 +145,7 @@ def test_a_message_that_names_the_image_of_another_is_shown_nothing(store: Store
 
 def test_a_copied_message_has_images_of_its_own(store: Store) -> None:
     first, content = say(store, None, b"a", b"b")
-    again, images = store.read_now(lambda s: copied(s.connection(), first, content))
+    again, images = store.read_now(lambda s: copy_content(s.connection(), first, content))
     second = add(store, None, again, images)
     assert not set(image_ids(again)) & set(image_ids(content))
     store.write_now(lambda session: session.execute(delete(MessageRow).where(MessageRow.id == first)))

@@ -10,7 +10,7 @@ from pypdf import PdfWriter
 
 from files.putting import pdf, pdf_of
 from luxx.domain.files.attachments import PdfReader
-from luxx.domain.files.storage import OpenFile, Shelf
+from luxx.domain.files.storage import OpenFile, WorkspaceFiles
 from luxx.errors import InvalidInput, TooLarge
 
 MIB = 1024 * 1024
@@ -19,7 +19,7 @@ WAIT_SECONDS = 30.0
 
 def opened(tmp_path: Path, data: bytes) -> OpenFile:
     (tmp_path / "a.pdf").write_bytes(data)
-    return Shelf(tmp_path).open_file("a.pdf")
+    return WorkspaceFiles(tmp_path).open_download("a.pdf")
 
 
 def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) -> str:

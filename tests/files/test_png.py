@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from files.putting import png
-from luxx.domain.files.figures import MAX_SIDE, NotShown, PngSize, png_size
+from luxx.domain.files.figures import MAX_SIDE, NotDisplayable, PngSize, png_size
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -45,7 +45,7 @@ def image(
         (image(more=chunk(b"tEXt", b"Software\0a plotter")), 3, 2),
     ],
 )
-def test_a_whole_image_tells_its_size(data: bytes, width: int, height: int) -> None:
+def test_the_size_of_a_whole_image_is_read(data: bytes, width: int, height: int) -> None:
     assert png_size(data) == PngSize(width=width, height=height)
 
 
@@ -84,5 +84,5 @@ BOMB = 200_000_000
     ],
 )
 def test_anything_else_is_not_shown(data: bytes, words: str) -> None:
-    with pytest.raises(NotShown, match=words):
+    with pytest.raises(NotDisplayable, match=words):
         png_size(data)

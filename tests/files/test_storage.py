@@ -12,7 +12,7 @@ import pytest
 
 from luxx.domain.files import storage
 from luxx.domain.files import storage as measuring
-from luxx.domain.files.storage import Shelf, measure
+from luxx.domain.files.storage import WorkspaceFiles, measure
 from luxx.errors import Conflict, LuxxError, NotFound
 
 SECRET = b"the secret of somebody else"
@@ -38,8 +38,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(root: Path) -> Shelf:
-    return Shelf(root)
+def workspace_files(root: Path) -> WorkspaceFiles:
+    return WorkspaceFiles(root)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def again_and_again(act: Callable[[], object]) -> int:
 
 
 def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outside(
-    root: Path, shelf: Shelf, tmp_path: Path
+    root: Path, workspace_files: WorkspaceFiles, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -81,27 +81,27 @@ def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outsi
     (root / "f").write_bytes(b"own")
 
     def read(path: str) -> None:
-        file = shelf.open_file(path)
+        file = workspace_files.open_download(path)
         try:
             assert file.read_at(0, 100) == b"own"
         finally:
             file.close()
 
     def place() -> None:
-        draft = shelf.draft()
+        draft = workspace_files.draft()
         try:
             draft.write(b"mine")
-            shelf.remove(shelf.place(draft, "d", "placed").path)
+            workspace_files.remove(workspace_files.place(draft, "d", "placed").path)
         finally:
-            shelf.close(draft)
+            workspace_files.close(draft)
 
     def look() -> None:
-        for entry in shelf.list_folder("d", offset=0, limit=10)[0]:
+        for entry in workspace_files.list_folder("d", offset=0, limit=10)[0]:
             assert entry.path != "d/victim"
 
     with flipping(root, outside):
         counts = [again_and_again(act) for act in (lambda: read("f"), lambda: read("d/f"), place, look)]
-        again_and_again(lambda: shelf.remove("d/victim"))
+        again_and_again(lambda: workspace_files.remove("d/victim"))
     assert all(counts), counts
     assert sorted(os.listdir(outside)) == ["f", "victim"]
     assert (outside / "f").read_bytes() == SECRET
@@ -109,20 +109,20 @@ def test_whoever_swaps_files_for_links_gets_nothing_read_removed_or_placed_outsi
 
 @pytest.mark.parametrize("has_tmpfile", [True, False])
 def test_a_draft_is_seen_by_nobody_and_gone_when_let_go(
-    root: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool
+    root: Path, workspace_files: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool
 ) -> None:
     """Without O_TMPFILE, as on a network file system, the draft has a name that no listing shows."""
     if not has_tmpfile:
         monkeypatch.delattr(os, "O_TMPFILE")
-    kept, dropped = shelf.draft(), shelf.draft()
+    kept, dropped = workspace_files.draft(), workspace_files.draft()
     kept.write(b"kept")
     dropped.write(b"dropped")
     assert len(os.listdir(root)) == (0 if has_tmpfile else 2)
-    assert shelf.list_folder("", offset=0, limit=10) == ([], 0)
+    assert workspace_files.list_folder("", offset=0, limit=10) == ([], 0)
     (root / "name").write_bytes(b"was here")
-    assert shelf.place(kept, ".", "name").path == "name (2)"
-    shelf.close(kept)
-    shelf.close(dropped)
+    assert workspace_files.place(kept, ".", "name").path == "name (2)"
+    workspace_files.close(kept)
+    workspace_files.close(dropped)
     assert sorted(os.listdir(root)) == ["name", "name (2)"]
     assert (root / "name").read_bytes() == b"was here"
     assert (root / "name (2)").read_bytes() == b"kept"
@@ -130,21 +130,21 @@ def test_a_draft_is_seen_by_nobody_and_gone_when_let_go(
 
 
 def test_a_thousand_files_of_one_name_are_enough(
-    root: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    root: Path, workspace_files: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "MAX_NUMBER", 2)
     (root / "a").touch()
     (root / "a (2)").touch()
-    draft = shelf.draft()
+    draft = workspace_files.draft()
     with pytest.raises(Conflict):
-        shelf.place(draft, ".", "a")
-    shelf.close(draft)
+        workspace_files.place(draft, ".", "a")
+    workspace_files.close(draft)
     assert sorted(os.listdir(root)) == ["a", "a (2)"]
 
 
-def test_a_closed_handle_is_never_read_by_its_old_number(root: Path, shelf: Shelf) -> None:
+def test_a_closed_handle_is_never_read_by_its_old_number(root: Path, workspace_files: WorkspaceFiles) -> None:
     (root / "a").write_bytes(b"own")
-    file = shelf.open_file("a")
+    file = workspace_files.open_download("a")
     file.close()
     file.close()
     others = [os.open("/dev/zero", os.O_RDONLY) for _ in range(3)]
@@ -154,7 +154,7 @@ def test_a_closed_handle_is_never_read_by_its_old_number(root: Path, shelf: Shel
         os.close(fd)
 
 
-def held(root: Path) -> int:
+def used_bytes(root: Path) -> int:
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return measure(fd)
@@ -170,28 +170,28 @@ def test_all_regular_files_count_and_links_lead_nowhere(root: Path, tmp_path: Pa
     (root / "loop").symlink_to(root)
     (root / "out").symlink_to(tmp_path / "outside")
     os.mkfifo(root / "pipe")
-    assert held(root) == 15
+    assert used_bytes(root) == 15
 
 
 def test_what_cannot_be_counted_is_not_taken_for_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "a" / "b" / "c" / "d").mkdir(parents=True)
     monkeypatch.setattr(measuring, "MAX_DEPTH", 2)
     with pytest.raises(Conflict):
-        held(root)
+        used_bytes(root)
     monkeypatch.undo()
     monkeypatch.setattr(measuring, "MAX_ENTRIES", 2)
     with pytest.raises(Conflict):
-        held(root)
+        used_bytes(root)
 
 
 def test_counting_leaves_no_descriptor_open(root: Path) -> None:
     (root / "a" / "b").mkdir(parents=True)
     before = len(os.listdir("/proc/self/fd"))
-    held(root)
+    used_bytes(root)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_workspace_itself_can_be_neither_opened_nor_removed(shelf: Shelf) -> None:
-    for act in (shelf.open_file, shelf.remove):
+def test_the_workspace_itself_can_be_neither_opened_nor_removed(workspace_files: WorkspaceFiles) -> None:
+    for act in (workspace_files.open_file, workspace_files.remove):
         with pytest.raises((NotFound, LuxxError)):
             act(".")

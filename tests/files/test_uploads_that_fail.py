@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 
 from files.conftest import QUOTA_MB, UPLOAD_MB
 from files.putting import BOUNDARY, END, FORM, clear, listed, part, put
@@ -22,50 +22,50 @@ WAIT_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
-def empty(anna: Person, server: Server) -> Iterator[None]:
+def empty(anna: ApiClient, server: ServerProcess) -> Iterator[None]:
     yield
     wait_until_idle(anna, server)
     clear(anna)
 
 
-def on_disk(server: Server, person: Person) -> list[str]:
+def on_disk(server: ServerProcess, person: ApiClient) -> list[str]:
     return sorted(os.listdir(server.folder / person.user["workspace_path"]))
 
 
-def open_drafts(server: Server, person: Person) -> list[str]:
+def open_drafts(server: ServerProcess, person: ApiClient) -> list[str]:
     """Files of the workspace that the server has open, those without a name too."""
-    place = str(server.folder / person.user["workspace_path"])
+    workspace = str(server.folder / person.user["workspace_path"])
     found: list[str] = []
     for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
         try:
             target = os.readlink(link)
         except FileNotFoundError:
             continue
-        if target.startswith(place):
+        if target.startswith(workspace):
             found.append(target)
     return found
 
 
-def wait_until_idle(person: Person, server: Server) -> None:
+def wait_until_idle(person: ApiClient, server: ServerProcess) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while open_drafts(server, person):
         assert time.monotonic() < end, open_drafts(server, person)
         time.sleep(0.01)
 
 
-def wait_for_a_draft(person: Person, server: Server) -> None:
+def wait_for_a_draft(person: ApiClient, server: ServerProcess) -> None:
     end = time.monotonic() + WAIT_SECONDS
     while not open_drafts(server, person):
         assert time.monotonic() < end, "no upload was begun"
         time.sleep(0.01)
 
 
-def dial(server: Server) -> socket.socket:
+def dial(server: ServerProcess) -> socket.socket:
     host, port = server.url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), timeout=WAIT_SECONDS)
 
 
-def head(person: Person, *more: str) -> bytes:
+def head(person: ApiClient, *more: str) -> bytes:
     lines = [
         "POST /files HTTP/1.1", f"Host: {person.http.base_url.netloc.decode()}",
         f"Authorization: Bearer {person.token}", f"Content-Type: {FORM['content-type']}", *more,
@@ -78,14 +78,16 @@ def chunk(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("has_length", [True, False])
-def test_an_upload_that_breaks_off_leaves_nothing(anna: Person, server: Server, has_length: bool) -> None:
+def test_an_upload_that_breaks_off_leaves_nothing(
+    anna: ApiClient, server: ServerProcess, has_length: bool
+) -> None:
     """The first of two files is whole, the second is cut."""
     body = part("whole.txt", b"x" * 2 * MIB) + part("cut.txt", b"y" * 2 * MIB)[: MIB + 300_000]
-    with dial(server) as line:
+    with dial(server) as connection:
         if has_length:
-            line.sendall(head(anna, f"Content-Length: {5 * MIB}") + body)
+            connection.sendall(head(anna, f"Content-Length: {5 * MIB}") + body)
         else:
-            line.sendall(head(anna, "Transfer-Encoding: chunked") + chunk(body))
+            connection.sendall(head(anna, "Transfer-Encoding: chunked") + chunk(body))
         wait_for_a_draft(anna, server)
         assert on_disk(server, anna) == []
     wait_until_idle(anna, server)
@@ -95,14 +97,18 @@ def test_an_upload_that_breaks_off_leaves_nothing(anna: Person, server: Server, 
 
 
 def test_a_killed_server_leaves_nothing_of_what_was_coming_in(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, Person(server, None).register("carol") as carol, dial(server) as line:
-        line.sendall(head(carol, f"Content-Length: {5 * MIB}") + part("cut.txt", b"y" * 2 * MIB)[:-5])
+    with (
+        ServerProcess(tmp_path) as server,
+        ApiClient(server, None).register("carol") as carol,
+        dial(server) as connection,
+    ):
+        connection.sendall(head(carol, f"Content-Length: {5 * MIB}") + part("cut.txt", b"y" * 2 * MIB)[:-5])
         wait_for_a_draft(carol, server)
         server.kill()
         assert on_disk(server, carol) == []
 
 
-def test_a_body_in_chunks_of_unknown_length_is_taken(anna: Person) -> None:
+def test_a_body_in_chunks_of_unknown_length_is_taken(anna: ApiClient) -> None:
     def pieces() -> Iterator[bytes]:
         body = part("a.bin", b"z" * 100_000) + END
         for start in range(0, len(body), 777):
@@ -113,7 +119,9 @@ def test_a_body_in_chunks_of_unknown_length_is_taken(anna: Person) -> None:
     assert anna.ask("GET", f"/files/{made['id']}").content == b"z" * 100_000
 
 
-def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(anna: Person, server: Server) -> None:
+def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(
+    anna: ApiClient, server: ServerProcess
+) -> None:
     def endless() -> Iterator[bytes]:
         yield part("a.bin", b"")[:-2]
         for _ in range(UPLOAD_MB * 20):
@@ -126,30 +134,30 @@ def test_a_chunked_body_past_the_limit_is_cut_off_and_leaves_nothing(anna: Perso
     assert on_disk(server, anna) == []
 
 
-def test_two_gigabytes_are_refused_before_any_is_read(anna: Person, server: Server) -> None:
-    with dial(server) as line:
-        line.sendall(head(anna, f"Content-Length: {2 * 1024 * MIB}"))
+def test_two_gigabytes_are_refused_before_any_is_read(anna: ApiClient, server: ServerProcess) -> None:
+    with dial(server) as connection:
+        connection.sendall(head(anna, f"Content-Length: {2 * 1024 * MIB}"))
         answer = b""
-        while piece := line.recv(65_536):
+        while piece := connection.recv(65_536):
             answer += piece
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"too_large" in answer
 
 
-def test_what_cannot_fit_is_refused_before_it_is_read(anna: Person, server: Server) -> None:
+def test_what_cannot_fit_is_refused_before_it_is_read(anna: ApiClient, server: ServerProcess) -> None:
     for name in ("one", "two"):
         put(anna, name, b"x" * (3 * MIB))
-    with dial(server) as line:
-        line.sendall(head(anna, f"Content-Length: {3 * MIB}"))
+    with dial(server) as connection:
+        connection.sendall(head(anna, f"Content-Length: {3 * MIB}"))
         answer = b""
         while b'"success"' not in answer:
-            answer += line.recv(65_536)
+            answer += connection.recv(65_536)
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"quota_exceeded" in answer
     assert on_disk(server, anna) == ["one", "two"]
 
 
-def test_the_quota_counts_what_others_than_uploads_put_there(anna: Person, server: Server) -> None:
+def test_the_quota_counts_what_others_than_uploads_put_there(anna: ApiClient, server: ServerProcess) -> None:
     deep = server.folder / anna.user["workspace_path"] / "a" / ".git" / "b"
     deep.mkdir(parents=True)
     (deep / "big").write_bytes(b"x" * (QUOTA_MB * MIB - 1000))
@@ -160,7 +168,7 @@ def test_the_quota_counts_what_others_than_uploads_put_there(anna: Person, serve
     assert on_disk(server, anna) == ["a", "fits"]
 
 
-def test_of_uploads_that_race_for_the_last_room_only_those_that_fit_get_it(anna: Person) -> None:
+def test_of_uploads_that_race_for_the_last_quota_only_those_that_fit_are_stored(anna: ApiClient) -> None:
     start = threading.Barrier(3)
     data = b"x" * (3 * MIB)
 
@@ -177,9 +185,9 @@ def test_of_uploads_that_race_for_the_last_room_only_those_that_fit_get_it(anna:
     assert sum(entry["size"] for entry in listed(anna)) == 6 * MIB
 
 
-def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: Person) -> None:
+def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: ApiClient) -> None:
     def upload(number: int) -> str:
-        with Person(anna.server, None, anna.token) as again:
+        with ApiClient(anna.server, None, anna.token) as again:
             return str(put(again, "same.txt", str(number).encode() * 10)["name"])
 
     with ThreadPoolExecutor(3) as threads:
@@ -189,11 +197,11 @@ def test_uploads_that_race_for_a_name_all_keep_their_bytes(anna: Person) -> None
     assert contents == {str(number) * 10 for number in range(3)}
 
 
-def test_a_fourth_upload_at_once_waits_its_turn(anna: Person, server: Server) -> None:
+def test_a_fourth_concurrent_upload_waits(anna: ApiClient, server: ServerProcess) -> None:
     lines = [dial(server) for _ in range(3)]
     try:
-        for line in lines:
-            line.sendall(head(anna, f"Content-Length: {MIB}") + part("slow", b"x" * 1000)[:-5])
+        for connection in lines:
+            connection.sendall(head(anna, f"Content-Length: {MIB}") + part("slow", b"x" * 1000)[:-5])
         end = time.monotonic() + WAIT_SECONDS
         while len(open_drafts(server, anna)) < 3:
             assert time.monotonic() < end
@@ -202,8 +210,8 @@ def test_a_fourth_upload_at_once_waits_its_turn(anna: Person, server: Server) ->
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
     finally:
-        for line in lines:
-            line.close()
+        for connection in lines:
+            connection.close()
     wait_until_idle(anna, server)
     put(anna, "now", b"x")
 
@@ -240,19 +248,19 @@ WRONG: dict[str, tuple[bytes, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("why", WRONG)
-def test_a_body_that_is_no_whole_form_is_refused(anna: Person, server: Server, why: str) -> None:
+def test_a_body_that_is_no_whole_form_is_refused(anna: ApiClient, server: ServerProcess, why: str) -> None:
     content, headers = WRONG[why]
     failure = anna.bad("POST", "/files", 400, content=content, headers=headers)
     assert failure["detail"]["kind"] in ("upload_invalid", "path_refused"), failure
     assert on_disk(server, anna) == []
 
 
-def test_one_file_that_cannot_be_placed_takes_the_others_back(anna: Person, server: Server) -> None:
+def test_one_file_that_cannot_be_placed_takes_the_others_back(anna: ApiClient, server: ServerProcess) -> None:
     (server.folder / anna.user["workspace_path"] / "taken").write_text("a file, no folder")
     files = [("file", ("one.txt", b"1")), ("file", ("two.txt", b"2"))]
     anna.bad("POST", "/files", 404, files=files, data={"path": "taken"})
     assert on_disk(server, anna) == ["taken"]
 
 
-def test_an_upload_of_nobody_is_not_read(nobody: Person, server: Server) -> None:
+def test_an_upload_of_nobody_is_not_read(nobody: ApiClient, server: ServerProcess) -> None:
     nobody.bad("POST", "/files", 401, files={"file": ("a", b"a" * 100_000)})

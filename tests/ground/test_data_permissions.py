@@ -21,7 +21,7 @@ PASSWORD = "a-new-password-1"
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """A directory that other users can reach; those of pytest are closed themselves."""
     made = Path(tempfile.mkdtemp(prefix="luxx-test-", dir="/tmp"))
     made.chmod(0o755)
@@ -31,17 +31,17 @@ def home() -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def stored(home: Path) -> list[Path]:
+def stored(folder: Path) -> list[Path]:
     """Everything in the data directory, in the workspaces, and backups beside them."""
-    roots = [home / "data", home / "workspaces", *home.glob("*.backup")]
+    roots = [folder / "data", folder / "workspaces", *folder.glob("*.backup")]
     return [path for root in roots for path in (root, *root.rglob("*"))]
 
 
-def readable_by_others(home: Path) -> set[str]:
+def readable_by_others(folder: Path) -> set[str]:
     """Relative paths; as root another user really tries, else the modes are judged."""
-    paths = stored(home)
+    paths = stored(folder)
     if os.geteuid() != 0:
-        return {str(path.relative_to(home)) for path in paths if _is_open(home, path)}
+        return {str(path.relative_to(folder)) for path in paths if _is_open(folder, path)}
     tried = subprocess.run(
         ["/bin/sh", "-c", STRANGER, "sh", *map(str, paths)],
         user=OTHER_USER,
@@ -52,11 +52,11 @@ def readable_by_others(home: Path) -> set[str]:
         check=True,
         timeout=30,
     )
-    return {str(Path(line).relative_to(home)) for line in tried.stdout.splitlines()}
+    return {str(Path(line).relative_to(folder)) for line in tried.stdout.splitlines()}
 
 
-def _is_open(home: Path, path: Path) -> bool:
-    above = [each for each in path.parents if each.is_relative_to(home)]
+def _is_open(folder: Path, path: Path) -> bool:
+    above = [each for each in path.parents if each.is_relative_to(folder)]
     return all(each.stat().st_mode & stat.S_IXOTH for each in above) and bool(
         path.stat().st_mode & stat.S_IROTH
     )
@@ -87,7 +87,7 @@ def use(server: LiveServer) -> None:
 def luxx(server: LiveServer, *arguments: str) -> None:
     subprocess.run(
         ["luxx", *arguments],
-        cwd=server.home,
+        cwd=server.folder,
         env=server.environ,
         check=True,
         capture_output=True,
@@ -95,34 +95,34 @@ def luxx(server: LiveServer, *arguments: str) -> None:
     )
 
 
-def open_up(home: Path) -> None:
+def open_up(folder: Path) -> None:
     """Modes as an older version left them."""
-    for path in stored(home):
+    for path in stored(folder):
         if path.name not in ("secret_key", "first.backup"):
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
-def test_no_other_user_reads_what_a_server_stores(home: Path, sandbox: str) -> None:
+def test_no_other_user_reads_what_a_server_stores(folder: Path, sandbox: str) -> None:
     settings = {
         "LUXX_TOOLS__SANDBOX": sandbox,
         "LUXX_ADMIN_PASSWORD": PASSWORD,
         "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     }
     with scripted_models(SCRIPT) as model:
-        with live_server(home, model.url, **settings) as server:
+        with live_server(folder, model.url, **settings) as server:
             use(server)
             luxx(server, "backup", "first.backup")
-            assert readable_by_others(home) == set()
-        open_up(home)
-        assert "data/luxx.db" in readable_by_others(home)
-        with live_server(home, model.url, **settings) as server:
-            assert readable_by_others(home) == set()
+            assert readable_by_others(folder) == set()
+        open_up(folder)
+        assert "data/luxx.db" in readable_by_others(folder)
+        with live_server(folder, model.url, **settings) as server:
+            assert readable_by_others(folder) == set()
             use(server)
-            assert readable_by_others(home) == set()
-        assert "data_permissions_tightened" in (home / "server.log").read_text("utf-8")
+            assert readable_by_others(folder) == set()
+        assert "data_permissions_tightened" in (folder / "server.log").read_text("utf-8")
         luxx(server, "restore", "first.backup", "--replace", "--yes")
-        assert readable_by_others(home) == set()
-        with live_server(home, model.url, **settings) as server:
+        assert readable_by_others(folder) == set()
+        with live_server(folder, model.url, **settings) as server:
             use(server)

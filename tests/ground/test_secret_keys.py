@@ -15,7 +15,7 @@ FIRST, SECOND, THIRD = ("first-" * 6, "second-" * 6, "third-" * 6)
 KEYED = {"LUXX_LLM__API_KEY": "sk-the-key-of-the-provider", "LUXX_ADMIN_PASSWORD": PASSWORD}
 
 
-def luxx(home: Path, secret: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def luxx(folder: Path, secret: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environ = plain_environ(
         LUXX_APP__SECRET_KEY=secret,
         LUXX_APP__PORT="0",
@@ -24,7 +24,7 @@ def luxx(home: Path, secret: str, *arguments: str) -> "subprocess.CompletedProce
     )
     command = ["luxx", *arguments]
     return subprocess.run(
-        command, cwd=home, env=environ, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -45,7 +45,7 @@ def ask(server: LiveServer) -> str:
         return answer.json()["data"]["text"]
 
 
-def test_a_secret_key_under_32_bytes_stops_the_start_with_the_way_out(tmp_path: Path) -> None:
+def test_a_secret_key_under_32_bytes_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
     started = luxx(tmp_path, "x" * 31, "serve")
     assert started.returncode == 1
     assert "app.secret_key: a secret key needs at least 32 bytes, this one has 31" in started.stderr

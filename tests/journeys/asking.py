@@ -3,14 +3,14 @@
 import json
 from typing import Any
 
-from journeys.person import Json, Person
+from journeys.person import AsyncApiClient, Json
 from luxx.providers.scripted import Call, Counts, Rule, Script, Text, When
 
 COLOURS = [
     {"label": "red", "description": "like a rose", "is_recommended": False},
     {"label": "blue", "description": "like the sea", "is_recommended": True},
 ]
-THEN = "Now I know."
+FINAL_TEXT = "Now I know."
 
 
 def clarification(call_id: str = "call-ask", **more: Any) -> Call:
@@ -23,7 +23,7 @@ def decision(call_id: str = "call-decide", **more: Any) -> Call:
     return Call(name="ask_decision", arguments=arguments, id=call_id)
 
 
-def asks(*calls: Call, then: str = THEN) -> Script:
+def asks(*calls: Call, then: str = FINAL_TEXT) -> Script:
     """These calls at once, and a text when their results are there."""
     return Script(
         rules=[
@@ -40,18 +40,18 @@ def only_asks(*calls: Call) -> Script:
     return Script(rules=[Rule(name="asks", reply=[*calls, Counts(prompt=5, completion=3)])])
 
 
-async def open_questions(person: Person, run_id: str) -> list[Json]:
+async def open_questions(person: AsyncApiClient, run_id: str) -> list[Json]:
     """Oldest first."""
     page = await person.get(f"/runs/{run_id}/questions", status="open")
     return page["items"][::-1]
 
 
-async def answer(person: Person, question: Json, answer: Any, **more: Any) -> Json:
+async def answer(person: AsyncApiClient, question: Json, answer: Any, **more: Any) -> Json:
     path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
     return await person.post(path, {"answer": answer, **more})
 
 
-async def set_rules(person: Person, *rules: str, **query: str) -> None:
+async def set_rules(person: AsyncApiClient, *rules: str, **query: str) -> None:
     """The person's rules are then these, such as `deny visit_risky(*)`."""
     body: Any = []
     for rule in rules:

@@ -9,10 +9,10 @@ import pytest
 
 from journeys.server import LuxxServer
 
-JOURNEY_SECONDS = 110.0
+SCENARIO_SECONDS = 110.0
 
 ServerMaker = Callable[..., LuxxServer]
-Traveller = Callable[[Coroutine[Any, Any, None]], None]
+RunScenario = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +38,13 @@ def own_server(tmp_path: Path) -> Iterator[LuxxServer]:
 
 
 @pytest.fixture
-def travel() -> Traveller:
+def run_scenario() -> RunScenario:
     """Runs a journey, within bounds."""
 
-    def run(journey: Coroutine[Any, Any, None]) -> None:
+    def run(scenario: Coroutine[Any, Any, None]) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(JOURNEY_SECONDS):
-                await journey
+            async with asyncio.timeout(SCENARIO_SECONDS):
+                await scenario
 
         asyncio.run(bounded())
 

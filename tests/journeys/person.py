@@ -16,7 +16,7 @@ USERNAME = "admin"
 PASSWORD = "admin123"
 
 
-class Stream:
+class AsyncEventStream:
     """The frames of one connection. `reader` counts bytes and comments."""
 
     def __init__(self, response: httpx.Response, screen: Screen) -> None:
@@ -51,7 +51,7 @@ class Stream:
         return self.screen
 
 
-class Person:
+class AsyncApiClient:
     """The admin, on one server; after a restart give the new address to `moved`."""
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -67,7 +67,7 @@ class Person:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def moved(self, url: str) -> None:
+    async def reconnect_to(self, url: str) -> None:
         await self._client.aclose()
         self._client = self._make(url)
 
@@ -107,9 +107,9 @@ class Person:
         return (await self.post("/conversations", {"provider_id": provider_id}))["id"]
 
     @asynccontextmanager
-    async def say(
+    async def send_and_follow(
         self, conversation_id: str, content: str = "Hello", *, accumulated: bool = False, **more: Any
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[AsyncEventStream]:
         """Sends a message and follows its run."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         query = {"accumulated": "1"} if accumulated else {}
@@ -118,9 +118,9 @@ class Person:
         ) as response:
             if response.status_code != 200:
                 raise AssertionError((await response.aread()).decode())
-            yield Stream(response, Screen())
+            yield AsyncEventStream(response, Screen())
 
-    async def begin(self, conversation_id: str, content: str = "Hello", **more: Any) -> Json:
+    async def start_run(self, conversation_id: str, content: str = "Hello", **more: Any) -> Json:
         """Sends a message and follows nothing; the run."""
         body = {"conversation_id": conversation_id, "content": content, **more}
         response = await self.ask("POST", "/messages/stream", body, headers={"accept": "application/json"})
@@ -130,7 +130,7 @@ class Person:
     @asynccontextmanager
     async def follow(
         self, run_id: str, screen: Screen | None = None, *, in_query: bool = False, **query: Any
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[AsyncEventStream]:
         """Attaches to a run, after what the screen has seen."""
         screen = screen or Screen()
         screen.attach()
@@ -144,9 +144,9 @@ class Person:
         ) as response:
             if response.status_code != 200:
                 raise AssertionError((await response.aread()).decode())
-            yield Stream(response, screen)
+            yield AsyncEventStream(response, screen)
 
-    async def see(self, run_id: str, screen: Screen | None = None) -> Screen:
+    async def wait_for_end(self, run_id: str, screen: Screen | None = None) -> Screen:
         """The screen at the run's end, however long the run takes (within bounds)."""
         async with self.follow(run_id, screen) as stream:
             return await stream.to_the_end()

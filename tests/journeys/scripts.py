@@ -10,7 +10,7 @@ SECOND_THOUGHT = "Both visits are done."
 PREFACE = "Let me see. "
 
 
-def says(*reply: Any, **more: Any) -> Script:
+def always_replies(*reply: Any, **more: Any) -> Script:
     """Every call gets this reply."""
     return Script(rules=[Rule(reply=list(reply), **more)])
 

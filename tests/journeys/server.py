@@ -16,7 +16,7 @@ from prepared import prepare
 START_SECONDS = 40.0
 STOP_SECONDS = 20.0
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
-BROUGHT = Path(__file__).parent / "brought"
+SAMPLES = Path(__file__).parent / "brought"
 
 ENVIRONMENT = {
     "LUXX_LOCAL__ENABLED": "false",
@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0",
     "LUXX_TOOLS__MODULES": "desk_tools",
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(BROUGHT), os.environ.get("PYTHONPATH")])),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(SAMPLES), os.environ.get("PYTHONPATH")])),
 }
 """What differs from the defaults: no limits a crowd of clients would meet, and the tools of `brought/`."""
 
@@ -37,7 +37,7 @@ class LuxxServer:
 
     command: Sequence[str] = ("serve", "--port", "0")
     start_seconds = START_SECONDS
-    says_it_is_up = LISTENS
+    READY_LINE = LISTENS
     """The line by which it says so; what it says there is kept as its `url`."""
 
     def __init__(
@@ -131,7 +131,7 @@ class LuxxServer:
         assert process.stdout is not None
         for line in process.stdout:
             self.lines.append(line.rstrip("\n"))
-            if found := self.says_it_is_up.search(line):
+            if found := self.READY_LINE.search(line):
                 self.url = found.group(1)
                 self._listens.set()
         self._listens.set()

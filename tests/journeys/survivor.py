@@ -5,11 +5,11 @@ from typing import Any
 
 import httpx
 
-from journeys.person import Person, Stream
+from journeys.person import AsyncApiClient, AsyncEventStream
 from journeys.screen import Screen
 from journeys.server import LuxxServer
 
-LINES_AT_MOST = 500
+MOST_STREAMS = 500
 """Connections that one client makes to see one run: more means that streams end without an end."""
 
 
@@ -17,7 +17,7 @@ SOON_SECONDS = 15.0
 """After a start, until the run is driven again."""
 
 
-class Survivor(Person):
+class RestartingClient(AsyncApiClient):
     """`end` and `start` are for the test; sending and following bear that the server is away."""
 
     def __init__(self, server: LuxxServer) -> None:
@@ -40,17 +40,17 @@ class Survivor(Person):
 
     async def start(self) -> None:
         await asyncio.to_thread(self.server.start)
-        await self.moved(self.server.url)
+        await self.reconnect_to(self.server.url)
         self._is_up.set()
 
     async def kill_and_start(self) -> None:
         await self.kill()
         await self.start()
 
-    async def see_through(self, run_id: str, screen: Screen | None = None) -> Screen:
+    async def follow_to_end(self, run_id: str, screen: Screen | None = None) -> Screen:
         """The screen at the run's end, over as many servers as it takes."""
         screen = screen or Screen()
-        for _ in range(LINES_AT_MOST):
+        for _ in range(MOST_STREAMS):
             if screen.done is not None:
                 return screen
             await self._is_up.wait()
@@ -59,25 +59,25 @@ class Survivor(Person):
                     await stream.to_the_end()
             except httpx.TransportError:
                 pass
-        raise AssertionError(f"{LINES_AT_MOST} streams of {run_id} ended without its end")
+        raise AssertionError(f"{MOST_STREAMS} streams of {run_id} ended without its end")
 
-    async def send_surely(self, conversation_id: str, content: str, **more: Any) -> str:
+    async def send_until_accepted(self, conversation_id: str, content: str, **more: Any) -> str:
         """The run of a message that is there exactly once; `content` must be unique in the conversation."""
-        for _ in range(LINES_AT_MOST):
+        for _ in range(MOST_STREAMS):
             await self._is_up.wait()
             try:
-                return (await self.begin(conversation_id, content, **more))["id"]
+                return (await self.start_run(conversation_id, content, **more))["id"]
             except httpx.TransportError:
                 pass
             await self._is_up.wait()
             try:
-                if await self._times_said(conversation_id, content):
+                if await self._count_sent(conversation_id, content):
                     return (await self.get("/runs", subject_id=conversation_id))["items"][0]["id"]
             except httpx.TransportError:
                 pass
         raise AssertionError(f"{content!r} could not be sent")
 
-    async def _times_said(self, conversation_id: str, content: str) -> int:
+    async def _count_sent(self, conversation_id: str, content: str) -> int:
         messages = await self.messages(conversation_id)
         return sum(message["role"] == "user" and message["text"] == content for message in messages)
 
@@ -87,7 +87,7 @@ def finished_text(message: dict[str, Any]) -> str:
     return "".join(s["content"] for s in message["steps"] if s["type"] == "text" and s["status"] == "done")
 
 
-async def ended_well(ann: Survivor, conversation: str, screen: Screen) -> dict[str, Any]:
+async def check_completed(ann: RestartingClient, conversation: str, screen: Screen) -> dict[str, Any]:
     """The message of a run that went on after crashes, checked to be whole and what the client shows."""
     message = await ann.answer_shown_by(conversation, screen)
     assert screen.done is not None
@@ -97,11 +97,11 @@ async def ended_well(ann: Survivor, conversation: str, screen: Screen) -> dict[s
     assert (run["status"], run["last_seq"]) == ("completed", screen.last_id)
     assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
     assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
-    fresh = await ann.see(screen.run_id)
+    fresh = await ann.wait_for_end(screen.run_id)
     assert fresh.ordered() == screen.ordered()
     return message
 
 
-async def seen_to(stream: Stream, text: str) -> None:
+async def read_until_text(stream: AsyncEventStream, text: str) -> None:
     while text not in stream.screen.text:
         await stream.until("process_step", timeout=5)

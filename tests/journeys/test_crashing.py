@@ -5,11 +5,20 @@ import random
 
 import pytest
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, calls, says, two_iterations, words
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.scripts import (
+    FIRST_THOUGHT,
+    PREFACE,
+    PROSE,
+    SECOND_THOUGHT,
+    always_replies,
+    calls,
+    two_iterations,
+    words,
+)
 from journeys.server import LuxxServer
-from journeys.survivor import SOON_SECONDS, Survivor, ended_well, finished_text, seen_to
+from journeys.survivor import SOON_SECONDS, RestartingClient, check_completed, finished_text, read_until_text
 from luxx.providers.scripted import (
     Counts,
     Gate,
@@ -36,87 +45,92 @@ def made(model: ScriptedProvider, rule: str) -> list[Received]:
     return [request for request in model.requests if request.rule == rule]
 
 
-def test_killed_in_mid_answer_the_run_goes_on_by_itself(own_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_killed_in_mid_answer_the_run_goes_on_by_itself(
+    own_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle"), Counts(prompt=1, completion=2)]
-        async with ScriptedProvider(says(*reply)) as model, Survivor(own_server) as ann:
+        async with ScriptedProvider(always_replies(*reply)) as model, RestartingClient(own_server) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await model.reached("middle")
-                await seen_to(stream, "word109 ")
+                await read_until_text(stream, "word109 ")
                 screen = stream.screen
                 await ann.kill()
             await model.requests[0].wait_closed(5)
             model.release("middle")
             await ann.start()
             await model.arrived(2, SOON_SECONDS)
-            await ann.see_through(screen.run_id, screen)
-            message = await ended_well(ann, conversation, screen)
+            await ann.follow_to_end(screen.run_id, screen)
+            message = await check_completed(ann, conversation, screen)
             assert finished_text(message) == PROSE
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_the_run_goes_on_though_nobody_comes_back(own_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_the_run_goes_on_though_nobody_comes_back(own_server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(when=When(call=1), reply=words(PROSE, "middle")),
                 Rule(when=When(call=2), reply=[Text(text="All anew."), Gate(name="last")]),
             ]
         )
-        async with ScriptedProvider(script) as model, Survivor(own_server) as ann:
+        async with ScriptedProvider(script) as model, RestartingClient(own_server) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             await model.reached("middle")
             await ann.kill_and_start()
             await model.reached("last", SOON_SECONDS)
             model.release("last")
-            screen = await ann.see(run["id"])
-            assert finished_text(await ended_well(ann, conversation, screen)) == "All anew."
+            screen = await ann.wait_for_end(run["id"])
+            assert finished_text(await check_completed(ann, conversation, screen)) == "All anew."
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_message_whose_run_was_acknowledged_survives_a_kill_at_once(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(Text(text=PROSE))) as model, Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(Text(text=PROSE))) as model,
+            RestartingClient(own_server) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, "Keep this")
+            run = await ann.start_run(conversation, "Keep this")
             await ann.kill_and_start()
-            screen = await ann.see_through(run["id"])
-            message = await ended_well(ann, conversation, screen)
+            screen = await ann.follow_to_end(run["id"])
+            message = await check_completed(ann, conversation, screen)
             assert finished_text(message) == PROSE
             assert (await ann.messages(conversation))[0]["text"] == "Keep this"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_tool_that_a_crash_cut_is_not_run_twice_and_the_model_is_told(
-    own_server: LuxxServer, travel: Traveller
+def test_a_tool_that_a_crash_interrupted_is_not_run_twice_and_the_model_learns_of_it(
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Survivor(own_server) as ann,
+            ToolController() as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            RestartingClient(own_server) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
-                await desk.visited(2)
-                answered = desk.visits[0].key
-                desk.visits[0].answer(f"done {answered}")
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
+                await controller.wait_for_visit(2)
+                answered = controller.visits[0].key
+                controller.visits[0].answer(f"done {answered}")
                 await stream.until("process_step", type="tool_result")
                 screen = stream.screen
                 await ann.kill()
             await ann.start()
-            await ann.see_through(screen.run_id, screen)
-            message = await ended_well(ann, conversation, screen)
+            await ann.follow_to_end(screen.run_id, screen)
+            message = await check_completed(ann, conversation, screen)
             assert finished_text(message) == PREFACE + PROSE
-            assert sorted(desk.keys_seen()) == ["a", "b"]
+            assert sorted(controller.keys_seen()) == ["a", "b"]
             calls_made = {s["id_ref"]: s for s in message["steps"] if s["type"] == "tool_call"}
             results = {s["id_ref"]: s for s in message["steps"] if s["type"] == "tool_result"}
             cut = "call-b" if answered == "a" else "call-a"
@@ -125,43 +139,48 @@ def test_a_tool_that_a_crash_cut_is_not_run_twice_and_the_model_is_told(
             assert calls_made[f"call-{answered}"]["status"] == "done"
             assert f"done {answered}" in results[f"call-{answered}"]["content"]
             assert len(made(model, "first call")) == len(made(model, "second call")) == 1
-            told = made(model, "second call")[0].json["messages"]
-            tool_messages = {m["tool_call_id"]: m["content"] for m in told if m["role"] == "tool"}
+            sent_messages = made(model, "second call")[0].json["messages"]
+            tool_messages = {m["tool_call_id"]: m["content"] for m in sent_messages if m["role"] == "tool"}
             assert set(tool_messages) == {"call-a", "call-b"}
             assert tool_messages[cut] != tool_messages[f"call-{answered}"]
             assert '"success":true' not in tool_messages[cut].replace(" ", "")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_repeatable_tool_that_a_crash_cut_is_run_again(own_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_a_repeatable_tool_that_a_crash_cut_is_run_again(
+    own_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(two_iterations(desk.port, tool="visit_again")) as model,
-            Survivor(own_server) as ann,
+            ToolController() as controller,
+            ScriptedProvider(two_iterations(controller.port, tool="visit_again")) as model,
+            RestartingClient(own_server) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=["visit_again"])
-            await desk.visited(2)
+            run = await ann.start_run(conversation, tools=["visit_again"])
+            await controller.wait_for_visit(2)
             await ann.kill_and_start()
-            await desk.visited(4, SOON_SECONDS)
-            for visit in desk.visits[2:]:
+            await controller.wait_for_visit(4, SOON_SECONDS)
+            for visit in controller.visits[2:]:
                 visit.answer(f"done {visit.key}")
-            screen = await ann.see_through(run["id"])
-            message = await ended_well(ann, conversation, screen)
+            screen = await ann.follow_to_end(run["id"])
+            message = await check_completed(ann, conversation, screen)
             results = [s for s in message["steps"] if s["type"] == "tool_result"]
             assert [result["success"] for result in results] == [True, True]
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-async def killed_after(ann: Survivor, seen: int) -> bool:
+async def killed_after(ann: RestartingClient, seen: int) -> bool:
     """A turn whose server is killed as soon as its client has this event; whether it was the last."""
-    async with Desk(answers=True) as desk, ScriptedProvider(two_iterations(desk.port)) as model:
+    async with (
+        ToolController(answers=True) as controller,
+        ScriptedProvider(two_iterations(controller.port)) as model,
+    ):
         conversation = await ann.conversation(model.url)
-        async with ann.say(conversation, tools=["visit_once"]) as stream:
+        async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
             screen = stream.screen
             async for frame in stream:
                 if frame.id == seen:
@@ -169,14 +188,14 @@ async def killed_after(ann: Survivor, seen: int) -> bool:
             await ann.kill()
         completions = screen.events().count("cost_update")
         await ann.start()
-        await ann.see_through(screen.run_id, screen)
-        message = await ended_well(ann, conversation, screen)
+        await ann.follow_to_end(screen.run_id, screen)
+        message = await check_completed(ann, conversation, screen)
         assert finished_text(message) == PREFACE + PROSE
         firsts, seconds = len(made(model, "first call")), len(made(model, "second call"))
         assert firsts <= (1 if completions >= 1 else 2)
         assert seconds <= (1 if completions >= 2 else 2)
         assert firsts + seconds <= 2 + 1
-        assert len(set(desk.keys_seen())) == len(desk.keys_seen()) <= 2, "a tool was run twice"
+        assert len(set(controller.keys_seen())) == len(controller.keys_seen()) <= 2, "a tool was run twice"
         assert screen.events().count("cost_update") == 2
         last = made(model, "second call")[-1].json["messages"]
         assert sorted(m["tool_call_id"] for m in last if m["role"] == "tool") == ["call-a", "call-b"]
@@ -185,60 +204,60 @@ async def killed_after(ann: Survivor, seen: int) -> bool:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_killed_after_any_logged_event_the_run_ends_whole_and_nothing_logged_is_made_again(
-    own_server: LuxxServer, travel: Traveller, first: int
+    own_server: LuxxServer, run_scenario: RunScenario, first: int
 ) -> None:
     """Every third event; the three together are all, also those between the model's call and the tools."""
 
-    async def journey() -> None:
-        async with Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with RestartingClient(own_server) as ann:
             seen = first
             while not await killed_after(ann, seen):
                 seen += 3
             assert seen > 9
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_killed_during_the_final_write_the_message_is_there_once_and_whole(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
     chance = random.Random(20)
 
-    async def one(ann: Survivor) -> None:
+    async def one(ann: RestartingClient) -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(gated_at_the_end(desk.port, "end")) as model,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(gated_at_the_end(controller.port, "end")) as model,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 await model.reached("end")
-                await seen_to(stream, PROSE)
+                await read_until_text(stream, PROSE)
                 screen = stream.screen
                 model.release("end")
                 # Not to wait for something: the kill shall come at any point of the next milliseconds.
                 await asyncio.sleep(chance.uniform(0, 0.02))
                 await ann.kill()
             await ann.start()
-            await ann.see_through(screen.run_id, screen)
-            message = await ended_well(ann, conversation, screen)
+            await ann.follow_to_end(screen.run_id, screen)
+            message = await check_completed(ann, conversation, screen)
             assert finished_text(message) == PREFACE + PROSE
             assert len(made(model, "first call")) == 1
             assert len(made(model, "second call")) <= 2
-            assert sorted(desk.keys_seen()) == ["a", "b"]
+            assert sorted(controller.keys_seen()) == ["a", "b"]
 
-    async def journey() -> None:
-        async with Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with RestartingClient(own_server) as ann:
             for _ in range(4):
                 await one(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_killed_three_times_at_three_places_the_run_still_ends_whole(
-    own_server: LuxxServer, travel: Traveller
+def test_killed_three_times_at_three_points_the_run_still_completes(
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk() as desk, Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with ToolController() as controller, RestartingClient(own_server) as ann:
             script = Script(
                 rules=[
                     Rule(
@@ -249,7 +268,7 @@ def test_killed_three_times_at_three_places_the_run_still_ends_whole(
                     Rule(
                         name="first call",
                         when=When(has_tool_result=False),
-                        reply=[Text(text=PREFACE), *calls("visit_once", desk.port, "a")],
+                        reply=[Text(text=PREFACE), *calls("visit_once", controller.port, "a")],
                     ),
                     Rule(
                         name="second call",
@@ -261,41 +280,41 @@ def test_killed_three_times_at_three_places_the_run_still_ends_whole(
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=["visit_once"])
-                seeing = asyncio.create_task(ann.see_through(run["id"]))
+                run = await ann.start_run(conversation, tools=["visit_once"])
+                seeing = asyncio.create_task(ann.follow_to_end(run["id"]))
                 await model.reached("one")
                 await ann.kill_and_start()
-                await desk.visited(1, SOON_SECONDS)
+                await controller.wait_for_visit(1, SOON_SECONDS)
                 await ann.kill_and_start()
                 await model.reached("two", SOON_SECONDS)
                 await ann.kill_and_start()
-                message = await ended_well(ann, conversation, await seeing)
+                message = await check_completed(ann, conversation, await seeing)
                 assert finished_text(message) == PREFACE + PROSE
-                assert desk.keys_seen() == ["a"]
+                assert controller.keys_seen() == ["a"]
                 assert len(made(model, "first call")) == len(made(model, "second call")) == 2
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_killed_while_it_waits_to_retry_the_call_is_made_after_the_start(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(status=429, headers={"retry-after": "25"}, times=1),
                 Rule(reply=[Text(text="Now then.")]),
             ]
         )
-        async with ScriptedProvider(script) as model, Survivor(own_server) as ann:
+        async with ScriptedProvider(script) as model, RestartingClient(own_server) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("retrying")
                 screen = stream.screen
                 await ann.kill()
             await ann.start()
-            await ann.see_through(screen.run_id, screen)
-            assert finished_text(await ended_well(ann, conversation, screen)) == "Now then."
+            await ann.follow_to_end(screen.run_id, screen)
+            assert finished_text(await check_completed(ann, conversation, screen)) == "Now then."
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from journeys.asking import answer, clarification, open_questions
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, Json
 from journeys.scripts import calls
 from journeys.server import LuxxServer
-from journeys.survivor import SOON_SECONDS, Survivor
+from journeys.survivor import SOON_SECONDS, RestartingClient
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 
 PARENT, CHILD = "the lead", "the hand"
@@ -45,19 +45,19 @@ def child(*reply: Any, **more: Any) -> Rule:
     return Rule(name="child", when=When(system=CHILD, **more), reply=[*reply, Counts(prompt=7, completion=3)])
 
 
-async def lead(ann: Person, model: ScriptedProvider) -> str:
+async def lead(ann: AsyncApiClient, model: ScriptedProvider) -> str:
     """A conversation whose agent is the one that delegates; its id."""
     provider_id = await ann.connect(model.url)
     return (await ann.post("/conversations", {"provider_id": provider_id, "system_prompt": PARENT}))["id"]
 
 
-async def subagents(ann: Person, run_id: str) -> list[Json]:
+async def subagents(ann: AsyncApiClient, run_id: str) -> list[Json]:
     """The runs below this one."""
     runs = (await ann.get("/runs", page_size=100))["items"]
     return [run for run in runs if run["parent_run_id"] == run_id]
 
 
-async def results(ann: Person, conversation: str) -> dict[str, Json]:
+async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
     message = (await ann.messages(conversation))[-1]
     found = [step for step in message["steps"] if step["type"] == "tool_result"]
     return {step["id_ref"]: {**step, **json.loads(step["content"])} for step in found}
@@ -72,13 +72,13 @@ def offered(request: Json) -> set[str]:
 
 
 def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [*parent(delegates(tools=["file_list"])), child(Text(text="There are three."))]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            screen = await ann.see((await ann.begin(conversation, "Go.", tools=True))["id"])
+            screen = await ann.wait_for_end((await ann.start_run(conversation, "Go.", tools=True))["id"])
             (result,) = (await results(ann, conversation)).values()
             (run,) = await subagents(ann, screen.run_id)
             assert result["data"] == {
@@ -86,10 +86,10 @@ def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(
             }  # fmt: skip
             assert (run["status"], run["subject_id"]) == ("completed", conversation)
             assert run["usage"]["prompt_tokens"] == 7
-            told = [frame.data for frame in screen.frames if frame.event == "subagent_assigned"]
-            assert [event["status"] for event in told] == ["running", "completed"]
-            assert {event["subagent_run_id"] for event in told} == {run["id"]}
-            own = await ann.see(run["id"])
+            results_by_call = [frame.data for frame in screen.frames if frame.event == "subagent_assigned"]
+            assert [event["status"] for event in results_by_call] == ["running", "completed"]
+            assert {event["subagent_run_id"] for event in results_by_call} == {run["id"]}
+            own = await ann.wait_for_end(run["id"])
             assert own.text == "There are three."
             assert own.done is not None
             (request,) = made(model, "child")
@@ -98,44 +98,48 @@ def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(
             assert [m["role"] for m in await ann.messages(conversation)] == ["user", "assistant"]
             assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk:
+def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller:
             rules = [
                 *parent(
                     delegates(tools=["file_list"]), delegates(tools=["nothing_such"], call_id="call-more")
                 ),
-                child(*calls("visit_once", desk.port, "a"), has_tool_result=False),
+                child(*calls("visit_once", controller.port, "a"), has_tool_result=False),
                 child(Text(text="I could not."), has_tool_result=True),
             ]
-            async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+            async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
                 conversation = await lead(ann, model)
-                run = await ann.begin(conversation, tools=["file_list", "visit_once", "delegate"])
-                await ann.see(run["id"])
+                run = await ann.start_run(conversation, tools=["file_list", "visit_once", "delegate"])
+                await ann.wait_for_end(run["id"])
                 (own,) = await subagents(ann, run["id"])
-                screen = await ann.see(own["id"])
+                screen = await ann.wait_for_end(own["id"])
                 (refused,) = [step for step in screen.ordered() if step["type"] == "tool_result"]
                 assert refused["outcome"] == "denied"
-                assert desk.keys_seen() == []
+                assert controller.keys_seen() == []
                 assert "nothing_such" in (await results(ann, conversation))["call-more"]["error"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk:
+def test_taint_goes_down_with_the_task_and_up_with_the_answer(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller:
             rules = [
                 *parent(delegates()),
-                child(*calls("visit_strangers", desk.port, "a"), has_tool_result=False),
+                child(*calls("visit_strangers", controller.port, "a"), has_tool_result=False),
                 child(Text(text="Read."), has_tool_result=True),
             ]
-            async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+            async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
                 conversation = await lead(ann, model)
-                first = await ann.see((await ann.begin(conversation, tools=True))["id"])
+                first = await ann.wait_for_end((await ann.start_run(conversation, tools=True))["id"])
                 (event,) = [frame.data for frame in first.frames if frame.event == "tainted"]
                 assert event["by"] == "delegate"
                 (result,) = (await results(ann, conversation)).values()
@@ -144,11 +148,11 @@ def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer
                 Rule(
                     name="again", when=When(system=PARENT, call=1), reply=[delegates("Tell them.")], times=1
                 ),
-                child(*calls("visit_outside", desk.port, "b"), has_tool_result=False),
+                child(*calls("visit_outside", controller.port, "b"), has_tool_result=False),
             ]
-            async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+            async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
                 provider_id = await ann.connect(model.url)
-                run = await ann.begin(conversation, "Again", tools=True, provider_id=provider_id)
+                run = await ann.start_run(conversation, "Again", tools=True, provider_id=provider_id)
                 async with ann.follow(run["id"]) as stream:
                     waits = await stream.until("subagent_assigned")
                     while waits.data["status"] != "waiting":
@@ -157,21 +161,21 @@ def test_taint_goes_down_with_the_task_and_up_with_the_answer(server: LuxxServer
                     assert "strangers" in question["because"]
                     await ann.cancel(run["id"])
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_parent_waits(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates()),
             child(clarification(required=True), has_tool_result=False),
             child(Text(text="Red it is."), has_tool_result=True),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            async with ann.say(conversation, tools=True) as stream:
+            async with ann.send_and_follow(conversation, tools=True) as stream:
                 event = await stream.until("subagent_assigned")
                 while event.data["status"] != "waiting":
                     event = await stream.until("subagent_assigned")
@@ -182,85 +186,85 @@ def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_parent_wait
             (result,) = (await results(ann, conversation)).values()
             assert result["data"]["answer"] == "Red it is."
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_within_a_second(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=True)
+            run = await ann.start_run(conversation, tools=True)
             await model.reached("never")
             (own,) = await subagents(ann, run["id"])
             async with asyncio.timeout(1.0):
                 assert (await ann.cancel(run["id"])).is_success
                 await model.requests[1].wait_closed(1)
-                assert (await ann.see(own["id"])).done is not None
+                assert (await ann.wait_for_end(own["id"])).done is not None
             assert (await ann.run(own["id"]))["status"] == "cancelled"
             assert (await ann.run(run["id"]))["status"] == "cancelled"
             model.release("never")
             assert (await ann.ask("DELETE", f"/conversations/{conversation}")).is_success
             assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_conversation_that_is_deleted_takes_its_working_subagents_along(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=True)
+            run = await ann.start_run(conversation, tools=True)
             await model.reached("never")
             (own,) = await subagents(ann, run["id"])
             assert (await ann.ask("DELETE", f"/conversations/{conversation}")).is_success
             assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
             model.release("never")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_what_ends_a_subagent_is_said_in_a_sentence(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates(), delegates("Wait.", call_id="call-stop")),
             Rule(name="gated", when=When(system=CHILD, user="Wait"), reply=[Gate(name="never")]),
             Rule(name="fails", when=When(system=CHILD), status=400, message="no such thing"),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=True)
+            run = await ann.start_run(conversation, tools=True)
             await model.reached("never")
             waiting = [one for one in await subagents(ann, run["id"]) if one["status"] == "running"]
             for one in waiting:
                 await ann.cancel(one["id"])
-            await ann.see(run["id"])
-            told = await results(ann, conversation)
-            assert "failed" in told["call-sub"]["error"]
-            assert "ended by a person" in told["call-stop"]["error"]
+            await ann.wait_for_end(run["id"])
+            results_by_call = await results(ann, conversation)
+            assert "failed" in results_by_call["call-sub"]["error"]
+            assert "ended by a person" in results_by_call["call-stop"]["error"]
             assert (await ann.run(run["id"]))["status"] == "completed"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-ONE_PLACE = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRENT_RUNS": "1"}
+ONE_SLOT = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRENT_RUNS": "1"}
 
 
 @pytest.fixture
 def crowded_server(tmp_path: Path) -> Iterator[LuxxServer]:
-    with LuxxServer(tmp_path / "crowded", ONE_PLACE) as one:
+    with LuxxServer(tmp_path / "crowded", ONE_SLOT) as one:
         yield one
 
 
 @pytest.fixture
 def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
     limits = {
-        **ONE_PLACE,
+        **ONE_SLOT,
         "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
@@ -268,10 +272,10 @@ def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
         yield one
 
 
-def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
-    bounded_server: LuxxServer, travel: Traveller
+def test_subagents_need_no_slot_and_spend_what_their_parent_has_left(
+    bounded_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             parent(delegates(tools=[]), delegates("And more.", call_id="call-2", tools=[]))[0],
             Rule(
@@ -280,10 +284,10 @@ def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
                 reply=[Text(text="Yes."), Counts(prompt=40, completion=1400)],
             ),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(bounded_server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(bounded_server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=["delegate"])
-            await ann.see(run["id"])
+            run = await ann.start_run(conversation, tools=["delegate"])
+            await ann.wait_for_end(run["id"])
             first, second = (request["max_completion_tokens"] for request in made(model, "child"))
             assert 2000 < first < 3000 - 15
             # It waited for what the first had set aside, and got what was left of it.
@@ -293,22 +297,22 @@ def test_subagents_need_no_place_and_spend_what_their_parent_has_left(
             # Both have spent nearly all, so the parent has no room for its last word.
             assert spent[0]["stop_reason"] == "tokens"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_place(
-    crowded_server: LuxxServer, travel: Traveller
+def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_slot(
+    crowded_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates()),
             child(clarification(required=True), has_tool_result=False),
             child(Text(text="Red it is."), has_tool_result=True),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(crowded_server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(crowded_server.url) as ann:
             conversation = await lead(ann, model)
             tools = ["delegate", "ask_clarification"]
-            async with ann.say(conversation, tools=tools) as stream:
+            async with ann.send_and_follow(conversation, tools=tools) as stream:
                 event = await stream.until("subagent_assigned")
                 while event.data["status"] != "waiting":
                     event = await stream.until("subagent_assigned")
@@ -321,17 +325,17 @@ def test_a_subagent_that_asked_goes_on_though_its_parent_has_the_only_place(
             assert (await ann.ask("DELETE", f"/messages/{message['id']}")).is_success
             assert (await ann.ask("GET", f"/runs/{result['data']['run_id']}")).status_code == 404
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_person(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [parent(delegates())[0], child(clarification(required=True))]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            async with ann.say(conversation, tools=True) as stream:
+            async with ann.send_and_follow(conversation, tools=True) as stream:
                 event = await stream.until("subagent_assigned")
                 while event.data["status"] != "waiting":
                     event = await stream.until("subagent_assigned")
@@ -341,49 +345,56 @@ def test_a_parent_that_is_cancelled_takes_along_a_subagent_that_waits_for_a_pers
             assert (await ann.run(own))["status"] == "cancelled"
             assert await open_questions(ann, own) == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_parent_whose_time_is_up_ends_with_its_subagent(tmp_path: Path, travel: Traveller) -> None:
-    async def journey(server: LuxxServer) -> None:
+def test_a_parent_whose_time_is_up_ends_with_its_subagent(tmp_path: Path, run_scenario: RunScenario) -> None:
+    async def scenario(server: LuxxServer) -> None:
         rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=["delegate"])
+            run = await ann.start_run(conversation, tools=["delegate"])
             await model.reached("never")
             (own,) = await subagents(ann, run["id"])
-            await ann.see(run["id"])
-            await ann.see(own["id"])
+            await ann.wait_for_end(run["id"])
+            await ann.wait_for_end(own["id"])
             assert (await ann.run(run["id"]))["stop_reason"] == "time"
             assert (await ann.run(own["id"]))["stop_reason"] in ("cancelled", "time")
             await model.requests[1].wait_closed(1)
             model.release("never")
 
     with LuxxServer(tmp_path / "timed", {"LUXX_LIMITS__SECONDS_PER_RUN": "2"}) as timed:
-        travel(journey(timed))
+        run_scenario(scenario(timed))
 
 
-def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk:
-            many = calls("visit_once", desk.port, *"abcdef")
+def test_tool_calls_of_a_subagent_count_for_its_parent(
+    bounded_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller:
+            many = calls("visit_once", controller.port, *"abcdef")
             rules = [
                 *parent(delegates()),
                 child(*many, has_tool_result=False),
                 child(Text(text="Enough."), has_tool_result=True),
             ]
-            async with ScriptedProvider(Script(rules=rules)) as model, Person(bounded_server.url) as ann:
+            async with (
+                ScriptedProvider(Script(rules=rules)) as model,
+                AsyncApiClient(bounded_server.url) as ann,
+            ):
                 conversation = await lead(ann, model)
-                await ann.see((await ann.begin(conversation, tools=["delegate", "visit_once"]))["id"])
-                assert len(desk.visits) == 3
+                await ann.wait_for_end(
+                    (await ann.start_run(conversation, tools=["delegate", "visit_once"]))["id"]
+                )
+                assert len(controller.visits) == 3
                 (last,) = made(model, "parent ends")
                 assert offered(last) == set()
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_delegation_ends_at_its_depth(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_delegation_ends_at_its_depth(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         deeper = Call(
             name="delegate", arguments={"task": "Deeper.", "system_prompt": "the deep"}, id="deeper"
         )
@@ -395,36 +406,36 @@ def test_delegation_ends_at_its_depth(server: LuxxServer, travel: Traveller) -> 
             Rule(name="deep", when=When(system="the deep", has_tool_result=False), reply=[deepest]),
             Rule(name="deep ends", when=When(system="the deep"), reply=[Text(text="No deeper.")]),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=True)
-            await ann.see(run["id"])
+            run = await ann.start_run(conversation, tools=True)
+            await ann.wait_for_end(run["id"])
             (own,) = await subagents(ann, run["id"])
             (below,) = await subagents(ann, own["id"])
             assert await subagents(ann, below["id"]) == []
             assert "delegate" in offered(made(model, "child")[0])
             assert "delegate" not in offered(made(model, "deep")[0])
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.heavy
 def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_parent_gets_its_answer(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates()),
             child(Text(text="Half "), Gate(name="killed here"), call=1),
             child(Text(text="Whole.")),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Survivor(own_server) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=True)
+            run = await ann.start_run(conversation, tools=True)
             await model.reached("killed here")
             await ann.kill_and_start()
             await model.arrived(3, SOON_SECONDS)
-            screen = await ann.see_through(run["id"])
+            screen = await ann.follow_to_end(run["id"])
             (own,) = await subagents(ann, run["id"])
             assert own["status"] == "completed"
             (result,) = (await results(ann, conversation)).values()
@@ -432,22 +443,22 @@ def test_killed_in_the_middle_of_a_subagent_there_is_still_one_and_the_parent_ge
             assert screen.text == "All done."
             assert len(made(model, "parent begins")) == len(made(model, "parent ends")) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.heavy
 def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates()),
             child(clarification(required=True), has_tool_result=False),
             child(Text(text="Red it is."), has_tool_result=True),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Survivor(own_server) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
             conversation = await lead(ann, model)
-            async with ann.say(conversation, tools=True) as stream:
+            async with ann.send_and_follow(conversation, tools=True) as stream:
                 event = await stream.until("subagent_assigned")
                 while event.data["status"] != "waiting":
                     event = await stream.until("subagent_assigned")
@@ -456,15 +467,15 @@ def test_killed_while_a_subagent_waits_for_a_person_it_waits_on(
             await ann.start()
             (question,) = await open_questions(ann, event.data["subagent_run_id"])
             await answer(ann, question, "red")
-            await ann.see_through(run_id)
+            await ann.follow_to_end(run_id)
             assert len(await subagents(ann, run_id)) == 1
             (result,) = (await results(ann, conversation)).values()
             assert result["data"]["answer"] == "Red it is."
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-async def killed_after(ann: Survivor, seen: int) -> bool:
+async def killed_after(ann: RestartingClient, seen: int) -> bool:
     """A turn with two subagents whose server is killed as soon as its client has this event; whether it was
     the last."""
     rules = [
@@ -473,14 +484,14 @@ async def killed_after(ann: Survivor, seen: int) -> bool:
     ]
     async with ScriptedProvider(Script(rules=rules)) as model:
         conversation = await lead(ann, model)
-        async with ann.say(conversation, tools=["delegate"]) as stream:
+        async with ann.send_and_follow(conversation, tools=["delegate"]) as stream:
             screen = stream.screen
             async for frame in stream:
                 if frame.id == seen:
                     break
             await ann.kill()
         await ann.start()
-        await ann.see_through(screen.run_id, screen)
+        await ann.follow_to_end(screen.run_id, screen)
         own = await subagents(ann, screen.run_id)
         assert [run["status"] for run in own] == ["completed", "completed"]
         answers = {call: one["data"]["answer"] for call, one in (await results(ann, conversation)).items()}
@@ -492,15 +503,15 @@ async def killed_after(ann: Survivor, seen: int) -> bool:
 @pytest.mark.heavy
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call(
-    own_server: LuxxServer, travel: Traveller, first: int
+    own_server: LuxxServer, run_scenario: RunScenario, first: int
 ) -> None:
     """Every third event; the three together are all."""
 
-    async def journey() -> None:
-        async with Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with RestartingClient(own_server) as ann:
             seen = first
             while not await killed_after(ann, seen):
                 seen += 3
             assert seen > 9
 
-    travel(journey())
+    run_scenario(scenario())

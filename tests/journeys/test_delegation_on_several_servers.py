@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from store.databases import new_database, postgresql_server
 
-from journeys.conftest import Traveller
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient
 from journeys.server import LuxxServer
 from journeys.test_delegation import CHILD, child, delegates, lead, made, parent, results, subagents
 from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
@@ -35,9 +35,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LuxxServe
 
 
 def test_another_server_goes_on_with_a_run_and_the_one_subagent_it_has(
-    servers: list[LuxxServer], travel: Traveller
+    servers: list[LuxxServer], run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         rules = [
             *parent(delegates(tools=[]), delegates("Second.", call_id="call-2", tools=[])),
             Rule(
@@ -48,17 +48,20 @@ def test_another_server_goes_on_with_a_run_and_the_one_subagent_it_has(
             child(Text(text="Half "), Gate(name="killed here"), user="Count", call=1),
             child(Text(text="One."), user="Count"),
         ]
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(servers[0].url) as ann:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(servers[0].url) as ann:
             conversation = await lead(ann, model)
-            run = await ann.begin(conversation, tools=["delegate"])
+            run = await ann.start_run(conversation, tools=["delegate"])
             await model.reached("killed here")
-            await ann.moved(servers[1].url)
+            await ann.reconnect_to(servers[1].url)
             servers[0].kill()
             async with ann.follow(run["id"]) as stream:
                 await stream.until("done", timeout=SOON_SECONDS)
             assert len(await subagents(ann, run["id"])) == 2
-            told = await results(ann, conversation)
-            assert (told["call-sub"]["data"]["answer"], told["call-2"]["data"]["answer"]) == ("One.", "Two.")
+            results_by_call = await results(ann, conversation)
+            assert (
+                results_by_call["call-sub"]["data"]["answer"],
+                results_by_call["call-2"]["data"]["answer"],
+            ) == ("One.", "Two.")
             assert len(made(model, "parent begins")) == len(made(model, "parent ends")) == 1
 
-    travel(journey())
+    run_scenario(scenario())

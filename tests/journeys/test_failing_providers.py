@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient
 from journeys.screen import Screen
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, calls, says, words
+from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, always_replies, calls, words
 from journeys.server import LuxxServer
 from luxx.providers.scripted import (
     Bytes,
@@ -28,7 +28,7 @@ CALLS_AT_MOST = 2
 """One retry, as the impatient server is told."""
 
 
-async def failed_well(ann: Person, conversation: str, screen: Screen) -> dict[str, Any]:
+async def check_failed(ann: AsyncApiClient, conversation: str, screen: Screen) -> dict[str, Any]:
     """The message of a failed run: told, kept, and the question with it."""
     assert screen.done is not None, "no done came"
     assert screen.done["status"] == "failed"
@@ -51,18 +51,18 @@ async def failed_well(ann: Person, conversation: str, screen: Screen) -> dict[st
 
 
 def test_a_busy_provider_is_asked_again_after_the_time_it_names(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(status=429, headers={"retry-after": "1"}, times=1),
                 Rule(reply=[Text(text="Now then.")]),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 retrying = (await stream.until("retrying")).data
                 screen = await stream.to_the_end()
             assert retrying["attempt"] >= 1
@@ -74,47 +74,52 @@ def test_a_busy_provider_is_asked_again_after_the_time_it_names(
             assert (await ann.answer_shown_by(conversation, screen))["status"] == "complete"
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize("status", [500, 503, 529])
 def test_a_provider_that_fails_for_good_ends_the_run_and_keeps_the_question(
-    impatient_server: LuxxServer, travel: Traveller, status: int
+    impatient_server: LuxxServer, run_scenario: RunScenario, status: int
 ) -> None:
-    async def journey() -> None:
-        script = says(status=status, message="the scripted machine is broken")
-        async with ScriptedProvider(script) as model, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        script = always_replies(status=status, message="the scripted machine is broken")
+        async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            await failed_well(ann, conversation, screen)
+            await check_failed(ann, conversation, screen)
             assert "retrying" in screen.events()
             assert len(model.requests) == CALLS_AT_MOST
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_a_refusal_is_not_asked_again(impatient_server: LuxxServer, travel: Traveller, status: int) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(status=status)) as model, Person(impatient_server.url) as ann:
+def test_a_refusal_is_not_asked_again(
+    impatient_server: LuxxServer, run_scenario: RunScenario, status: int
+) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(status=status)) as model,
+            AsyncApiClient(impatient_server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            await failed_well(ann, conversation, screen)
+            await check_failed(ann, conversation, screen)
             assert len(model.requests) == 1
             assert screen.error is not None
             assert screen.error["retryable"] is False
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
-    impatient_server: LuxxServer, travel: Traveller
+    impatient_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        script = says(*words(HALF), faults=Faults(drop_at=2500))
-        async with ScriptedProvider(script) as model, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        script = always_replies(*words(HALF), faults=Faults(drop_at=2500))
+        async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
             conversation = await ann.conversation(model.url)
             body = {"conversation_id": conversation, "content": "Hello"}
             answer = await ann.ask("POST", "/messages", body)
@@ -128,10 +133,10 @@ def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
             assert (await ann.run(detail["run_id"]))["status"] == "failed"
             message = await ann.message(conversation, detail["message_id"])
             assert message["status"] in ("partial", "failed")
-            screen = await ann.see(detail["run_id"])
-            await failed_well(ann, conversation, screen)
+            screen = await ann.wait_for_end(detail["run_id"])
+            await check_failed(ann, conversation, screen)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize(
@@ -139,18 +144,18 @@ def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
     [("falls silent", Faults(stall_at=2500)), ("hangs up", Faults(drop_at=2500))],
 )
 def test_a_provider_that_breaks_off_in_the_middle_leaves_what_it_said(
-    impatient_server: LuxxServer, travel: Traveller, name: str, faults: Faults
+    impatient_server: LuxxServer, run_scenario: RunScenario, name: str, faults: Faults
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE)]
         async with (
-            ScriptedProvider(says(*reply, faults=faults)) as model,
-            Person(impatient_server.url) as ann,
+            ScriptedProvider(always_replies(*reply, faults=faults)) as model,
+            AsyncApiClient(impatient_server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            message = await failed_well(ann, conversation, screen)
+            message = await check_failed(ann, conversation, screen)
             assert message["status"] == "partial"
             assert message["text"], f"a provider that {name} left nothing"
             assert PROSE.startswith(message["text"])
@@ -158,21 +163,23 @@ def test_a_provider_that_breaks_off_in_the_middle_leaves_what_it_said(
             assert 1 <= len(model.requests) <= CALLS_AT_MOST
             await model.requests[-1].wait_closed(5)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_provider_that_never_starts_is_given_up(impatient_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        script = says(Text(text="never"), faults=Faults(never_start=True))
-        async with ScriptedProvider(script) as model, Person(impatient_server.url) as ann:
+def test_a_provider_that_never_starts_times_out(
+    impatient_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        script = always_replies(Text(text="never"), faults=Faults(never_start=True))
+        async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            message = await failed_well(ann, conversation, screen)
+            message = await check_failed(ann, conversation, screen)
             assert message["steps"] == []
             assert len(model.requests) == CALLS_AT_MOST
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize(
@@ -185,62 +192,68 @@ def test_a_provider_that_never_starts_is_given_up(impatient_server: LuxxServer, 
     ],
     ids=["after some text", "a page", "nothing", "another shape"],
 )
-def test_garbage_from_a_provider_ends_the_run_in_words(
-    impatient_server: LuxxServer, travel: Traveller, reply: list[Any]
+def test_garbage_from_a_provider_ends_the_run_with_a_message(
+    impatient_server: LuxxServer, run_scenario: RunScenario, reply: list[Any]
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*reply)) as model, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*reply)) as model,
+            AsyncApiClient(impatient_server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            message = await failed_well(ann, conversation, screen)
+            message = await check_failed(ann, conversation, screen)
             assert message["text"] in ("", "So far so ")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_bytes_spoiled_in_the_middle_are_never_taken_for_the_whole_answer(
-    impatient_server: LuxxServer, travel: Traveller
+    impatient_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        script = says(*words(PROSE), faults=Faults(garble_at=5000))
-        async with ScriptedProvider(script) as model, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        script = always_replies(*words(PROSE), faults=Faults(garble_at=5000))
+        async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
             message = await ann.answer_shown_by(conversation, screen)
             assert message["text"] != PROSE
             if message["status"] != "complete":
-                await failed_well(ann, conversation, screen)
+                await check_failed(ann, conversation, screen)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_an_error_told_inside_the_stream_ends_the_run_with_the_text_so_far(
-    impatient_server: LuxxServer, travel: Traveller
+def test_an_error_inside_the_stream_ends_the_run_with_the_text_so_far(
+    impatient_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         reply = [Text(text="I begin"), Fail(message="overloaded in the middle")]
-        async with ScriptedProvider(says(*reply)) as model, Person(impatient_server.url) as ann:
+        async with (
+            ScriptedProvider(always_replies(*reply)) as model,
+            AsyncApiClient(impatient_server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            message = await failed_well(ann, conversation, screen)
+            message = await check_failed(ann, conversation, screen)
             assert (message["text"], message["status"]) == ("I begin", "partial")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_failure_after_tools_keeps_their_results_and_the_next_message_sees_them(
-    impatient_server: LuxxServer, travel: Traveller
+    impatient_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(impatient_server.url) as ann:
             script = Script(
                 rules=[
                     Rule(
                         when=When(user="Hello", has_tool_result=False),
-                        reply=[Text(text=PREFACE), *calls("visit_once", desk.port, "a")],
+                        reply=[Text(text=PREFACE), *calls("visit_once", controller.port, "a")],
                     ),
                     Rule(when=When(user="Hello"), status=400),
                     Rule(when=When(user="again"), reply=[Text(text="As the desk said: done a.")]),
@@ -248,30 +261,30 @@ def test_a_failure_after_tools_keeps_their_results_and_the_next_message_sees_the
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation, tools=["visit_once"]) as stream:
+                async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                     screen = await stream.to_the_end()
-                message = await failed_well(ann, conversation, screen)
+                message = await check_failed(ann, conversation, screen)
                 assert message["status"] == "partial"
                 assert [s["type"] for s in message["steps"]] == ["text", "tool_call", "tool_result"]
-                async with ann.say(conversation, "again", tools=["visit_once"]) as stream:
+                async with ann.send_and_follow(conversation, "again", tools=["visit_once"]) as stream:
                     screen = await stream.to_the_end()
                 assert screen.text == "As the desk said: done a."
-                told = model.requests[-1].json["messages"]
-                assert any(m["role"] == "tool" and "done a" in m["content"] for m in told)
-                assert desk.keys_seen() == ["a"]
+                sent_messages = model.requests[-1].json["messages"]
+                assert any(m["role"] == "tool" and "done a" in m["content"] for m in sent_messages)
+                assert controller.keys_seen() == ["a"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_tool_that_fails_or_is_unknown_is_a_result_for_the_model_not_the_end(
-    impatient_server: LuxxServer, travel: Traveller
+    impatient_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk() as desk, Person(impatient_server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController() as controller, AsyncApiClient(impatient_server.url) as ann:
             broken = [
                 *calls("visit_once", 1, "refused"),
-                *calls("no_such_tool", desk.port, "unknown"),
-                *calls("visit_once", desk.port, "fine"),
+                *calls("no_such_tool", controller.port, "unknown"),
+                *calls("visit_once", controller.port, "fine"),
             ]
             spoiled = Call(name="visit_once", arguments='{"port": ', id="call-spoiled")
             script = Script(
@@ -282,8 +295,8 @@ def test_a_tool_that_fails_or_is_unknown_is_a_result_for_the_model_not_the_end(
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation, tools=["visit_once"]) as stream:
-                    (await desk.visited()).answer("ok")
+                async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
+                    (await controller.wait_for_visit()).answer("ok")
                     screen = await stream.to_the_end()
                 message = await ann.answer_shown_by(conversation, screen)
                 assert message["status"] == "complete"
@@ -296,18 +309,20 @@ def test_a_tool_that_fails_or_is_unknown_is_a_result_for_the_model_not_the_end(
                     "call-fine": True,
                     "call-spoiled": False,
                 }
-                assert len(desk.visits) == 1
+                assert len(controller.visits) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_provider_nobody_answers_at_fails_in_words(impatient_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(impatient_server.url) as ann:
+def test_a_provider_that_is_not_reachable_fails_with_a_message(
+    impatient_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(impatient_server.url) as ann:
             async with ScriptedProvider(Script(rules=[])) as model:
                 conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
-            await failed_well(ann, conversation, screen)
+            await check_failed(ann, conversation, screen)
 
-    travel(journey())
+    run_scenario(scenario())

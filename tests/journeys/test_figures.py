@@ -11,8 +11,8 @@ from files.putting import png
 from files.test_png import image
 
 from journeys.asking import asks, results
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, ScriptedProvider
 
@@ -30,7 +30,7 @@ print('drawn')
 """
 
 
-async def executed(person: Person, code: str) -> Json:
+async def executed(person: AsyncApiClient, code: str) -> Json:
     return await person.post("/tools/python_execute/execute", {"arguments": {"code": code}})
 
 
@@ -40,14 +40,14 @@ def is_started(result: Json) -> bool:
 
 
 def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         call = Call(name="python_execute", arguments={"code": drawing(a=png(), b=image(30, 20))}, id="call-1")
-        async with ScriptedProvider(asks(call)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(asks(call)) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=True)
-            screen = await ann.see(run["id"])
+            run = await ann.start_run(conversation, tools=True)
+            screen = await ann.wait_for_end(run["id"])
             message = await ann.answer_shown_by(conversation, screen)
             (result,) = results(message)
             if not is_started(result):
@@ -59,7 +59,7 @@ def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
                 ("figures/figure-a.png", 1, 1, "image/png"),
                 ("figures/figure-b.png", 30, 20, "image/png"),
             ]
-            again = await ann.see(run["id"])
+            again = await ann.wait_for_end(run["id"])
             assert again.ordered() == message["steps"]
             for one, data in zip(images, (png(), image(30, 20)), strict=True):
                 found = await ann.ask("GET", f"/files/{one['file_id']}")
@@ -67,23 +67,23 @@ def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
                 assert hashlib.sha256(data).hexdigest() == one["sha256"]
             await only_the_owner_sees(ann, server.url, images)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-async def only_the_owner_sees(ann: Person, url: str, images: list[Json]) -> None:
+async def only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[Json]) -> None:
     body = {"username": "bob-of-figures", "password": BOB, "permission_level": 4}
     await ann.post("/auth/users", body)
     signed_in = await ann.post("/auth/login", {"username": "bob-of-figures", "password": BOB})
-    async with Person(url, signed_in["access_token"]) as bob:
+    async with AsyncApiClient(url, signed_in["access_token"]) as bob:
         for one in images:
             assert (await bob.ask("GET", f"/files/{one['file_id']}")).status_code == 404
 
 
 def test_what_is_no_image_is_named_and_the_program_does_not_fail(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             many = {f"n{number:02}": png() for number in range(11)}
             bad = {"bomb": image(rows=bytes(50_000_000)), "text": b"no image"}
             result = await executed(ann, drawing(**bad))
@@ -105,14 +105,14 @@ def test_what_is_no_image_is_named_and_the_program_does_not_fail(
             linked = await executed(ann, "import os\nos.symlink('/etc/passwd', 'figures/figure-l.png')")
             assert linked["data"]["figures"] == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_figures_past_the_quota_are_told_of_and_the_program_does_not_fail(
-    tmp_path: Path, travel: Traveller
+def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail(
+    tmp_path: Path, run_scenario: RunScenario
 ) -> None:
-    async def journey(url: str) -> None:
-        async with Person(url) as ann:
+    async def scenario(url: str) -> None:
+        async with AsyncApiClient(url) as ann:
             filled = await executed(ann, "open('big.txt', 'w').write('x' * 1_200_000)")
             if not is_started(filled):
                 pytest.skip("no sandbox works here")
@@ -125,14 +125,14 @@ def test_figures_past_the_quota_are_told_of_and_the_program_does_not_fail(
             assert json.dumps(result["data"]["stdout"]) == '"drawn\\n"'
 
     with LuxxServer(tmp_path / "data", {"LUXX_FILES__QUOTA_MB": "1"}) as server:
-        travel(journey(server.url))
+        run_scenario(scenario(server.url))
 
 
 def test_programs_side_by_side_see_each_others_figures_under_the_same_ids(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             wait = "import time, os\nwhile not os.path.exists('figures/figure-side2.png'): time.sleep(0.01)"
             first, second = await asyncio.gather(
                 executed(ann, drawing(side1=png()) + wait), executed(ann, drawing(side2=png()))
@@ -144,4 +144,4 @@ def test_programs_side_by_side_see_each_others_figures_under_the_same_ids(
                     assert (await ann.ask("GET", f"/files/{shown['file_id']}")).content == png()
             assert len(first["data"]["images"]) == 2
 
-    travel(journey())
+    run_scenario(scenario())

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from journeys.conftest import Traveller
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient
 from journeys.server import LuxxServer
 from luxx.providers.scripted import (
     Bytes,
@@ -21,7 +21,7 @@ from luxx.providers.scripted import (
 SIGNATURE = "c2NyaXB0ZWQ="
 
 
-async def conversation_with(ann: Person, url: str) -> str:
+async def conversation_with(ann: AsyncApiClient, url: str) -> str:
     body = {
         "name": url,
         "provider_type": "gemini",
@@ -45,7 +45,7 @@ def turns(sent: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
     rules = [
         Rule(
@@ -61,13 +61,13 @@ def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
         Rule(when=When(user="Thanks"), reply=[Text(text="You are welcome.")]),
     ]
 
-    async def journey() -> None:
-        async with ScriptedProvider(Script(rules=rules)) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             conversation = await conversation_with(ann, model.url)
-            async with ann.say(conversation, "6 times 7?") as stream:
+            async with ann.send_and_follow(conversation, "6 times 7?") as stream:
                 screen = await stream.to_the_end()
             assert screen.text == "Let me see. It is 42."
-            async with ann.say(conversation, "Thanks") as stream:
+            async with ann.send_and_follow(conversation, "Thanks") as stream:
                 assert (await stream.to_the_end()).text == "You are welcome."
             first, second, third = (request.json for request in model.requests)
             declared = {one["name"]: one for one in first["tools"][0]["functionDeclarations"]}
@@ -83,18 +83,18 @@ def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
                 assert (answer["id"], answer["name"]) == (call["functionCall"]["id"], "python_eval")
                 assert "42" in answer["response"]["output"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_blocked_prompt_is_answered_with_why(server: LuxxServer, travel: Traveller) -> None:
+def test_a_blocked_prompt_is_answered_with_why(server: LuxxServer, run_scenario: RunScenario) -> None:
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     rule = Rule(reply=[Bytes(data=f"data: {json.dumps(blocked)}\r\n\r\n")])
 
-    async def journey() -> None:
-        async with ScriptedProvider(Script(rules=[rule])) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(Script(rules=[rule])) as model, AsyncApiClient(server.url) as ann:
             conversation = await conversation_with(ann, model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
             assert "its safety filter (SAFETY)" in screen.text
 
-    travel(journey())
+    run_scenario(scenario())

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from journeys.asking import answer, clarification, open_questions
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, Json
 from journeys.scripts import calls
 from journeys.server import LuxxServer
-from journeys.survivor import Survivor
+from journeys.survivor import RestartingClient
 from journeys.test_compositions import chain, compose, visits
 from journeys.test_skills import activates, put_skill, rounds
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
@@ -29,7 +29,7 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxSer
         yield one
 
 
-async def results(ann: Person, conversation: str) -> dict[str, Json]:
+async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
     """What each call was answered, by its id."""
     message = (await ann.messages(conversation))[-1]
     found = [step for step in message["steps"] if step["type"] == "tool_result"]
@@ -43,32 +43,34 @@ def check_refused(result: Json, called: str = "", offered: tuple[str, ...] = ())
     assert not [name for name in HIDDEN if name in named and name not in offered], result
 
 
-async def send(ann: Person, door: str, conversation: str, tools: Any) -> None:
+async def send(ann: AsyncApiClient, entry_point: str, conversation: str, tools: Any) -> None:
     """Has the model answer, by one of the ways there are, until it has."""
-    if door == "sent":
+    if entry_point == "sent":
         await ann.post("/messages", {"conversation_id": conversation, "content": "Go.", "tools": tools})
-    elif door == "streamed":
-        async with ann.say(conversation, "Go.", tools=tools) as stream:
+    elif entry_point == "streamed":
+        async with ann.send_and_follow(conversation, "Go.", tools=tools) as stream:
             await stream.to_the_end()
     else:
         asked = (await ann.messages(conversation))[0]["id"]
-        if door == "edited":
+        if entry_point == "edited":
             changed = await ann.ask("PUT", f"/messages/{asked}", {"content": "Go on."})
             asked = changed.json()["data"]["id"]
         path, headers = f"/messages/{asked}/regenerate", {"accept": "application/json"}
         done = await ann.ask("POST", path, {"tools": tools}, headers=headers)
         assert done.status_code == 202, done.text
-        await ann.see(done.json()["data"]["id"])
+        await ann.wait_for_end(done.json()["data"]["id"])
 
 
 @pytest.mark.parametrize("door", ["sent", "streamed", "regenerated", "edited"])
-def test_with_tools_false_no_call_is_run(server: LuxxServer, travel: Traveller, door: str) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            is_again = door in ("regenerated", "edited")
+def test_with_tools_false_no_call_is_run(
+    server: LuxxServer, run_scenario: RunScenario, entry_point: str
+) -> None:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            is_again = entry_point in ("regenerated", "edited")
             first = [Rule(reply=[Text(text="Hello.")], times=1)] if is_again else []
             tries = [
-                *calls("visit_once", desk.port, "a"),
+                *calls("visit_once", controller.port, "a"),
                 Call(name="result_read", arguments={"ref": "call-a"}, id="read"),
                 Call(name="delegate", arguments={"task": "Visit."}, id="sub"),
                 clarification("ask"),
@@ -80,35 +82,35 @@ def test_with_tools_false_no_call_is_run(server: LuxxServer, travel: Traveller, 
             async with ScriptedProvider(Script(rules=[*first, *rules])) as model:
                 conversation = await ann.conversation(model.url)
                 if is_again:
-                    await ann.see((await ann.begin(conversation, "Go."))["id"])
-                await send(ann, door, conversation, False)
-                assert desk.visits == []
-                told = await results(ann, conversation)
-                assert set(told) == {"call-a", "read", "sub", "ask"}
-                for one in told.values():
+                    await ann.wait_for_end((await ann.start_run(conversation, "Go."))["id"])
+                await send(ann, entry_point, conversation, False)
+                assert controller.visits == []
+                results_by_call = await results(ann, conversation)
+                assert set(results_by_call) == {"call-a", "read", "sub", "ask"}
+                for one in results_by_call.values():
                     check_refused(one)
                     assert "there are: none" in one["error"]
             # Offered, the tool runs.
             async with ScriptedProvider(Script(rules=[*first, *rules])) as model:
                 conversation = await ann.conversation(model.url)
                 if is_again:
-                    await ann.see((await ann.begin(conversation, "Go."))["id"])
-                await send(ann, door, conversation, ["visit_once"])
-                assert desk.keys_seen() == ["a"]
+                    await ann.wait_for_end((await ann.start_run(conversation, "Go."))["id"])
+                await send(ann, entry_point, conversation, ["visit_once"])
+                assert controller.keys_seen() == ["a"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_of_a_list_only_the_listed_are_run_and_a_refusal_names_no_other(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
             script = rounds(
                 [
-                    *calls("visit_once", desk.port, "a"),
-                    *calls("visit_again", desk.port, "b"),
-                    *calls("visit_risky", desk.port, "c"),
+                    *calls("visit_once", controller.port, "a"),
+                    *calls("visit_again", controller.port, "b"),
+                    *calls("visit_risky", controller.port, "c"),
                     Call(name="nothing_such", arguments={}, id="none"),
                     clarification("ask"),
                 ],
@@ -116,63 +118,65 @@ def test_of_a_list_only_the_listed_are_run_and_a_refusal_names_no_other(
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=["visit_once"])
-                await ann.see(run["id"])
-                told = await results(ann, conversation)
-                assert desk.keys_seen() == ["a"]
-                assert told["call-a"]["success"] is True
+                run = await ann.start_run(conversation, tools=["visit_once"])
+                await ann.wait_for_end(run["id"])
+                results_by_call = await results(ann, conversation)
+                assert controller.keys_seen() == ["a"]
+                assert results_by_call["call-a"]["success"] is True
                 for call_id in ("call-b", "call-c", "ask", "wrong", "none"):
-                    check_refused(told[call_id], told[call_id]["name"])
+                    check_refused(results_by_call[call_id], results_by_call[call_id]["name"])
                 # Whether there is such a tool cannot be told from the answer.
-                words = {call_id: told[call_id]["error"].split("'")[2] for call_id in ("none", "ask")}
+                words = {
+                    call_id: results_by_call[call_id]["error"].split("'")[2] for call_id in ("none", "ask")
+                }
                 assert words["none"] == words["ask"]
-                assert told["call-b"]["outcome"] == "denied"
+                assert results_by_call["call-b"]["outcome"] == "denied"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_the_last_call_of_the_model_which_is_offered_no_tools_runs_none(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
     """The server allows three iterations with tools, and one more."""
 
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            script = Script(rules=[Rule(reply=list(calls("visit_once", desk.port, "a")))])
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            script = Script(rules=[Rule(reply=list(calls("visit_once", controller.port, "a")))])
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation, tools=["visit_once"]) as stream:
+                async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                     screen = await stream.to_the_end()
                 assert [bool(request.json.get("tools")) for request in model.requests] == [True] * 3 + [False]
-                assert len(desk.visits) == 3
+                assert len(controller.visits) == 3
                 found = [step for step in screen.ordered() if step["type"] == "tool_result"]
                 assert [step["success"] for step in found] == [True, True, True, False]
                 assert "among those offered here; there are: none" in found[-1]["content"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_skill_offers_nothing_and_what_a_message_did_not_offer_is_not_delegated(
-    skilled_server: LuxxServer, travel: Traveller
+    skilled_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(skilled_server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(skilled_server.url) as ann:
             script = rounds(
                 [activates("visiting")],
                 [
-                    *calls("visit_once", desk.port, "a"),
-                    *calls("visit_again", desk.port, "b"),
+                    *calls("visit_once", controller.port, "a"),
+                    *calls("visit_again", controller.port, "b"),
                     Call(name="delegate", arguments={"task": "Visit."}, id="sub"),
                 ],
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=["activate_skill", "visit_once"])
-                await ann.see(run["id"])
-                told = await results(ann, conversation)
-                assert desk.keys_seen() == ["a"]
-                check_refused(told["call-b"], "visit_again")
-                check_refused(told["sub"])
+                run = await ann.start_run(conversation, tools=["activate_skill", "visit_once"])
+                await ann.wait_for_end(run["id"])
+                results_by_call = await results(ann, conversation)
+                assert controller.keys_seen() == ["a"]
+                check_refused(results_by_call["call-b"], "visit_again")
+                check_refused(results_by_call["sub"])
                 runs = (await ann.get("/runs", page_size=100))["items"]
                 assert not [one for one in runs if one["parent_run_id"] == run["id"]]
                 audited = (await ann.get("/admin/audit", action="tool_call"))["items"]
@@ -182,22 +186,22 @@ def test_a_skill_offers_nothing_and_what_a_message_did_not_offer_is_not_delegate
                     ("offer", "delegate"),
                 }
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_subagent_runs_what_it_was_given_and_no_tool_of_its_parent_besides(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
             given = {"task": "Visit.", "system_prompt": "the hand", "tools": ["visit_once"]}
             script = Script(
                 rules=[
                     Rule(
                         when=When(system="the hand", has_tool_result=False),
                         reply=[
-                            *calls("visit_once", desk.port, "a"),
-                            *calls("visit_again", desk.port, "b"),
+                            *calls("visit_once", controller.port, "a"),
+                            *calls("visit_again", controller.port, "b"),
                             Call(name="file_write", arguments={"path": "x", "content": "x"}, id="write"),
                         ],
                     ),
@@ -211,84 +215,87 @@ def test_a_subagent_runs_what_it_was_given_and_no_tool_of_its_parent_besides(
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=["visit_once", "visit_again", "delegate"])
-                await ann.see(run["id"])
+                run = await ann.start_run(conversation, tools=["visit_once", "visit_again", "delegate"])
+                await ann.wait_for_end(run["id"])
                 runs = (await ann.get("/runs", page_size=100))["items"]
                 (child,) = [one for one in runs if one["parent_run_id"] == run["id"]]
-                screen = await ann.see(child["id"])
-                assert desk.keys_seen() == ["a"]
+                screen = await ann.wait_for_end(child["id"])
+                assert controller.keys_seen() == ["a"]
                 found = {s["id_ref"]: s for s in screen.ordered() if s["type"] == "tool_result"}
                 assert found["call-a"]["success"] is True
                 for call_id, name in (("call-b", "visit_again"), ("write", "file_write")):
                     check_refused({**found[call_id], **json.loads(found[call_id]["content"])}, name)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_who_is_offered_a_composition_has_what_it_does_and_not_its_members(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(own_server.url) as ann:
             await compose(ann, visits("errands", "visit_once a", "visit_again b"))
             await compose(ann, visits("other", "visit_once c"))
             script = rounds(
                 [
-                    chain(desk, "errands"),
-                    chain(desk, "other", "not-offered"),
-                    *calls("visit_again", desk.port, "d"),
+                    chain(controller, "errands"),
+                    chain(controller, "other", "not-offered"),
+                    *calls("visit_again", controller.port, "d"),
                 ]
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                await ann.see((await ann.begin(conversation, tools=["errands"]))["id"])
-                told = await results(ann, conversation)
-                assert told["call-chain"]["success"] is True, told["call-chain"]
-                assert desk.keys_seen() == ["a", "b"]
-                check_refused(told["not-offered"])
-                check_refused(told["call-d"], "visit_again")
-                assert "errands" in told["call-d"]["error"]
+                await ann.wait_for_end((await ann.start_run(conversation, tools=["errands"]))["id"])
+                results_by_call = await results(ann, conversation)
+                assert results_by_call["call-chain"]["success"] is True, results_by_call["call-chain"]
+                assert controller.keys_seen() == ["a", "b"]
+                check_refused(results_by_call["not-offered"])
+                check_refused(results_by_call["call-d"], "visit_again")
+                assert "errands" in results_by_call["call-d"]["error"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_what_was_offered_outlives_the_process_and_an_answered_question(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, RestartingClient(own_server) as ann:
             script = rounds(
-                [*calls("visit_risky", desk.port, "a"), *calls("visit_strangers", desk.port, "b")],
-                [*calls("visit_once", desk.port, "c"), *calls("visit_again", desk.port, "d")],
+                [
+                    *calls("visit_risky", controller.port, "a"),
+                    *calls("visit_strangers", controller.port, "b"),
+                ],
+                [*calls("visit_once", controller.port, "c"), *calls("visit_again", controller.port, "d")],
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=["visit_risky", "visit_once"])
+                run = await ann.start_run(conversation, tools=["visit_risky", "visit_once"])
                 async with ann.follow(run["id"]) as stream:
                     await stream.until("question_asked")
                 await ann.kill_and_start()
                 (question,) = await open_questions(ann, run["id"])
                 assert question["tool"] == "visit_risky"
                 await answer(ann, question, "always")
-                await ann.see_through(run["id"])
-                told = await results(ann, conversation)
-                assert sorted(desk.keys_seen()) == ["a", "c"]
-                assert told["call-a"]["success"] is told["call-c"]["success"] is True
-                check_refused(told["call-b"], offered=("visit_risky",))
-                check_refused(told["call-d"], "visit_again", offered=("visit_risky",))
+                await ann.follow_to_end(run["id"])
+                results_by_call = await results(ann, conversation)
+                assert sorted(controller.keys_seen()) == ["a", "c"]
+                assert results_by_call["call-a"]["success"] is results_by_call["call-c"]["success"] is True
+                check_refused(results_by_call["call-b"], offered=("visit_risky",))
+                check_refused(results_by_call["call-d"], "visit_again", offered=("visit_risky",))
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_person_runs_a_tool_by_hand_whatever_their_chats_are_offered(
-    server: LuxxServer, travel: Traveller
+def test_a_user_runs_a_tool_directly_whatever_their_chats_are_offered(
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            arguments = {"port": desk.port, "key": "hand"}
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            arguments = {"port": controller.port, "key": "hand"}
             done = await ann.post("/tools/visit_once/execute", {"arguments": arguments})
             assert done["success"] is True, done
             unknown = await ann.ask("POST", "/tools/nothing_such/execute", {"arguments": {}})
             assert unknown.status_code == 404
 
-    travel(journey())
+    run_scenario(scenario())

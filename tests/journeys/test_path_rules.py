@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from journeys.asking import answer, asks, open_questions, set_rules
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, ScriptedProvider
 
@@ -40,72 +40,72 @@ def write(path: str) -> Call:
     return Call(name="file_write", arguments={"path": path, "content": "written"}, id=path)
 
 
-async def ran(ann: Person, *calls: Call) -> dict[str, Json]:
+async def ran(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
     """What became of each call, by its path."""
     async with ScriptedProvider(asks(*calls)) as model:
         conversation = await ann.conversation(model.url)
-        await ann.see((await ann.begin(conversation))["id"])
+        await ann.wait_for_end((await ann.start_run(conversation))["id"])
         message = (await ann.messages(conversation))[-1]
         return {step["id_ref"]: step for step in message["steps"] if step["type"] == "tool_result"}
 
 
 @pytest.mark.parametrize("scope", ["user", "tenant"])
 def test_no_link_leads_around_a_rule_that_denies_a_folder(
-    own_server: LuxxServer, travel: Traveller, workspace: Path, scope: str
+    own_server: LuxxServer, run_scenario: RunScenario, workspace: Path, scope: str
 ) -> None:
-    async def journey() -> None:
-        async with Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(own_server.url) as ann:
             paths = ["link.txt", "docs/deep/far.txt", "folder/key.txt", "./folder/../folder/key.txt"]
-            told = await ran(ann, *map(read, [*paths, "hard.txt"]))
-            assert all(SECRET in step["content"] for step in told.values())
+            outcomes = await ran(ann, *map(read, [*paths, "hard.txt"]))
+            assert all(SECRET in step["content"] for step in outcomes.values())
             await set_rules(ann, "deny file_read(secrets/*)", scope=scope)
-            told = await ran(ann, *map(read, [*paths, "docs/a.txt", "open.txt", "missing.txt"]))
+            outcomes = await ran(ann, *map(read, [*paths, "docs/a.txt", "open.txt", "missing.txt"]))
             for path in paths:
-                assert told[path]["outcome"] == "denied", told[path]
-                assert SECRET not in told[path]["content"]
+                assert outcomes[path]["outcome"] == "denied", outcomes[path]
+                assert SECRET not in outcomes[path]["content"]
             for path in ("docs/a.txt", "open.txt"):
-                assert "an open word" in told[path]["content"]
-            assert "outcome" not in told["missing.txt"]
+                assert "an open word" in outcomes[path]["content"]
+            assert "outcome" not in outcomes["missing.txt"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_file_of_several_names_is_denied_by_a_tenant_and_asked_about_otherwise(
-    own_server: LuxxServer, travel: Traveller, workspace: Path
+    own_server: LuxxServer, run_scenario: RunScenario, workspace: Path
 ) -> None:
-    async def journey() -> None:
-        async with Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(own_server.url) as ann:
             await set_rules(ann, "deny file_read(secrets/*)")
             async with ScriptedProvider(asks(read("hard.txt"), read("docs/a.txt"))) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
+                run = await ann.start_run(conversation)
                 async with ann.follow(run["id"]) as stream:
                     await stream.until("question_asked")
                 (question,) = await open_questions(ann, run["id"])
                 assert question["call_id"] == "hard.txt"
                 assert "several names" in question["because"]
                 await answer(ann, question, "reject")
-                await ann.see(run["id"])
+                await ann.wait_for_end(run["id"])
                 assert SECRET not in str(await ann.messages(conversation))
             await set_rules(ann)
             await set_rules(ann, "deny file_read(secrets/*)", scope="tenant")
-            told = await ran(ann, read("hard.txt"), read("docs/a.txt"))
-            assert told["hard.txt"]["outcome"] == "denied"
-            assert "several names" in told["hard.txt"]["content"]
-            assert "an open word" in told["docs/a.txt"]["content"]
+            outcomes = await ran(ann, read("hard.txt"), read("docs/a.txt"))
+            assert outcomes["hard.txt"]["outcome"] == "denied"
+            assert "several names" in outcomes["hard.txt"]["content"]
+            assert "an open word" in outcomes["docs/a.txt"]["content"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_what_is_allowed_in_a_folder_is_not_allowed_through_its_links(
-    own_server: LuxxServer, travel: Traveller, workspace: Path
+    own_server: LuxxServer, run_scenario: RunScenario, workspace: Path
 ) -> None:
-    async def journey() -> None:
-        async with Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(own_server.url) as ann:
             await set_rules(ann, "deny file_write(*)", "allow file_write(docs/*)")
-            told = await ran(ann, write("docs/new.txt"), write("docs/escape/new.txt"))
-            assert told["docs/new.txt"]["success"] is True
-            assert told["docs/escape/new.txt"]["outcome"] == "denied"
+            outcomes = await ran(ann, write("docs/new.txt"), write("docs/escape/new.txt"))
+            assert outcomes["docs/new.txt"]["success"] is True
+            assert outcomes["docs/escape/new.txt"]["outcome"] == "denied"
             assert not (workspace / "out/new.txt").exists()
             # By hand nothing is asked, and what is denied stays denied.
             body = {"arguments": {"path": "docs/escape/new.txt", "content": "x"}}
@@ -113,23 +113,23 @@ def test_what_is_allowed_in_a_folder_is_not_allowed_through_its_links(
             assert done.status_code == 403, done.text
             assert not (workspace / "out/new.txt").exists()
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_always_for_a_link_does_not_follow_it_elsewhere(
-    own_server: LuxxServer, travel: Traveller, workspace: Path
+    own_server: LuxxServer, run_scenario: RunScenario, workspace: Path
 ) -> None:
-    async def journey() -> None:
-        async with Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(own_server.url) as ann:
             await set_rules(ann, "ask file_read(*)", "allow file_read(docs/*)")
             async with ScriptedProvider(asks(read("docs/deep/far.txt"))) as model:
                 for _ in range(2):
-                    run = await ann.begin(await ann.conversation(model.url))
+                    run = await ann.start_run(await ann.conversation(model.url))
                     async with ann.follow(run["id"]) as stream:
                         await stream.until("question_asked")
                     (question,) = await open_questions(ann, run["id"])
                     assert question["usual"] == "=docs/deep/far.txt"
                     await answer(ann, question, "always")
-                    await ann.see(run["id"])
+                    await ann.wait_for_end(run["id"])
 
-    travel(journey())
+    run_scenario(scenario())

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from journeys.conftest import Traveller
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient
 from journeys.screen import Screen
 from journeys.server import LuxxServer
 from luxx.providers.scripted import (
@@ -36,7 +36,7 @@ def stream(stop_reason: str, *blocks: dict[str, Any]) -> Bytes:
     return Bytes(data="".join(f"data: {json.dumps(event)}\n\n" for event in events))
 
 
-async def conversation_with(ann: Person, url: str) -> str:
+async def conversation_with(ann: AsyncApiClient, url: str) -> str:
     body = {
         "name": url,
         "provider_type": "anthropic",
@@ -48,8 +48,8 @@ async def conversation_with(ann: Person, url: str) -> str:
     return (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
 
 
-async def told(ann: Person, conversation: str, content: str = "Hello") -> Screen:
-    async with ann.say(conversation, content) as frames:
+async def chat(ann: AsyncApiClient, conversation: str, content: str = "Hello") -> Screen:
+    async with ann.send_and_follow(conversation, content) as frames:
         return await frames.to_the_end()
 
 
@@ -57,10 +57,12 @@ def sent(model: ScriptedProvider, number: int) -> list[dict[str, Any]]:
     return json.loads(model.requests[number].body)["messages"]
 
 
-def test_paused_turn_is_gone_on_with_and_is_one_message(server: LuxxServer, travel: Traveller) -> None:
+def test_paused_turn_is_gone_on_with_and_is_one_message(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
     text = {"type": "text", "text": "I look. "}
 
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(when=When(call=1), reply=[stream("pause_turn", text, SEARCH)]),
@@ -70,55 +72,60 @@ def test_paused_turn_is_gone_on_with_and_is_one_message(server: LuxxServer, trav
                 Rule(reply=[Text(text="You are welcome.")]),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await conversation_with(ann, model.url)
-            screen = await told(ann, conversation)
+            screen = await chat(ann, conversation)
             message = await ann.answer_shown_by(conversation, screen)
             assert (message["text"], message["status"]) == ("I look. Found.", "complete")
             assert screen.done is not None
             assert screen.done["status"] == "completed"
             assert (await ann.run(screen.run_id))["usage"]["completion_tokens"] == 6
             assert sent(model, 1)[1:] == [{"role": "assistant", "content": [text, SEARCH]}]
-            await told(ann, conversation, "Thanks")
+            await chat(ann, conversation, "Thanks")
             turns = sent(model, 2)
             assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
             assert turns[1]["content"] == [text, SEARCH, FOUND, {"type": "text", "text": "Found."}]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_run_is_thinking_while_the_model_is_asked_after_a_pause(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         paused = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]
         script = Script(
             rules=[Rule(when=When(call=1), reply=paused), Rule(reply=[Gate(name="on"), Text(text="Done.")])]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await conversation_with(ann, model.url)
-            async with ann.say(conversation) as frames:
+            async with ann.send_and_follow(conversation) as frames:
                 await frames.until("cost_update")
                 await model.arrived(2)
                 assert (await ann.run(frames.screen.run_id))["phase"] == "thinking"
                 model.release("on")
                 assert (await frames.to_the_end()).text == "Wait. Done."
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_provider_that_pauses_for_ever_is_not_asked_for_ever(server: LuxxServer, travel: Traveller) -> None:
+def test_provider_that_pauses_for_ever_is_not_asked_for_ever(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
     """The server allows three iterations with tools, and one more."""
 
-    async def journey() -> None:
+    async def scenario() -> None:
         reply = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]
-        async with ScriptedProvider(Script(rules=[Rule(reply=reply)])) as model, Person(server.url) as ann:
+        async with (
+            ScriptedProvider(Script(rules=[Rule(reply=reply)])) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await conversation_with(ann, model.url)
-            screen = await told(ann, conversation)
+            screen = await chat(ann, conversation)
             assert screen.done is not None
             assert screen.done["status"] == "max_iterations_reached"
             assert screen.text == "Wait. " * 4
             assert len(model.requests) == 4
             assert (await ann.run(screen.run_id))["stop_reason"] == "max_iterations"
 
-    travel(journey())
+    run_scenario(scenario())

@@ -6,8 +6,8 @@ import pytest
 from web.site import Site, page, site
 
 from journeys.asking import asks, open_questions, results
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, When
 
@@ -34,10 +34,10 @@ def environment(one: Site) -> dict[str, str]:
     return {"LUXX_TOOLS__NETWORK_ALLOW": entry, "LUXX_TOOLS__WEB_ALLOW_PRIVATE": entry}
 
 
-def test_a_program_that_was_outside_taints_its_run_and_is_in_the_audit_log(
-    tmp_path: Path, travel: Traveller
+def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(
+    tmp_path: Path, run_scenario: RunScenario
 ) -> None:
-    async def journey(url: str, open_to: str, closed: str) -> None:
+    async def scenario(url: str, open_to: str, closed: str) -> None:
         there = Call(
             name="python_execute", arguments={"code": goes_to(f"{open_to}/a", f"{closed}/b")}, id="call-out"
         )
@@ -48,9 +48,9 @@ def test_a_program_that_was_outside_taints_its_run_and_is_in_the_audit_log(
                 Rule(when=When(has_tool_result=True), reply=[again, Counts(prompt=5, completion=3)]),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(url) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=True)
+            run = await ann.start_run(conversation, tools=True)
             async with ann.follow(run["id"]) as stream:
                 frame = await stream.until("process_step", type="tool_result")
                 result = results({"steps": [frame.step]})[0]
@@ -71,11 +71,11 @@ def test_a_program_that_was_outside_taints_its_run_and_is_in_the_audit_log(
         one.routes["*"] = page("hello", "text/plain")
         with LuxxServer(tmp_path / "data", environment(one)) as server:
             urls = [f"http://127.0.0.1:{each.port}" for each in (one, other)]
-            travel(journey(server.url, urls[0], urls[1]))
+            run_scenario(scenario(server.url, urls[0], urls[1]))
         assert other.connections == 0
 
 
-async def written_down(ann: Person, run_id: str, open_to: str, closed: str) -> None:
+async def written_down(ann: AsyncApiClient, run_id: str, open_to: str, closed: str) -> None:
     entries = (await ann.get("/admin/audit", action="egress"))["items"]
     found = {(one["target_id"], one["outcome"]): one for one in entries}
     done = found[(open_to.removeprefix("http://"), "done")]
@@ -89,19 +89,19 @@ async def written_down(ann: Person, run_id: str, open_to: str, closed: str) -> N
 
 
 def test_a_program_without_a_list_has_no_network_and_taints_nothing(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         with site() as one:
             code = goes_to(f"http://127.0.0.1:{one.port}/")
             call = Call(name="python_execute", arguments={"code": code}, id="call-1")
-            async with ScriptedProvider(asks(call)) as model, Person(server.url) as ann:
+            async with ScriptedProvider(asks(call)) as model, AsyncApiClient(server.url) as ann:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, tools=True)
-                screen = await ann.see(run["id"])
+                run = await ann.start_run(conversation, tools=True)
+                screen = await ann.wait_for_end(run["id"])
                 (result,) = results(await ann.answer_shown_by(conversation, screen))
                 assert "network" not in (result["data"] or {})
                 assert "tainted" not in [frame.event for frame in screen.frames]
             assert one.connections == 0
 
-    travel(journey())
+    run_scenario(scenario())

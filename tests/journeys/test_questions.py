@@ -7,7 +7,7 @@ import pytest
 
 from journeys.asking import (
     COLOURS,
-    THEN,
+    FINAL_TEXT,
     answer,
     asks,
     clarification,
@@ -16,17 +16,17 @@ from journeys.asking import (
     open_questions,
     results,
 )
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Json, Person, Stream
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, AsyncEventStream, Json
 from journeys.screen import Screen
 from journeys.scripts import calls
 from journeys.server import LuxxServer
-from journeys.survivor import Survivor
+from journeys.survivor import RestartingClient
 from luxx.providers.scripted import ScriptedProvider
 
 
-async def asked(stream: Stream) -> Json:
+async def asked(stream: AsyncEventStream) -> Json:
     """The next question of the stream."""
     return (await stream.until("question_asked")).data
 
@@ -36,12 +36,12 @@ def logged(screen: Screen, kind: str) -> list[Json]:
 
 
 def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(asks(clarification())) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 event = await asked(stream)
                 run = await ann.run(event["run_id"])
                 assert (run["status"], run["phase"]) == ("waiting", "waiting")
@@ -56,27 +56,27 @@ def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(
             assert screen.done is not None
             assert screen.done["status"] == "completed"
             message = (await ann.messages(conversation))[-1]
-            assert message["text"] == THEN
-            told = {"answer": "red", "answered_by": "person", "note": "a dark one"}
-            assert [result["data"] for result in results(message)] == [told]
+            assert message["text"] == FINAL_TEXT
+            given_answer = {"answer": "red", "answered_by": "person", "note": "a dark one"}
+            assert [result["data"] for result in results(message)] == [given_answer]
             assert len(model.requests) == 2
             assert (await ann.get("/questions", status="open"))["items"] == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_questions_asked_together_are_open_together_and_other_tools_run_before(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk() as desk, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController() as controller, AsyncApiClient(server.url) as ann:
             script = asks(
-                clarification(), *calls("visit_once", desk.port, "a"), decision(allow_multiple=True)
+                clarification(), *calls("visit_once", controller.port, "a"), decision(allow_multiple=True)
             )
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation) as stream:
-                    visit = await desk.visited()
+                async with ann.send_and_follow(conversation) as stream:
+                    visit = await controller.wait_for_visit()
                     await stream.until("run")
                     run_id = stream.screen.run_id
                     assert (await ann.run(run_id))["status"] == "running"
@@ -102,18 +102,20 @@ def test_questions_asked_together_are_open_together_and_other_tools_run_before(
                 }
                 assert said["call-ask"]["data"]["answer"] == "my own words"
                 assert said["call-decide"]["data"]["answer"] == ["red", "or green"]
-                assert desk.keys_seen() == ["a"]
+                assert controller.keys_seen() == ["a"]
                 assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_a_second_answer_is_refused_and_changes_nothing(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         script = asks(clarification("call-1"), clarification("call-2"))
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await asked(stream)
                 first, second = await open_questions(ann, stream.screen.run_id)
                 path = f"/runs/{first['run_id']}/questions/{first['id']}/answer"
@@ -128,7 +130,7 @@ def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer, trav
                 screen = await stream.to_the_end()
             assert [event["answer"] for event in logged(screen, "question_answered")] == [won, "blue"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize(
@@ -149,23 +151,23 @@ def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer, trav
     ids=str,
 )
 def test_what_is_no_answer_is_refused_with_its_field(
-    server: LuxxServer, travel: Traveller, body: Json, field: str
+    server: LuxxServer, run_scenario: RunScenario, body: Json, field: str
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(asks(clarification())) as model, Person(server.url) as ann:
-            run = await ann.begin(await ann.conversation(model.url))
+    async def scenario() -> None:
+        async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
+            run = await ann.start_run(await ann.conversation(model.url))
             question = await the_question(ann, run["id"])
             path = f"/runs/{run['id']}/questions/{question['id']}/answer"
             refused = await ann.ask("POST", path, body)
             assert refused.status_code == 400, refused.text
             assert list(refused.json()["detail"]["fields"]) == [field]
             await answer(ann, question, "red")
-            assert (await ann.see(run["id"])).done is not None
+            assert (await ann.wait_for_end(run["id"])).done is not None
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-async def the_question(person: Person, run_id: str) -> Json:
+async def the_question(person: AsyncApiClient, run_id: str) -> Json:
     """The run's only open question, as soon as it waits."""
     async with person.follow(run_id) as stream:
         await asked(stream)
@@ -174,10 +176,10 @@ async def the_question(person: Person, run_id: str) -> Json:
 
 
 def test_a_sent_message_whose_run_begins_to_wait_is_answered_with_where_to_answer(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(asks(clarification())) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
             refused = await ann.ask("POST", "/messages", {"conversation_id": conversation, "content": "Hi"})
             assert refused.status_code == 409
@@ -187,19 +189,19 @@ def test_a_sent_message_whose_run_begins_to_wait_is_answered_with_where_to_answe
             busy = await ann.ask("POST", "/messages", {"conversation_id": conversation, "content": "Hi"})
             assert (busy.status_code, busy.json()["detail"]["kind"]) == (409, "run_active")
             await answer(ann, question, "red")
-            assert (await ann.see(detail["run_id"])).done is not None
+            assert (await ann.wait_for_end(detail["run_id"])).done is not None
             assert (await ann.messages(conversation))[-1]["id"] == detail["message_id"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_cancelling_a_run_that_waits_ends_it_at_once_and_a_late_answer_is_refused(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(only_asks(clarification())) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await asked(stream)
                 (question,) = await open_questions(ann, stream.screen.run_id)
                 cancelled = await ann.cancel(stream.screen.run_id)
@@ -218,33 +220,33 @@ def test_cancelling_a_run_that_waits_ends_it_at_once_and_a_late_answer_is_refuse
             again = await ann.ask("POST", "/messages", {"conversation_id": conversation, "content": "Hi"})
             assert again.json()["detail"]["kind"] == "run_waiting"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_deleting_its_conversation_ends_a_run_that_waits_and_takes_its_questions_along(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(only_asks(clarification())) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             question = await the_question(ann, run["id"])
             assert (await ann.ask("DELETE", f"/conversations/{conversation}")).status_code == 200
             path = f"/runs/{run['id']}/questions/{question['id']}/answer"
             assert (await ann.ask("POST", path, {"answer": "red"})).status_code == 404
             assert question["id"] not in [item["id"] for item in (await ann.get("/questions"))["items"]]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_run_that_waits_survives_a_kill_and_goes_on_with_the_answer(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(asks(clarification())) as model, Survivor(own_server) as ann:
+    async def scenario() -> None:
+        async with ScriptedProvider(asks(clarification())) as model, RestartingClient(own_server) as ann:
             conversation = await ann.conversation(model.url)
             screen = Screen()
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             async with ann.follow(run["id"], screen) as stream:
                 await asked(stream)
                 await ann.kill_and_start()
@@ -252,9 +254,9 @@ def test_a_run_that_waits_survives_a_kill_and_goes_on_with_the_answer(
             assert [each["id"] for each in (await ann.get("/runs", status="waiting"))["items"]] == [run["id"]]
             (question,) = await open_questions(ann, run["id"])
             await answer(ann, question, "blue")
-            await ann.see_through(run["id"], screen)
+            await ann.follow_to_end(run["id"], screen)
             assert results((await ann.messages(conversation))[-1])[0]["data"]["answer"] == "blue"
             assert logged(screen, "warning") == []
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())

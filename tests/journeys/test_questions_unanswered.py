@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from journeys.asking import THEN, answer, asks, clarification, decision, open_questions, results
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.asking import FINAL_TEXT, answer, asks, clarification, decision, open_questions, results
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.screen import Screen
 from journeys.server import LuxxServer
-from journeys.survivor import Survivor
+from journeys.survivor import RestartingClient
 from luxx.providers.scripted import ScriptedProvider
 
 NOTHING_RECOMMENDED = [{"label": "red"}, {"label": "blue"}]
@@ -37,47 +37,50 @@ def seconds_open(question: Json) -> float:
     return (datetime.fromisoformat(ended) - datetime.fromisoformat(asked)).total_seconds()
 
 
-def test_in_time_the_recommended_options_count(quick_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_in_time_the_recommended_options_count(quick_server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         several = [{"label": name, "is_recommended": name != "green"} for name in ("red", "green", "blue")]
         script = asks(clarification(timeout_seconds=1), decision(allow_multiple=True, options=several))
-        async with ScriptedProvider(script) as model, Person(quick_server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(quick_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 screen = await stream.to_the_end()
             said = [frame.data for frame in screen.frames if frame.event == "question_answered"]
             assert [event["answer"] for event in said] == ["blue", ["red", "blue"]]
             assert {event["answered_by"] for event in said} == {"timeout"}
             message = (await ann.messages(conversation))[-1]
-            assert message["text"] == THEN
+            assert message["text"] == FINAL_TEXT
             assert [result["data"]["answered_by"] for result in results(message)] == ["timeout"] * 2
             decided, clarified = (await ann.get(f"/runs/{screen.run_id}/questions"))["items"]
             assert 1 <= seconds_open(clarified) < 4
             assert 2 <= seconds_open(decided) < 5
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_what_needs_a_person_stays_open(quick_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_what_needs_a_person_stays_open(quick_server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         calls = list(STAYS_OPEN.values())
-        async with ScriptedProvider(asks(*_numbered(calls))) as model, Person(quick_server.url) as ann:
-            run = await ann.begin(await ann.conversation(model.url))
+        async with (
+            ScriptedProvider(asks(*_numbered(calls))) as model,
+            AsyncApiClient(quick_server.url) as ann,
+        ):
+            run = await ann.start_run(await ann.conversation(model.url))
             # Its own time is over once that of a question of the same length, asked later, is.
             async with ann.follow(run["id"]) as stream:
                 await stream.until("question_asked")
             async with ScriptedProvider(asks(clarification(timeout_seconds=2))) as other:
-                later = await ann.begin(await ann.conversation(other.url))
-                await ann.see(later["id"])
+                later = await ann.start_run(await ann.conversation(other.url))
+                await ann.wait_for_end(later["id"])
             questions = await open_questions(ann, run["id"])
             assert len(questions) == len(STAYS_OPEN)
             assert {question["due_at"] for question in questions} == {None}
             assert {question["required"] for question in questions} == {True}
             for question in questions:
                 await answer(ann, question, "red")
-            assert (await ann.see(run["id"])).done is not None
+            assert (await ann.wait_for_end(run["id"])).done is not None
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def _numbered(calls: list) -> list:
@@ -88,16 +91,16 @@ def _numbered(calls: list) -> list:
 
 @pytest.mark.heavy
 def test_a_time_that_was_over_while_nothing_ran_counts_at_the_start(
-    quick_server: LuxxServer, travel: Traveller
+    quick_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
             ScriptedProvider(asks(clarification(timeout_seconds=2))) as model,
-            Survivor(quick_server) as ann,
+            RestartingClient(quick_server) as ann,
         ):
             conversation = await ann.conversation(model.url)
             screen = Screen()
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             async with ann.follow(run["id"], screen) as stream:
                 due = await stream.until("question_asked")
                 await ann.kill()
@@ -105,9 +108,9 @@ def test_a_time_that_was_over_while_nothing_ran_counts_at_the_start(
             # That time goes by while nothing runs is what is tried here.
             await asyncio.sleep(max(0.0, 2 - (datetime.now(asked.tzinfo) - asked).total_seconds()))
             await ann.start()
-            await ann.see_through(run["id"], screen)
+            await ann.follow_to_end(run["id"], screen)
             message = (await ann.messages(conversation))[-1]
             assert results(message)[0]["data"] == {"answer": "blue", "answered_by": "timeout"}
             assert len(model.requests) == 2
 
-    travel(journey())
+    run_scenario(scenario())

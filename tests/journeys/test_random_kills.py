@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from journeys.desk import Desk
+from journeys.desk import ToolController
 from journeys.screen import Screen
 from journeys.scripts import FIRST_THOUGHT, PREFACE, SECOND_THOUGHT, calls
 from journeys.server import LuxxServer
-from journeys.survivor import Survivor
+from journeys.survivor import RestartingClient
 from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
 
 pytestmark = pytest.mark.heavy
@@ -29,7 +29,7 @@ CHAPTER_SECONDS = 55.0
 ANSWER = " ".join(f"answer{n}" for n in range(40))
 
 
-class Talk(msgspec.Struct, kw_only=True):
+class SentMessage(msgspec.Struct, kw_only=True):
     """One message and what became of it. `deaths` counts the kills that fell into its run."""
 
     number: int
@@ -59,8 +59,8 @@ def script(port: int) -> Script:
 class Company:
     """People who talk until told to stop, each in a conversation of their own."""
 
-    def __init__(self, ann: Survivor, model: ScriptedProvider) -> None:
-        self.talks: list[Talk] = []
+    def __init__(self, ann: RestartingClient, model: ScriptedProvider) -> None:
+        self.sent_messages: list[SentMessage] = []
         self.conversations: list[str] = []
         self._ann = ann
         self._model = model
@@ -79,13 +79,17 @@ class Company:
         while not self._is_over:
             number, before = next(self._numbers, None), self._ann.deaths
             assert number is not None, "the script is too short for so fast a server"
-            run_id = await self._ann.send_surely(conversation, f"message {number}", tools=["visit_once"])
-            screen = await self._ann.see_through(run_id)
+            run_id = await self._ann.send_until_accepted(
+                conversation, f"message {number}", tools=["visit_once"]
+            )
+            screen = await self._ann.follow_to_end(run_id)
             deaths = self._ann.deaths - before
-            self.talks.append(Talk(number=number, conversation=conversation, screen=screen, deaths=deaths))
+            self.sent_messages.append(
+                SentMessage(number=number, conversation=conversation, screen=screen, deaths=deaths)
+            )
 
 
-async def kill_at_random(ann: Survivor, kills: int, chance: random.Random) -> None:
+async def kill_at_random(ann: RestartingClient, kills: int, chance: random.Random) -> None:
     """So many kills, or fewer where the machine is too slow for them."""
     end = time.monotonic() + CHAPTER_SECONDS
     before = ann.deaths
@@ -96,7 +100,7 @@ async def kill_at_random(ann: Survivor, kills: int, chance: random.Random) -> No
     assert ann.deaths >= before + KILLS_AT_LEAST
 
 
-def all_is_well(talk: Talk, model: ScriptedProvider, desk: Desk) -> None:
+def check_sent_message(talk: SentMessage, model: ScriptedProvider, controller: ToolController) -> None:
     screen = talk.screen
     assert screen.done is not None
     assert screen.done["status"] == "completed"
@@ -106,13 +110,13 @@ def all_is_well(talk: Talk, model: ScriptedProvider, desk: Desk) -> None:
     whole = screen.events().count("cost_update")
     assert whole == 2
     assert asked - whole <= talk.deaths, f"{asked} calls for {whole}, {talk.deaths} kills"
-    visits = [key for key in desk.keys_seen() if key.startswith(f"{talk.number}-")]
+    visits = [key for key in controller.keys_seen() if key.startswith(f"{talk.number}-")]
     assert len(set(visits)) == len(visits) <= 2, f"a tool was run twice: {visits}"
     results = [s for s in screen.ordered() if s["type"] == "tool_result"]
     assert sorted(s["id_ref"] for s in results) == [f"call-{talk.number}-a", f"call-{talk.number}-b"]
     for step in results:
-        is_told = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
-        assert is_told == step["success"]
+        is_reported = f"done {step['id_ref'].removeprefix('call-')}" in step["content"]
+        assert is_reported == step["success"]
         assert step["success"] or talk.deaths > 0
 
 
@@ -126,7 +130,9 @@ def database_is_whole(folder: Path) -> None:
             connection.close()
 
 
-async def chapter(ann: Survivor, desk: Desk, model: ScriptedProvider, chance: random.Random) -> None:
+async def send_and_kill(
+    ann: RestartingClient, controller: ToolController, model: ScriptedProvider, chance: random.Random
+) -> None:
     """People talk, the server dies some twenty times, and when they are done everything is there once."""
     before = ann.deaths
     company = Company(ann, model)
@@ -136,9 +142,9 @@ async def chapter(ann: Survivor, desk: Desk, model: ScriptedProvider, chance: ra
     company.end()
     await asyncio.gather(*talking)
     assert model.unscripted == []
-    assert sum(talk.deaths for talk in company.talks) >= (ann.deaths - before) // 2
-    for talk in company.talks:
-        all_is_well(talk, model, desk)
+    assert sum(talk.deaths for talk in company.sent_messages) >= (ann.deaths - before) // 2
+    for talk in company.sent_messages:
+        check_sent_message(talk, model, controller)
         await ann.answer_shown_by(talk.conversation, talk.screen)
     for conversation in company.conversations:
         messages = await ann.messages(conversation)
@@ -148,17 +154,17 @@ async def chapter(ann: Survivor, desk: Desk, model: ScriptedProvider, chance: ra
     assert (await ann.get("/runs", status="running"))["total"] == 0
 
 
-async def survive(server: LuxxServer, chapters: int) -> None:
+async def run_with_random_kills(server: LuxxServer, chapters: int) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    async with Survivor(server) as ann:
+    async with RestartingClient(server) as ann:
         for _ in range(chapters):
-            async with Desk(answers=True) as desk:
-                model = ScriptedProvider(script(desk.port))
+            async with ToolController(answers=True) as controller:
+                model = ScriptedProvider(script(controller.port))
                 await model.start()
                 try:
-                    await chapter(ann, desk, model, chance)
+                    await send_and_kill(ann, controller, model, chance)
                 finally:
                     await model.stop()
         print(f"{ann.deaths} kills")
@@ -167,7 +173,7 @@ async def survive(server: LuxxServer, chapters: int) -> None:
 
 
 def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(own_server: LuxxServer) -> None:
-    asyncio.run(asyncio.wait_for(survive(own_server, 1), 110))
+    asyncio.run(asyncio.wait_for(run_with_random_kills(own_server, 1), 110))
 
 
 @pytest.mark.long
@@ -176,4 +182,4 @@ def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(own_serv
 def test_hundreds_of_kills_at_random_moments_lose_nothing_and_repeat_nothing(
     own_server: LuxxServer, chapters: int
 ) -> None:
-    asyncio.run(asyncio.wait_for(survive(own_server, chapters), 880))
+    asyncio.run(asyncio.wait_for(run_with_random_kills(own_server, chapters), 880))

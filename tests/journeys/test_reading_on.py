@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 
@@ -28,22 +28,22 @@ def reads_on(*pages: dict[str, Any], first: list[Call] | None = None) -> Script:
     )
 
 
-async def told(ann: Person, script: Script) -> tuple[Json, dict[str, Json]]:
+async def run_with_answers(ann: AsyncApiClient, script: Script) -> tuple[Json, dict[str, Json]]:
     """The run, and what its tools answered, by their calls."""
     async with ScriptedProvider(script) as model:
         conversation = await ann.conversation(model.url)
-        run = await ann.begin(conversation, tools=True)
-        await ann.see(run["id"])
+        run = await ann.start_run(conversation, tools=True)
+        await ann.wait_for_end(run["id"])
         steps = (await ann.messages(conversation))[-1]["steps"]
         answers = [step for step in steps if step["type"] == "tool_result"]
         return run, {step["id_ref"]: json.loads(step["content"]) for step in answers}
 
 
-def test_a_model_reads_on_where_an_answer_was_cut(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+def test_a_model_reads_the_rest_of_a_cut_result(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             await ann.post("/tools/file_write/execute", {"arguments": {"path": "long.txt", "content": LONG}})
-            run, answers = await told(
+            run, answers = await run_with_answers(
                 ann,
                 reads_on(
                     {"ref": "call-big"},
@@ -73,29 +73,31 @@ def test_a_model_reads_on_where_an_answer_was_cut(server: LuxxServer, travel: Tr
             assert "no output of this run has this ref" in none["error"]
             assert "no output of this run has this ref" in odd["error"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_what_another_run_was_told_cannot_be_read(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+def test_results_of_another_run_cannot_be_read(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             await ann.post("/tools/file_write/execute", {"arguments": {"path": "long.txt", "content": LONG}})
-            _, mine = await told(ann, reads_on({"ref": "call-big"}))
+            _, mine = await run_with_answers(ann, reads_on({"ref": "call-big"}))
             assert mine["read-0"]["success"] is True
             quiet = [Call(name="file_list", arguments={}, id="call-list")]
-            _, other = await told(ann, reads_on({"ref": "call-big"}, {"ref": "call-list"}, first=quiet))
+            _, other = await run_with_answers(
+                ann, reads_on({"ref": "call-big"}, {"ref": "call-list"}, first=quiet)
+            )
             assert other["call-list"]["success"] is True
             assert "no output of this run has this ref" in other["read-0"]["error"]
             assert other["read-1"]["data"]["content"].startswith('{"path":"."')
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_what_reads_on_is_offered_with_any_tool_of_a_list(server: LuxxServer, travel: Traveller) -> None:
+def test_result_read_is_offered_with_any_listed_tool(server: LuxxServer, run_scenario: RunScenario) -> None:
     long_id = "call-" + "x" * 150
 
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             big = Call(name="process_data", arguments={"data": ROWS, "operation": "format"}, id=long_id)
             async with ScriptedProvider(reads_on({"ref": long_id}, first=[big])) as model:
                 for tools, offered in (
@@ -105,14 +107,14 @@ def test_what_reads_on_is_offered_with_any_tool_of_a_list(server: LuxxServer, tr
                 ):
                     conversation = await ann.conversation(model.url)
                     before = len(model.requests)
-                    run = await ann.begin(conversation, tools=tools)
-                    await ann.see(run["id"])
-                    told_of = [
+                    run = await ann.start_run(conversation, tools=tools)
+                    await ann.wait_for_end(run["id"])
+                    next_run = [
                         {tool["function"]["name"] for tool in request.json.get("tools", [])}
                         for request in model.requests[before:]
                     ]
-                    assert told_of == [offered] * len(told_of)
-                    assert told_of
+                    assert next_run == [offered] * len(next_run)
+                    assert next_run
                     if tools[:1] == ["process_data"]:
                         steps = (await ann.messages(conversation))[-1]["steps"]
                         answers = [
@@ -121,28 +123,30 @@ def test_what_reads_on_is_offered_with_any_tool_of_a_list(server: LuxxServer, tr
                         assert f'result_read {{"ref": "{long_id}"' in answers[0]["data"]["output_cut"]
                         assert answers[1]["data"]["offset"] == 0
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_by_hand_there_is_nothing_to_read_on_in(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+def test_a_tool_run_directly_has_no_result_to_read(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             alone = await ann.post("/tools/result_read/execute", {"arguments": {"ref": "call-big"}})
             assert alone["success"] is False
             assert "does not belong to a run" in alone["error"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_an_answer_from_the_cache_names_the_run_that_it_is_given_to(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             for call_id in ("call-first", "call-second"):
                 big = Call(name="process_data", arguments={"data": ROWS, "operation": "minify"}, id=call_id)
-                _, answers = await told(ann, reads_on({"ref": call_id, "offset": 100_000}, first=[big]))
+                _, answers = await run_with_answers(
+                    ann, reads_on({"ref": call_id, "offset": 100_000}, first=[big])
+                )
                 assert f'result_read {{"ref": "{call_id}"' in answers[call_id]["data"]["output_cut"]
                 assert answers["read-0"]["data"]["offset"] == 100_000
 
-    travel(journey())
+    run_scenario(scenario())

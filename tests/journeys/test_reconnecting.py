@@ -5,11 +5,19 @@ import random
 import socket
 from urllib.parse import urlsplit
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient
 from journeys.screen import FrameReader, Screen
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says, two_iterations, words
+from journeys.scripts import (
+    FIRST_THOUGHT,
+    PREFACE,
+    PROSE,
+    SECOND_THOUGHT,
+    always_replies,
+    two_iterations,
+    words,
+)
 from journeys.server import LuxxServer
 from luxx.providers.scripted import (
     Counts,
@@ -33,7 +41,7 @@ def unhurried(port: int) -> Script:
     )
 
 
-async def stumble(ann: Person, run_id: str, chance: random.Random) -> tuple[Screen, int]:
+async def stumble(ann: AsyncApiClient, run_id: str, chance: random.Random) -> tuple[Screen, int]:
     """Follows a run and hangs up again and again after a random number of frames."""
     screen, lines = Screen(), 0
     while screen.done is None:
@@ -48,40 +56,40 @@ async def stumble(ann: Person, run_id: str, chance: random.Random) -> tuple[Scre
 
 
 def test_clients_that_reconnect_at_a_hundred_random_points_all_see_the_stored_message(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
 
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(unhurried(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(unhurried(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=["visit_once"])
+            run = await ann.start_run(conversation, tools=["visit_once"])
             chances = [random.Random(seed + n) for n in range(12)]
-            told = await asyncio.gather(*(stumble(ann, run["id"], chance) for chance in chances))
-            assert sum(lines for _, lines in told) >= 100
-            for screen, _ in told:
+            all_screens = await asyncio.gather(*(stumble(ann, run["id"], chance) for chance in chances))
+            assert sum(lines for _, lines in all_screens) >= 100
+            for screen, _ in all_screens:
                 message = await ann.answer_shown_by(conversation, screen)
                 assert message["text"] == PREFACE + SLOW_PROSE
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 whole = await stream.to_the_end()
             logged = [frame for frame in whole.frames if frame.id is not None]
             for seen in range(len(logged)):
@@ -92,48 +100,54 @@ def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(
                     assert [f.event for f in screen.frames[:1]] == ["run"]
                     assert screen.frames[1:] == logged[seen:]
             assert whole.frames[0].data["run"]["status"] in ("queued", "running")
-            assert (await ann.see(whole.run_id)).frames[0].data["run"]["status"] == "completed"
+            assert (await ann.wait_for_end(whole.run_id)).frames[0].data["run"]["status"] == "completed"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_client_that_has_seen_the_end_gets_a_stream_that_closes(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(Text(text="Hi"))) as model, Person(server.url) as ann:
-            async with ann.say(await ann.conversation(model.url)) as stream:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(Text(text="Hi"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
+            async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
                 whole = await stream.to_the_end()
             screen = Screen(last_id=whole.last_id)
             async with ann.follow(whole.run_id, screen) as stream:
                 await stream.to_the_end(timeout=5)
             assert [frame.event for frame in screen.frames] == ["run"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_client_that_claims_more_than_there_is_is_refused_and_told_the_logs_end(
-    server: LuxxServer, travel: Traveller
+def test_a_client_that_claims_more_than_there_is_is_refused_with_the_end_of_the_log(
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(Text(text="Hi"))) as model, Person(server.url) as ann:
-            async with ann.say(await ann.conversation(model.url)) as stream:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(Text(text="Hi"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
+            async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
                 whole = await stream.to_the_end()
             path = f"/runs/{whole.run_id}/events"
             refused = await ann.ask("GET", path, headers={"last-event-id": str(whole.last_id + 1000)})
             assert refused.status_code == 400
             assert str(whole.last_id) in refused.json()["error"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_client_that_attaches_late_gets_closed_steps_then_one_snapshot_then_deltas(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle")]
-        async with ScriptedProvider(says(*reply)) as model, Person(server.url) as ann:
-            run = await ann.begin(await ann.conversation(model.url))
+        async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:
+            run = await ann.start_run(await ann.conversation(model.url))
             async with ann.follow(run["id"]) as early:
                 await model.reached("middle")
                 while "word109 " not in early.screen.text:
@@ -149,55 +163,57 @@ def test_a_client_that_attaches_late_gets_closed_steps_then_one_snapshot_then_de
             assert screens[0].ordered() == screens[1].ordered()
             assert screens[1].text == PROSE
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_reconnecting_while_a_tool_runs_loses_nothing(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_reconnecting_while_a_tool_runs_loses_nothing(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController() as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 screen = stream.screen
-                await desk.visited(2)
+                await controller.wait_for_visit(2)
                 await stream.until("process_step", type="tool_call", status="running")
-            desk.visits[1].answer("second")
-            desk.visits[0].answer("first")
+            controller.visits[1].answer("second")
+            controller.visits[0].answer("first")
             async with ann.follow(screen.run_id, screen) as stream:
                 await stream.to_the_end()
             await ann.answer_shown_by(conversation, screen)
             assert sum(event == "done" for event in screen.events()) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_eighty_simultaneous_clients_see_the_same(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_eighty_simultaneous_clients_see_the_same(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(unhurried(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(unhurried(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=["visit_once"])
-            screens = await asyncio.gather(*(ann.see(run["id"]) for _ in range(80)))
+            run = await ann.start_run(conversation, tools=["visit_once"])
+            screens = await asyncio.gather(*(ann.wait_for_end(run["id"]) for _ in range(80)))
             message = await ann.answer_shown_by(conversation, screens[0])
             assert all(screen.ordered() == message["steps"] for screen in screens)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_slow_client_misses_nothing_and_holds_nobody_up(server: LuxxServer, travel: Traveller) -> None:
+def test_a_slow_client_misses_nothing_and_delays_nobody(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
     text = "a line of some length that fills the buffers between two ends\n" * 20_000
 
-    async def journey() -> None:
+    async def scenario() -> None:
         reply = [Thinking(text=SECOND_THOUGHT), Text(text=text, pieces=4000), Counts(prompt=1, completion=1)]
-        async with ScriptedProvider(says(*reply)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             address = urlsplit(server.url)
             line = socket.socket()
             # No less: what does not fit at all is dropped, and comes again later and later.
@@ -212,7 +228,7 @@ def test_a_slow_client_misses_nothing_and_holds_nobody_up(server: LuxxServer, tr
                 )
                 await writer.drain()
                 await reader.readuntil(b"\r\n\r\n")
-                quick = await ann.see(run["id"])
+                quick = await ann.wait_for_end(run["id"])
                 assert quick.text == text
                 slow = Screen(may_fall_behind=True)
                 await asyncio.wait_for(_read_chunked(reader, slow), 60)
@@ -221,7 +237,7 @@ def test_a_slow_client_misses_nothing_and_holds_nobody_up(server: LuxxServer, tr
             assert slow.ordered() == quick.ordered()
             await ann.answer_shown_by(conversation, slow)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 async def _read_chunked(reader: asyncio.StreamReader, screen: Screen) -> None:
@@ -232,28 +248,36 @@ async def _read_chunked(reader: asyncio.StreamReader, screen: Screen) -> None:
             screen.show(frame)
 
 
-def test_a_closed_client_changes_nothing(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_a_closed_client_changes_nothing(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("process_step")
                 await model.reached("middle")
                 run_id = stream.screen.run_id
             assert (await ann.run(run_id))["status"] == "running"
             model.release("middle")
-            screen = await ann.see(run_id)
+            screen = await ann.wait_for_end(run_id)
             message = await ann.answer_shown_by(conversation, screen)
             assert message["text"] == PROSE
             assert message["status"] == "complete"
             assert model.requests[0].is_answered
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_a_client_that_leaves_a_waiting_post_changes_nothing(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
             asking = asyncio.create_task(
                 ann.post("/messages", {"conversation_id": conversation, "content": "Hello"})
@@ -264,26 +288,26 @@ def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxServer,
             run_id = (await ann.get(f"/conversations/{conversation}"))["run_id"]
             assert run_id is not None
             model.release("middle")
-            screen = await ann.see(run_id)
+            screen = await ann.wait_for_end(run_id)
             assert (await ann.answer_shown_by(conversation, screen))["text"] == PROSE
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_nobody_elses_run_can_be_followed(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_nobody_elses_run_can_be_followed(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         rules = [
             Rule(when=When(user="mine"), reply=[Text(text="Hi"), Gate(name="middle"), Text(text=" you")])
         ]
         async with (
             ScriptedProvider(Script(rules=rules)) as model,
-            Person(server.url) as ann,
-            Person(server.url) as eve,
+            AsyncApiClient(server.url) as ann,
+            AsyncApiClient(server.url) as eve,
         ):
             name = f"eve{random.randrange(10**9)}"
             registered = await eve.post("/auth/register", {"username": name, "password": "a-long-password-7"})
             eve.token = registered["access_token"]
-            run = await ann.begin(await ann.conversation(model.url), "mine")
+            run = await ann.start_run(await ann.conversation(model.url), "mine")
             await model.reached("middle")
             for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
                 theirs = await eve.ask(method, f"/runs/{run['id']}{path}")
@@ -291,6 +315,6 @@ def test_nobody_elses_run_can_be_followed(server: LuxxServer, travel: Traveller)
                 assert theirs.status_code == nothing.status_code == 404
                 assert theirs.json()["detail"]["kind"] == nothing.json()["detail"]["kind"]
             model.release("middle")
-            assert (await ann.see(run["id"])).text == "Hi you"
+            assert (await ann.wait_for_end(run["id"])).text == "Hi you"
 
-    travel(journey())
+    run_scenario(scenario())

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import pytest
 from web.site import Site, page, redirect, site
 
-from journeys.asking import THEN, answer, asks, open_questions, results, set_rules
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.asking import FINAL_TEXT, answer, asks, open_questions, results, set_rules
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 
 
-class Web(NamedTuple):
+class RedirectServer(NamedTuple):
     """A server that may reach two sites: `near`, which redirects, and `far`, where the redirects lead."""
 
     server: LuxxServer
@@ -33,21 +33,21 @@ class Web(NamedTuple):
 
 
 @contextmanager
-def two_sites(folder: Path) -> Iterator[Web]:
+def two_sites(folder: Path) -> Iterator[RedirectServer]:
     with site() as near, site() as far:
         allowed = f"127.0.0.1:{near.port},127.0.0.1:{far.port}"
         with LuxxServer(folder, {"LUXX_TOOLS__WEB_ALLOW_PRIVATE": allowed}) as server:
-            yield Web(server, near, far)
+            yield RedirectServer(server, near, far)
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedirectServer]:
     with two_sites(tmp_path_factory.mktemp("redirects")) as both:
         yield both
 
 
 @pytest.fixture
-def web(sites: Web) -> Web:
+def web(sites: RedirectServer) -> RedirectServer:
     """Both sites as they are at first, with no visits."""
     for one in (sites.near, sites.far):
         one.routes.clear()
@@ -72,21 +72,21 @@ def by_call(message: Json) -> dict[str, Json]:
     return {step["id_ref"]: json.loads(step["content"]) for step in steps}
 
 
-async def ended(ann: Person, *calls: Call) -> list[Json]:
+async def ended(ann: AsyncApiClient, *calls: Call) -> list[Json]:
     """The results of a run that makes these calls and asks nobody."""
     async with ScriptedProvider(asks(*calls)) as model:
         conversation = await ann.conversation(model.url)
-        screen = await ann.see((await ann.begin(conversation))["id"])
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
         assert "question_asked" not in [frame.event for frame in screen.frames]
         return results((await ann.messages(conversation))[-1])
 
 
 @pytest.mark.parametrize("path", ["/away", "/twice"], ids=["first hop", "second hop"])
 def test_a_redirect_to_a_denied_address_is_refused_and_recorded(
-    web: Web, travel: Traveller, path: str
+    web: RedirectServer, run_scenario: RunScenario, path: str
 ) -> None:
-    async def journey() -> None:
-        async with Person(web.server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann:
             await set_rules(ann, f"deny web_fetch({web.far_url}/*)")
             (refused,) = await ended(ann, fetch(web.near_url + path))
             assert refused["success"] is False
@@ -100,14 +100,14 @@ def test_a_redirect_to_a_denied_address_is_refused_and_recorded(
             (followed,) = await ended(ann, fetch(web.near_url + path))
             assert followed["data"]["content"] == "The far page."
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_rule_made_after_a_redirect_was_followed_is_not_evaded_by_the_cache(
-    web: Web, travel: Traveller
+    web: RedirectServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(web.server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann:
             (followed,) = await ended(ann, fetch(f"{web.near_url}/away"))
             assert followed["data"]["url"] == f"{web.far_url}/leak?of=data"
             await set_rules(ann, f"deny web_fetch({web.far_url}/*)")
@@ -116,12 +116,14 @@ def test_a_rule_made_after_a_redirect_was_followed_is_not_evaded_by_the_cache(
             assert len(web.far.visits) == 1
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_of_a_batch_only_what_a_denied_redirect_led_to_is_missing(web: Web, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(web.server.url) as ann:
+def test_of_a_batch_only_what_a_denied_redirect_led_to_is_missing(
+    web: RedirectServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann:
             await set_rules(ann, f"deny *_fetch({web.far_url}/*)")
             urls = [f"{web.near_url}{path}" for path in ("/page", "/away", "/moved", "/twice")]
             (batch,) = await ended(ann, Call(name="batch_fetch", arguments={"urls": urls}, id="call-a"))
@@ -133,10 +135,10 @@ def test_of_a_batch_only_what_a_denied_redirect_led_to_is_missing(web: Web, trav
             (batch,) = await ended(ann, Call(name="batch_fetch", arguments={"urls": urls}, id="call-a"))
             assert [one["success"] for one in batch["data"]["results"]] == [True] * 4
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def leading_away(web: Web) -> Script:
+def leading_away(web: RedirectServer) -> Script:
     """Reads a page, which taints the run; then redirects are met; then the model goes where one led."""
     first = [fetch(f"{web.near_url}/moved", "call-same"), fetch(f"{web.near_url}/away", "call-away")]
     return Script(
@@ -147,36 +149,38 @@ def leading_away(web: Web) -> Script:
                 when=When(has_tool_result=True, call=2),
                 reply=[fetch(f"{web.far_url}/leak?of=data", "call-far"), Counts()],
             ),
-            Rule(when=When(has_tool_result=True), reply=[Text(text=THEN)]),
+            Rule(when=When(has_tool_result=True), reply=[Text(text=FINAL_TEXT)]),
         ]
     )
 
 
-def test_in_a_tainted_run_a_redirect_to_a_new_host_is_asked_about(web: Web, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(web.server.url) as ann, ScriptedProvider(leading_away(web)) as model:
+def test_in_a_tainted_run_a_redirect_to_a_new_host_is_asked_about(
+    web: RedirectServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann, ScriptedProvider(leading_away(web)) as model:
             await set_rules(ann, f"allow web_fetch({web.near_url}/*)")
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             async with ann.follow(run["id"]) as stream:
                 await stream.until("question_asked")
             assert web.far.visits == []
             (question,) = await open_questions(ann, run["id"])
             assert json.loads(question["arguments"])["url"] == f"{web.far_url}/leak?of=data"
             await answer(ann, question, "once")
-            await ann.see(run["id"])
-            told = by_call((await ann.messages(conversation))[-1])
-            assert told["call-same"]["data"]["content"] == "The near page."
-            assert "to ask for it, call web_fetch with that address" in told["call-away"]["error"]
-            assert told["call-far"]["data"]["content"] == "The far page."
+            await ann.wait_for_end(run["id"])
+            results_by_call = by_call((await ann.messages(conversation))[-1])
+            assert results_by_call["call-same"]["data"]["content"] == "The near page."
+            assert "to ask for it, call web_fetch with that address" in results_by_call["call-away"]["error"]
+            assert results_by_call["call-far"]["data"]["content"] == "The far page."
             assert web.far.visits == ["/leak?of=data"]
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_person_who_approves_a_call_approves_redirects_on_its_host_and_no_other(
-    web: Web, travel: Traveller
+    web: RedirectServer, run_scenario: RunScenario
 ) -> None:
     script = Script(
         rules=[
@@ -186,32 +190,32 @@ def test_a_person_who_approves_a_call_approves_redirects_on_its_host_and_no_othe
                 reply=[fetch(f"{web.near_url}/moved", "call-b"), fetch(f"{web.near_url}/away", "call-c"),
                        Counts()],
             ),
-            Rule(when=When(has_tool_result=True), reply=[Text(text=THEN)]),
+            Rule(when=When(has_tool_result=True), reply=[Text(text=FINAL_TEXT)]),
         ]
     )  # fmt: skip
 
-    async def journey() -> None:
-        async with Person(web.server.url) as ann, ScriptedProvider(script) as model:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann, ScriptedProvider(script) as model:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             async with ann.follow(run["id"]) as stream:
                 await stream.until("question_asked")
             for question in await open_questions(ann, run["id"]):
                 await answer(ann, question, "once")
-            await ann.see(run["id"])
-            told = by_call((await ann.messages(conversation))[-1])
-            assert told["call-b"]["data"]["content"] == "The near page."
-            assert "needs a permission of its own" in told["call-c"]["error"]
+            await ann.wait_for_end(run["id"])
+            results_by_call = by_call((await ann.messages(conversation))[-1])
+            assert results_by_call["call-b"]["data"]["content"] == "The near page."
+            assert "needs a permission of its own" in results_by_call["call-c"]["error"]
             assert web.far.visits == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_by_hand_a_rule_that_asks_lets_a_redirect_through_and_one_that_denies_does_not(
-    web: Web, travel: Traveller
+    web: RedirectServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(web.server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(web.server.url) as ann:
             body = {"arguments": {"url": f"{web.near_url}/away"}}
             await set_rules(ann, f"ask web_fetch({web.far_url}/*)")
             assert (await ann.post("/tools/web_fetch/execute", body))["success"] is True
@@ -221,4 +225,4 @@ def test_by_hand_a_rule_that_asks_lets_a_redirect_through_and_one_that_denies_do
             assert len(web.far.visits) == 1
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())

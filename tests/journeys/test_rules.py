@@ -6,129 +6,138 @@ import sqlite3
 
 import pytest
 
-from journeys.asking import THEN, answer, asks, clarification, open_questions, set_rules
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Json, Person
+from journeys.asking import FINAL_TEXT, answer, asks, clarification, open_questions, set_rules
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, Json
 from journeys.scripts import calls
 from journeys.server import LuxxServer
-from journeys.survivor import Survivor
+from journeys.survivor import RestartingClient
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 
 
-async def asked(ann: Person, run: Json) -> list[Json]:
+async def asked(ann: AsyncApiClient, run: Json) -> list[Json]:
     """The run's open questions, once it waits."""
     async with ann.follow(run["id"]) as stream:
         await stream.until("question_asked")
     return await open_questions(ann, run["id"])
 
 
-def visit(desk: Desk, key: str, tool: str = "visit_risky") -> Call:
-    return calls(tool, desk.port, key)[0]
+def visit(controller: ToolController, key: str, tool: str = "visit_risky") -> Call:
+    return calls(tool, controller.port, key)[0]
 
 
-async def tool_results(ann: Person, conversation: str) -> list[Json]:
+async def tool_results(ann: AsyncApiClient, conversation: str) -> list[Json]:
     """The tool_result steps of the last message."""
     message = (await ann.messages(conversation))[-1]
     return [step for step in message["steps"] if step["type"] == "tool_result"]
 
 
-def told(model: ScriptedProvider) -> str:
+def last_tool_message(model: ScriptedProvider) -> str:
     """All that the model was sent with its last request."""
     return model.requests[-1].body.decode()
 
 
-def test_always_makes_a_rule_and_settles_the_asks_of_other_runs_that_it_covers(
-    server: LuxxServer, travel: Traveller
+def test_always_makes_a_rule_and_answers_the_asks_of_other_runs_that_it_covers(
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            for_a, for_b = asks(visit(desk, "a"), visit(desk, "b")), asks(visit(desk, "c"))
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            for_a, for_b = asks(visit(controller, "a"), visit(controller, "b")), asks(visit(controller, "c"))
             async with ScriptedProvider(for_a) as first, ScriptedProvider(for_b) as second:
-                one = await ann.begin(await ann.conversation(first.url))
-                two = await ann.begin(await ann.conversation(second.url))
+                one = await ann.start_run(await ann.conversation(first.url))
+                two = await ann.start_run(await ann.conversation(second.url))
                 a, _b = await asked(ann, one)
                 (c,) = await asked(ann, two)
                 assert (a["usual"], "risk is high" in a["because"]) == ("*", True)
                 await answer(ann, a, "always")
-                await ann.see(one["id"])
-                await ann.see(two["id"])
-                assert sorted(desk.keys_seen()) == ["a", "b", "c"]
+                await ann.wait_for_end(one["id"])
+                await ann.wait_for_end(two["id"])
+                assert sorted(controller.keys_seen()) == ["a", "b", "c"]
                 (settled,) = (await ann.get(f"/runs/{two['id']}/questions"))["items"]
                 assert settled["id"] == c["id"]
                 assert (settled["status"], settled["answer"]) == ("answered", "always")
                 assert settled["answered_by"] == "rule"
                 (rule,) = await ann.get("/permissions/rules")
                 assert (rule["tool"], rule["pattern"], rule["action"]) == ("visit_risky", "*", "allow")
-            async with ScriptedProvider(asks(visit(desk, "d"))) as third:
-                screen = await ann.see((await ann.begin(await ann.conversation(third.url)))["id"])
+            async with ScriptedProvider(asks(visit(controller, "d"))) as third:
+                screen = await ann.wait_for_end(
+                    (await ann.start_run(await ann.conversation(third.url)))["id"]
+                )
                 assert "question_asked" not in [frame.event for frame in screen.frames]
             entries = (await ann.get("/admin/audit", action="rules_change"))["items"]
             assert entries[0]["target_type"] == "user"
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_rule_made_just_before_the_question_was_put_answers_it(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk() as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(visit(desk, "slow", "visit_once"), visit(desk, "b"))) as model:
-                run = await ann.begin(await ann.conversation(model.url))
-                slow = await desk.visited()
+    async def scenario() -> None:
+        async with ToolController() as controller, AsyncApiClient(server.url) as ann:
+            async with ScriptedProvider(
+                asks(visit(controller, "slow", "visit_once"), visit(controller, "b"))
+            ) as model:
+                run = await ann.start_run(await ann.conversation(model.url))
+                slow = await controller.wait_for_visit()
                 # It has been judged by now, and is asked about once the other call has ended.
                 await set_rules(ann, "allow visit_risky(*)")
                 slow.answer("done")
-                (await desk.visited(2)).answer("done")
-                await ann.see(run["id"])
+                (await controller.wait_for_visit(2)).answer("done")
+                await ann.wait_for_end(run["id"])
                 (settled,) = (await ann.get(f"/runs/{run['id']}/questions"))["items"]
                 assert (settled["status"], settled["answered_by"]) == ("answered", "rule")
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize("more", [{}, {"key": "changed"}], ids=["rejected", "changed"])
 def test_what_a_person_said_of_a_call_counts_more_than_always_said_of_another(
-    server: LuxxServer, travel: Traveller, more: Json
+    server: LuxxServer, run_scenario: RunScenario, more: Json
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(visit(desk, "a"), visit(desk, "b"))) as model:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            async with ScriptedProvider(asks(visit(controller, "a"), visit(controller, "b"))) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
+                run = await ann.start_run(conversation)
                 a, b = await asked(ann, run)
                 if more:
-                    await answer(ann, a, "once", arguments={"port": desk.port, **more})
+                    await answer(ann, a, "once", arguments={"port": controller.port, **more})
                 else:
                     await answer(ann, a, "reject")
                 await answer(ann, b, "always")
-                await ann.see(run["id"])
-                assert sorted(desk.keys_seen()) == (["b", "changed"] if more else ["b"])
+                await ann.wait_for_end(run["id"])
+                assert sorted(controller.keys_seen()) == (["b", "changed"] if more else ["b"])
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_denied_rejected_and_corrected_are_told_apart_to_people_and_to_the_model(
-    server: LuxxServer, travel: Traveller
+def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
             await set_rules(ann, "deny visit_outside(secret*)")
-            wanted = [visit(desk, "a"), visit(desk, "b"), visit(desk, "c"), visit(desk, "d")]
-            wanted.append(visit(desk, "secret-e", "visit_outside"))
+            wanted = [
+                visit(controller, "a"),
+                visit(controller, "b"),
+                visit(controller, "c"),
+                visit(controller, "d"),
+            ]
+            wanted.append(visit(controller, "secret-e", "visit_outside"))
             async with ScriptedProvider(asks(*wanted)) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
+                run = await ann.start_run(conversation)
                 a, b, c, d = await asked(ann, run)
                 await answer(ann, a, "reject", note="use the other door")
                 await answer(ann, b, "reject")
-                await answer(ann, c, "once", arguments={"port": desk.port, "key": "C"}, note="louder")
+                await answer(ann, c, "once", arguments={"port": controller.port, "key": "C"}, note="louder")
                 await answer(ann, d, "once")
-                await ann.see(run["id"])
+                await ann.wait_for_end(run["id"])
                 steps = {step["id_ref"]: step for step in await tool_results(ann, conversation)}
                 outcomes = {key: step.get("outcome") for key, step in steps.items()}
                 assert outcomes == {
@@ -144,85 +153,87 @@ def test_denied_rejected_and_corrected_are_told_apart_to_people_and_to_the_model
                 assert "the user's rule 1 says: deny visit_outside(secret*)" in errors["call-secret-e"]
                 assert "changed the arguments" in steps["call-c"]["note"]
                 assert "They say: louder" in steps["call-c"]["note"]
-                assert "They say: louder" in told(model)
-                assert sorted(desk.keys_seen()) == ["C", "d"]
+                assert "They say: louder" in last_tool_message(model)
+                assert sorted(controller.keys_seen()) == ["C", "d"]
             entries = (await ann.get("/admin/audit", action="tool_call"))["items"]
             (entry,) = [one for one in entries if one["target_id"] == run["id"]]
             assert entry["outcome"] == "refused"
             assert entry["detail"] == {"name": "visit_outside", "kind": "rule", "permission_level": 4}
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_rule_that_denies_counts_more_than_a_permission_given_before(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            async with ScriptedProvider(asks(visit(desk, "a"))) as model:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            async with ScriptedProvider(asks(visit(controller, "a"))) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation)
+                run = await ann.start_run(conversation)
                 (question,) = await asked(ann, run)
                 await set_rules(ann, "deny visit_*(*)")
                 await answer(ann, question, "once")
-                await ann.see(run["id"])
+                await ann.wait_for_end(run["id"])
                 (step,) = await tool_results(ann, conversation)
                 assert step["outcome"] == "denied"
-                assert desk.visits == []
+                assert controller.visits == []
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_tool_that_is_always_denied_is_not_shown_to_the_model(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(server.url) as ann:
             await set_rules(ann, "deny visit_risky(*)")
             async with ScriptedProvider(Script(rules=[Rule(reply=[Text(text="Hi.")])])) as model:
                 conversation = await ann.conversation(model.url)
-                await ann.see((await ann.begin(conversation, tools=True))["id"])
-                assert '"visit_risky"' not in told(model)
-                assert '"visit_once"' in told(model)
+                await ann.wait_for_end((await ann.start_run(conversation, tools=True))["id"])
+                assert '"visit_risky"' not in last_tool_message(model)
+                assert '"visit_once"' in last_tool_message(model)
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_rules_of_a_project_bind_its_conversations_alone(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
+def test_rules_of_a_project_bind_its_conversations_alone(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
             project = (await ann.post("/projects", {"name": "quiet"}))["id"]
             await set_rules(ann, "allow visit_*(*)")
             await set_rules(ann, "deny visit_risky(*)", scope="project", id=project)
-            script = asks(visit(desk, "a"))
+            script = asks(visit(controller, "a"))
             async with ScriptedProvider(script) as model:
                 provider_id = await ann.connect(model.url)
                 for project_id, outcome in ((project, "denied"), (None, None)):
                     body = {"provider_id": provider_id, "project_id": project_id}
                     conversation = (await ann.post("/conversations", body))["id"]
-                    await ann.see((await ann.begin(conversation))["id"])
+                    await ann.wait_for_end((await ann.start_run(conversation))["id"])
                     (step,) = await tool_results(ann, conversation)
                     assert step.get("outcome") == outcome
-                assert desk.keys_seen() == ["a"]
+                assert controller.keys_seen() == ["a"]
             await ann.ask("DELETE", f"/projects/{project}")
             await set_rules(ann)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_permission_is_void_for_arguments_that_are_not_those_it_was_asked_for(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            Survivor(own_server) as ann,
-            ScriptedProvider(asks(visit(desk, "harmless"))) as model,
+            ToolController(answers=True) as controller,
+            RestartingClient(own_server) as ann,
+            ScriptedProvider(asks(visit(controller, "harmless"))) as model,
         ):
-            run = await ann.begin(await ann.conversation(model.url))
+            run = await ann.start_run(await ann.conversation(model.url))
             (question,) = await asked(ann, run)
             await ann.kill()
             await asyncio.to_thread(swap_arguments, own_server, run["id"])
@@ -232,13 +243,13 @@ def test_a_permission_is_void_for_arguments_that_are_not_those_it_was_asked_for(
                 await stream.until("question_answered")
                 again = (await stream.until("question_asked")).data
             assert json.loads(again["arguments"])["key"] == "changed!"
-            assert desk.visits == []
+            assert controller.visits == []
             (second,) = await open_questions(ann, run["id"])
             await answer(ann, second, "once")
-            await ann.see(run["id"])
-            assert desk.keys_seen() == ["changed!"]
+            await ann.wait_for_end(run["id"])
+            assert controller.keys_seen() == ["changed!"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def swap_arguments(server: LuxxServer, run_id: str) -> None:
@@ -255,14 +266,16 @@ def swap_arguments(server: LuxxServer, run_id: str) -> None:
     database.close()
 
 
-def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_an_ask_shows_in_every_client_and_is_answered_once(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            Person(server.url) as ann,
-            ScriptedProvider(asks(visit(desk, "a"))) as model,
+            ToolController(answers=True) as controller,
+            AsyncApiClient(server.url) as ann,
+            ScriptedProvider(asks(visit(controller, "a"))) as model,
         ):
-            run = await ann.begin(await ann.conversation(model.url))
+            run = await ann.start_run(await ann.conversation(model.url))
             async with ann.follow(run["id"]) as one, ann.follow(run["id"]) as two:
                 shown = [(await stream.until("question_asked")).data for stream in (one, two)]
                 assert shown[0] == shown[1]
@@ -271,91 +284,95 @@ def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxServer, t
                     *(ann.ask("POST", path, {"answer": said}) for said in ("once", "reject", "once"))
                 )
                 assert sorted(each.status_code for each in all_said) == [200, 409, 409]
-                heard = [(await stream.until("question_answered")).data for stream in (one, two)]
-                assert heard[0] == heard[1]
+                answered_events = [(await stream.until("question_answered")).data for stream in (one, two)]
+                assert answered_events[0] == answered_events[1]
                 for stream in (one, two):
                     assert (await stream.to_the_end()).done is not None
-            assert len(desk.visits) <= 1
+            assert len(controller.visits) <= 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_run_that_nobody_attends_is_denied_what_it_asks_for_and_goes_on(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
             choices = [clarification("call-1"), clarification("call-2", required=True)]
-            async with ScriptedProvider(asks(visit(desk, "a"), *choices)) as model:
+            async with ScriptedProvider(asks(visit(controller, "a"), *choices)) as model:
                 conversation = await ann.conversation(model.url)
-                run = await ann.begin(conversation, when_asked="deny")
-                screen = await ann.see(run["id"])
+                run = await ann.start_run(conversation, when_asked="deny")
+                screen = await ann.wait_for_end(run["id"])
                 assert "question_asked" not in [frame.event for frame in screen.frames]
                 steps = {step["id_ref"]: step for step in await tool_results(ann, conversation)}
                 assert steps["call-a"]["outcome"] == "denied"
                 assert "nobody is there to be asked" in steps["call-a"]["content"]
                 assert json.loads(steps["call-1"]["content"])["data"]["answer"] == "blue"
                 assert "nobody is there to be asked" in steps["call-2"]["content"]
-                assert desk.visits == []
+                assert controller.visits == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def tainting(desk: Desk) -> Script:
+def tainting(controller: ToolController) -> Script:
     """Strangers are visited, then somebody outside is told of it."""
     return Script(
         rules=[
             Rule(
                 when=When(user="Hello", has_tool_result=False),
-                reply=[visit(desk, "news", "visit_strangers"), Counts()],
+                reply=[visit(controller, "news", "visit_strangers"), Counts()],
             ),
             Rule(
                 when=When(user="Hello", has_tool_result=True, call=1),
-                reply=[visit(desk, "out", "visit_outside"), visit(desk, "in", "visit_once"), Counts()],
+                reply=[
+                    visit(controller, "out", "visit_outside"),
+                    visit(controller, "in", "visit_once"),
+                    Counts(),
+                ],
             ),
             Rule(
                 when=When(user="again", has_tool_result=False),
-                reply=[visit(desk, "later", "visit_outside"), Counts()],
+                reply=[visit(controller, "later", "visit_outside"), Counts()],
             ),
-            Rule(when=When(has_tool_result=True), reply=[Text(text=THEN)]),
+            Rule(when=When(has_tool_result=True), reply=[Text(text=FINAL_TEXT)]),
         ]
     )
 
 
-def test_once_strangers_content_is_in_a_conversation_what_goes_outside_asks(
-    own_server: LuxxServer, travel: Traveller
+def test_once_untrusted_content_is_in_a_conversation_outgoing_calls_ask(
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            Survivor(own_server) as ann,
-            ScriptedProvider(tainting(desk)) as model,
+            ToolController(answers=True) as controller,
+            RestartingClient(own_server) as ann,
+            ScriptedProvider(tainting(controller)) as model,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             (question,) = await asked(ann, run)
             assert (question["tool"], question["risk"]) == ("visit_outside", "low")
             assert "visit_strangers has brought content" in question["because"]
-            assert sorted(desk.keys_seen()) == ["in", "news"]
+            assert sorted(controller.keys_seen()) == ["in", "news"]
             await ann.kill_and_start()
             assert await open_questions(ann, run["id"]) == [question]
             await answer(ann, question, "once")
-            screen = await ann.see_through(run["id"])
+            screen = await ann.follow_to_end(run["id"])
             tainted = [frame.data for frame in screen.frames if frame.event == "tainted"]
             assert [event["by"] for event in tainted] == ["visit_strangers"]
             flags = [step.get("is_untrusted") for step in await tool_results(ann, conversation)]
             assert flags == [True, None, None]
-            later = await ann.begin(conversation, "again")
+            later = await ann.start_run(conversation, "again")
             (question,) = await asked(ann, later)
             assert json.loads(question["arguments"])["key"] == "later"
             await set_rules(ann, "allow visit_outside(other)")
             await answer(ann, question, "always")
             assert (await ann.get("/permissions/rules"))[-1]["pattern"] == "*"
-            screen = await ann.see(later["id"])
+            screen = await ann.wait_for_end(later["id"])
             assert "tainted" in [frame.event for frame in screen.frames]
-            assert sorted(desk.keys_seen()) == ["in", "later", "news", "out"]
+            assert sorted(controller.keys_seen()) == ["in", "later", "news", "out"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def shell(command: str, call_id: str) -> Call:
@@ -363,17 +380,17 @@ def shell(command: str, call_id: str) -> Call:
 
 
 def test_always_for_a_command_does_not_cover_its_options_that_run_or_write(
-    own_server: LuxxServer, travel: Traveller
+    own_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Person(own_server.url) as ann:
+    async def scenario() -> None:
+        async with AsyncApiClient(own_server.url) as ann:
             async with ScriptedProvider(
                 asks(shell("pip list", "list"), shell("git grep x", "grep"))
             ) as model:
-                run = await ann.begin(await ann.conversation(model.url))
+                run = await ann.start_run(await ann.conversation(model.url))
                 for question in await asked(ann, run):
                     await answer(ann, question, "always")
-                await ann.see(run["id"])
+                await ann.wait_for_end(run["id"])
             kept = [rule["pattern"] for rule in await ann.get("/permissions/rules")]
             assert sorted(kept) == ["git grep *", "pip list *"]
             more = [
@@ -383,11 +400,11 @@ def test_always_for_a_command_does_not_cover_its_options_that_run_or_write(
                 shell("git grep -O'touch ran' y", "runs"),
             ]
             async with ScriptedProvider(asks(*more)) as model:
-                run = await ann.begin(await ann.conversation(model.url))
+                run = await ann.start_run(await ann.conversation(model.url))
                 questions = await asked(ann, run)
                 assert {question["call_id"] for question in questions} == {"writes", "runs"}
                 for question in questions:
                     await answer(ann, question, "reject")
-                await ann.see(run["id"])
+                await ann.wait_for_end(run["id"])
 
-    travel(journey())
+    run_scenario(scenario())

@@ -10,10 +10,18 @@ import pytest
 from bus.redis_server import redis_server
 from store.databases import new_database, postgresql_server
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Person, Stream
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says, two_iterations, words
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, AsyncEventStream
+from journeys.scripts import (
+    FIRST_THOUGHT,
+    PREFACE,
+    PROSE,
+    SECOND_THOUGHT,
+    always_replies,
+    two_iterations,
+    words,
+)
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 
@@ -48,55 +56,57 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield Cluster(request.param, servers)
 
 
-async def signed_in(cluster: Cluster, hold: AsyncExitStack) -> list[Person]:
+async def signed_in(cluster: Cluster, hold: AsyncExitStack) -> list[AsyncApiClient]:
     """The same person at every server."""
-    first = await hold.enter_async_context(Person(cluster.servers[0].url))
-    others = [Person(server.url, first.token) for server in cluster.servers[1:]]
+    first = await hold.enter_async_context(AsyncApiClient(cluster.servers[0].url))
+    others = [AsyncApiClient(server.url, first.token) for server in cluster.servers[1:]]
     return [first, *[await hold.enter_async_context(other) for other in others]]
 
 
-def deltas(stream: Stream) -> int:
+def deltas(stream: AsyncEventStream) -> int:
     return sum("delta" in frame.data.get("step", {}) for frame in stream.screen.frames)
 
 
 def test_every_server_shows_every_delta_of_a_run_that_another_drives(
-    cluster: Cluster, travel: Traveller
+    cluster: Cluster, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as hold:
             model = await hold.enter_async_context(
-                ScriptedProvider(says(*words(PROSE, "middle"), delay=PACE_SECONDS))
+                ScriptedProvider(always_replies(*words(PROSE, "middle"), delay=PACE_SECONDS))
             )
-            people = await signed_in(cluster, hold)
-            conversation = await people[0].conversation(model.url)
-            run = await people[0].begin(conversation)
-            streams = [await hold.enter_async_context(one.follow(run["id"])) for one in people]
+            clients = await signed_in(cluster, hold)
+            conversation = await clients[0].conversation(model.url)
+            run = await clients[0].start_run(conversation)
+            streams = [await hold.enter_async_context(one.follow(run["id"])) for one in clients]
             for stream in streams:
                 await stream.until("process_step")
             model.release("middle")
             for stream in streams:
                 await stream.to_the_end()
-                await people[0].answer_shown_by(conversation, stream.screen)
+                await clients[0].answer_shown_by(conversation, stream.screen)
             assert all(deltas(stream) > 20 for stream in streams), [deltas(stream) for stream in streams]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_behind_a_round_robin_a_turn_with_tools_is_the_same_everywhere(
-    cluster: Cluster, travel: Traveller
+    cluster: Cluster, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as hold:
-            desk = await hold.enter_async_context(Desk(answers=True))
-            model = await hold.enter_async_context(ScriptedProvider(two_iterations(desk.port)))
-            people = await signed_in(cluster, hold)
-            conversations = [await people[0].conversation(model.url) for _ in range(6)]
+            controller = await hold.enter_async_context(ToolController(answers=True))
+            model = await hold.enter_async_context(ScriptedProvider(two_iterations(controller.port)))
+            clients = await signed_in(cluster, hold)
+            conversations = [await clients[0].conversation(model.url) for _ in range(6)]
 
             async def talk(number: int) -> None:
-                here, there = people[number % 3], people[(number + 1) % 3]
+                here, there = clients[number % 3], clients[(number + 1) % 3]
                 conversation = conversations[number]
-                run = await here.begin(conversation, tools=["visit_once"])
-                screens = await asyncio.gather(there.see(run["id"]), people[(number + 2) % 3].see(run["id"]))
+                run = await here.start_run(conversation, tools=["visit_once"])
+                screens = await asyncio.gather(
+                    there.wait_for_end(run["id"]), clients[(number + 2) % 3].wait_for_end(run["id"])
+                )
                 for screen in screens:
                     message = await there.answer_shown_by(conversation, screen)
                     said = [step["content"] for step in message["steps"] if step["type"] == "thinking"]
@@ -105,13 +115,15 @@ def test_behind_a_round_robin_a_turn_with_tools_is_the_same_everywhere(
 
             await asyncio.gather(*(talk(number) for number in range(6)))
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_client_elsewhere_goes_on_when_the_driver_is_killed(cluster: Cluster, travel: Traveller) -> None:
+def test_a_client_elsewhere_goes_on_when_the_driver_is_killed(
+    cluster: Cluster, run_scenario: RunScenario
+) -> None:
     """On one connection: what the dead driver had not stored is taken back, and said anew."""
 
-    async def journey() -> None:
+    async def scenario() -> None:
         async with AsyncExitStack() as hold:
             script = Script(
                 rules=[
@@ -120,12 +132,12 @@ def test_a_client_elsewhere_goes_on_when_the_driver_is_killed(cluster: Cluster, 
                 ]
             )
             model = await hold.enter_async_context(ScriptedProvider(script))
-            people = await signed_in(cluster, hold)
-            conversation = await people[1].conversation(model.url)
-            run = await people[0].begin(conversation)
+            clients = await signed_in(cluster, hold)
+            conversation = await clients[1].conversation(model.url)
+            run = await clients[0].start_run(conversation)
             streams = [
-                await hold.enter_async_context(people[1].follow(run["id"])),
-                await hold.enter_async_context(people[2].follow(run["id"], accumulated="1")),
+                await hold.enter_async_context(clients[1].follow(run["id"])),
+                await hold.enter_async_context(clients[2].follow(run["id"], accumulated="1")),
             ]
             for stream in streams:
                 await stream.until("process_step")
@@ -137,11 +149,11 @@ def test_a_client_elsewhere_goes_on_when_the_driver_is_killed(cluster: Cluster, 
                 model.release("again")
                 for stream in streams:
                     await stream.to_the_end()
-                    message = await people[1].answer_shown_by(conversation, stream.screen)
+                    message = await clients[1].answer_shown_by(conversation, stream.screen)
                     assert message["text"] == PROSE
                     assert deltas(stream) > 20
             finally:
                 model.release("killed")
                 await asyncio.to_thread(cluster.servers[0].start)
 
-    travel(journey())
+    run_scenario(scenario())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient, Json
 from journeys.scripts import calls
 from journeys.server import LuxxServer
-from journeys.survivor import SOON_SECONDS, Survivor
+from journeys.survivor import SOON_SECONDS, RestartingClient
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 
 READS = "file_read file_write(notes/*) shell_execute(git status *)"
@@ -64,7 +64,7 @@ def offered(request: Json) -> set[str]:
     return {tool["function"]["name"] for tool in request.get("tools", [])}
 
 
-async def results(ann: Person, conversation: str) -> dict[str, Json]:
+async def results(ann: AsyncApiClient, conversation: str) -> dict[str, Json]:
     """What each call was answered, by its id."""
     message = (await ann.messages(conversation))[-1]
     found = [step for step in message["steps"] if step["type"] == "tool_result"]
@@ -75,38 +75,38 @@ def write(path: str, call_id: str) -> Call:
     return Call(name="file_write", arguments={"path": path, "content": "x"}, id=call_id)
 
 
-def test_a_model_is_told_of_skills_by_name_and_gets_the_instructions_when_it_activates_one(
-    skilled_server: LuxxServer, travel: Traveller
+def test_a_model_sees_skills_by_name_and_gets_the_instructions_when_it_activates_one(
+    skilled_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         reads = Call(name="skill_read", arguments={"name": "manners", "path": "assets/form.md"}, id="read")
         climbs = Call(
             name="skill_read", arguments={"name": "manners", "path": "../listing/SKILL.md"}, id="climb"
         )
         script = rounds([activates("manners"), activates("nothing", "none")], [reads, climbs])
-        async with ScriptedProvider(script) as model, Person(skilled_server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            screen = await ann.see((await ann.begin(conversation, tools=TOOLS))["id"])
+            screen = await ann.wait_for_end((await ann.start_run(conversation, tools=TOOLS))["id"])
             first = model.requests[0].json
             assert "- note-keeping: Is for note-keeping." in first["messages"][0]["content"]
             assert "Do it well" not in json.dumps(first)
             assert "broken" not in json.dumps(first)
-            told = await results(ann, conversation)
-            assert told["call-skill"]["data"]["instructions"] == "Do it well."
-            assert "note-keeping" in told["none"]["error"]
-            assert told["read"]["data"]["content"] == "The form of it."
-            assert told["climb"]["success"] is False
+            results_by_call = await results(ann, conversation)
+            assert results_by_call["call-skill"]["data"]["instructions"] == "Do it well."
+            assert "note-keeping" in results_by_call["none"]["error"]
+            assert results_by_call["read"]["data"]["content"] == "The form of it."
+            assert results_by_call["climb"]["success"] is False
             (event,) = [frame.data for frame in screen.frames if frame.event == "skill_activated"]
             assert (event["name"], event["allowed_tools"]) == ("manners", None)
             assert offered(model.requests[1].json) == offered(first)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
-    skilled_server: LuxxServer, travel: Traveller
+    skilled_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = rounds(
             [activates("note-keeping")],
             [
@@ -117,103 +117,108 @@ def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
                 Call(name="shell_execute", arguments={"command": "git status; id"}, id="joined"),
             ],
         )
-        async with ScriptedProvider(script) as model, Person(skilled_server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=TOOLS)
-            await ann.see(run["id"])
+            run = await ann.start_run(conversation, tools=TOOLS)
+            await ann.wait_for_end(run["id"])
             assert offered(model.requests[1].json) == {
                 *("file_read", "file_write", "shell_execute"),
                 *("activate_skill", "skill_read", "result_read"),
             }
-            told = await results(ann, conversation)
-            assert told["inside"]["success"] is True
+            results_by_call = await results(ann, conversation)
+            assert results_by_call["inside"]["success"] is True
             for refused in ("outside", "hidden", "hidden-and-wrong", "joined"):
-                assert told[refused]["outcome"] == "denied", refused
-                assert "the skill note-keeping is active" in told[refused]["error"]
+                assert results_by_call[refused]["outcome"] == "denied", refused
+                assert "the skill note-keeping is active" in results_by_call[refused]["error"]
                 assert "secret.md" not in json.dumps(await ann.get("/files"))
             audited = (await ann.get("/admin/audit", action="tool_call"))["items"]
             mine = [entry for entry in audited if entry["target_id"] == run["id"]]
             assert {entry["detail"]["kind"] for entry in mine} == {"skill"}
             assert {entry["detail"]["name"] for entry in mine} >= {"file_list", "file_write"}
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_second_skill_never_gives_back_what_the_first_took(
-    skilled_server: LuxxServer, travel: Traveller
+    skilled_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = rounds(
             [activates("note-keeping")],
             [activates("listing", "second")],
             [Call(name="file_list", arguments={}, id="list"), write("notes/b.md", "write")],
         )
-        async with ScriptedProvider(script) as model, Person(skilled_server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
             conversation = await ann.conversation(model.url)
-            await ann.see((await ann.begin(conversation, tools=TOOLS))["id"])
+            await ann.wait_for_end((await ann.start_run(conversation, tools=TOOLS))["id"])
             assert offered(model.requests[2].json) == {
                 *("file_read", "activate_skill", "skill_read", "result_read")
             }
-            told = await results(ann, conversation)
-            assert told["list"]["outcome"] == told["write"]["outcome"] == "denied"
+            results_by_call = await results(ann, conversation)
+            assert results_by_call["list"]["outcome"] == results_by_call["write"]["outcome"] == "denied"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_subagent_is_as_narrow_as_the_run_that_delegates(
-    skilled_server: LuxxServer, travel: Traveller
+    skilled_server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk:
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller:
             task = {"task": "Do it.", "system_prompt": "the hand"}
             rules = [
                 Rule(
                     when=When(system="the hand", has_tool_result=False),
-                    reply=[*calls("visit_once", desk.port, "a"), write("notes/d.md", "write")],
+                    reply=[*calls("visit_once", controller.port, "a"), write("notes/d.md", "write")],
                 ),
                 Rule(when=When(system="the hand"), reply=[Text(text="I could write.")]),
                 Rule(when=When(has_tool_result=False), reply=[activates("handing-on")]),
                 Rule(reply=[Call(name="delegate", arguments=task, id="call-sub")], times=1),
                 Rule(reply=[Text(text="Done.")]),
             ]
-            async with ScriptedProvider(Script(rules=rules)) as model, Person(skilled_server.url) as ann:
+            async with (
+                ScriptedProvider(Script(rules=rules)) as model,
+                AsyncApiClient(skilled_server.url) as ann,
+            ):
                 conversation = await ann.conversation(model.url)
-                await ann.see((await ann.begin(conversation, tools=[*TOOLS, "delegate"]))["id"])
-                told = await results(ann, conversation)
-                own = await ann.see(told["call-sub"]["data"]["run_id"])
+                await ann.wait_for_end((await ann.start_run(conversation, tools=[*TOOLS, "delegate"]))["id"])
+                results_by_call = await results(ann, conversation)
+                own = await ann.wait_for_end(results_by_call["call-sub"]["data"]["run_id"])
                 ended = {step["id_ref"]: step for step in own.ordered() if step["type"] == "tool_result"}
                 assert ended["call-a"]["outcome"] == "denied"
                 assert "handing-on" in ended["call-a"]["content"]
                 assert ended["write"]["success"] is True
-                assert desk.keys_seen() == []
+                assert controller.keys_seen() == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_a_skill_allows_nothing_that_a_rule_denies(
+    skilled_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         script = rounds([activates("note-keeping")], [write("notes/c.md", "denied")])
-        async with ScriptedProvider(script) as model, Person(skilled_server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
             conversation = await ann.conversation(model.url)
             rule = {"tool": "file_write", "pattern": "notes/c*", "action": "deny"}
             assert (await ann.ask("PUT", "/permissions/rules?scope=user", [rule])).is_success  # type: ignore[arg-type]
-            await ann.see((await ann.begin(conversation, tools=TOOLS))["id"])
+            await ann.wait_for_end((await ann.start_run(conversation, tools=TOOLS))["id"])
             assert (await results(ann, conversation))["denied"]["outcome"] == "denied"
             await ann.ask("PUT", "/permissions/rules?scope=user", [])  # type: ignore[arg-type]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.heavy
 def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(
-    tmp_path: Path, travel: Traveller
+    tmp_path: Path, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         data_dir = tmp_path / "data"
         put_skill(data_dir, "listing", "file_list")
         with LuxxServer(data_dir) as server:
-            async with Desk(answers=True) as desk, Survivor(server) as ann:
-                visit = calls("visit_once", desk.port, "a")
+            async with ToolController(answers=True) as controller, RestartingClient(server) as ann:
+                visit = calls("visit_once", controller.port, "a")
                 script = Script(
                     rules=[
                         Rule(when=When(has_tool_result=False), reply=[activates("listing")]),
@@ -228,7 +233,7 @@ def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(
                 )
                 async with ScriptedProvider(script) as model:
                     conversation = await ann.conversation(model.url)
-                    run = await ann.begin(conversation, tools=TOOLS)
+                    run = await ann.start_run(conversation, tools=TOOLS)
                     await model.reached("killed here")
                     # What the skill says now does not matter any more.
                     folder = data_dir / "skills" / "listing" / "SKILL.md"
@@ -238,19 +243,21 @@ def test_a_narrowed_run_that_is_killed_is_as_narrow_when_it_goes_on(
                     )
                     await ann.kill_and_start()
                     await model.arrived(3, SOON_SECONDS)
-                    await ann.see_through(run["id"])
+                    await ann.follow_to_end(run["id"])
                     assert offered(model.requests[2].json) == {
                         *("file_list", "activate_skill", "skill_read", "result_read")
                     }
                     assert (await results(ann, conversation))["call-a"]["outcome"] == "denied"
-                    assert desk.keys_seen() == []
+                    assert controller.keys_seen() == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_the_list_of_skills_tells_what_is_broken(skilled_server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Person(skilled_server.url) as ann:
+def test_the_list_of_skills_names_what_is_broken(
+    skilled_server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with AsyncApiClient(skilled_server.url) as ann:
             listed = await ann.get("/skills")
             assert listed["total"] == 5
             skills = {one["name"]: one for one in listed["items"]}
@@ -265,4 +272,4 @@ def test_the_list_of_skills_tells_what_is_broken(skilled_server: LuxxServer, tra
             by_hand = await ann.post("/tools/activate_skill/execute", {"arguments": {"name": "manners"}})
             assert by_hand["data"]["instructions"] == "Do it well."
 
-    travel(journey())
+    run_scenario(scenario())

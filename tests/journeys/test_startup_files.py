@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from journeys.asking import results, set_rules
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 
@@ -65,28 +65,32 @@ def explicitly() -> Script:
     )
 
 
-async def answers(ann: Person, model: ScriptedProvider) -> list[Json]:
+async def answers(ann: AsyncApiClient, model: ScriptedProvider) -> list[Json]:
     """What the calls of one message were answered."""
     conversation = await ann.conversation(model.url)
-    run = await ann.begin(conversation, tools=True)
-    return results(await ann.answer_shown_by(conversation, await ann.see(run["id"])))
+    run = await ann.start_run(conversation, tools=True)
+    return results(await ann.answer_shown_by(conversation, await ann.wait_for_end(run["id"])))
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 def test_no_command_runs_what_an_earlier_call_put_into_startup_files(
-    backend: str, tmp_path: Path, travel: Traveller
+    backend: str, tmp_path: Path, run_scenario: RunScenario
 ) -> None:
     def ran() -> list[str]:
         return sorted(one.name for one in workspaces.rglob("ran-*"))
 
-    async def journey(url: str) -> None:
-        async with Person(url) as ann:
+    async def scenario(url: str) -> None:
+        async with AsyncApiClient(url) as ann:
             if (await ann.get("/health"))["sandbox"] != backend:
                 pytest.skip(f"{backend} does not work here")
             await set_rules(ann, "allow shell_execute(*)", "deny shell_execute(touch *)")
             async with ScriptedProvider(script()) as model:
-                told = await answers(ann, model)
-            wrote, done, refused = told[: len(STARTUP_FILES)], told[len(STARTUP_FILES) : -1], told[-1]
+                command_results = await answers(ann, model)
+            wrote, done, refused = (
+                command_results[: len(STARTUP_FILES)],
+                command_results[len(STARTUP_FILES) : -1],
+                command_results[-1],
+            )
             assert all(one["success"] for one in wrote), wrote
             assert [one["data"]["exit_code"] for one in done] == [0, 0, 0, 0, 1], done
             assert ".bashrc" not in done[0]["data"]["stdout"]
@@ -106,4 +110,4 @@ def test_no_command_runs_what_an_earlier_call_put_into_startup_files(
         workspaces.chmod(0o755)
         environment = {"LUXX_TOOLS__SANDBOX": backend, "LUXX_WORKSPACE__ROOT": folder}
         with LuxxServer(tmp_path / "data", environment) as server:
-            travel(journey(server.url))
+            run_scenario(scenario(server.url))

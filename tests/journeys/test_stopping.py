@@ -4,11 +4,11 @@ import asyncio
 import time
 from typing import Any
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Person
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient
 from journeys.screen import Screen
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, calls, says, two_iterations, words
+from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, always_replies, calls, two_iterations, words
 from journeys.server import LuxxServer
 from luxx.providers.scripted import (
     Faults,
@@ -25,7 +25,7 @@ from luxx.providers.scripted import (
 PROMPTLY_SECONDS = 0.5
 
 
-async def cancel_promptly(ann: Person, run_id: str, upstream: Received | None) -> dict[str, Any]:
+async def cancel_promptly(ann: AsyncApiClient, run_id: str, upstream: Received | None) -> dict[str, Any]:
     """Cancels; the answer and the upstream's closed socket must both come in time."""
     begun = time.monotonic()
     answer = await ann.cancel(run_id)
@@ -39,7 +39,7 @@ async def cancel_promptly(ann: Person, run_id: str, upstream: Received | None) -
     return answer.json()["data"]
 
 
-async def stopped_well(ann: Person, conversation: str, screen: Screen) -> dict[str, Any]:
+async def check_cancelled(ann: AsyncApiClient, conversation: str, screen: Screen) -> dict[str, Any]:
     """The message of a cancelled run, checked to be partial and what the client shows."""
     assert screen.done is not None
     assert screen.done["status"] == "stopped"
@@ -55,55 +55,58 @@ async def stopped_well(ann: Person, conversation: str, screen: Screen) -> dict[s
     return message
 
 
-def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await model.reached("middle")
                 while "word109 " not in stream.screen.text:
                     await stream.until("process_step", timeout=5)
                 seen = stream.screen.text
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
                 screen = await stream.to_the_end(timeout=5)
-            message = await stopped_well(ann, conversation, screen)
+            message = await check_cancelled(ann, conversation, screen)
             assert message["text"] == seen
             assert [step["status"] for step in message["steps"]] == ["cancelled"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_cancel_during_thinking_keeps_the_thought(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_cancel_during_thinking_keeps_the_thought(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         reply = [Thinking(text=FIRST_THOUGHT), Gate(name="thinking"), Text(text="never said")]
-        async with ScriptedProvider(says(*reply)) as model, Person(server.url) as ann:
+        async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("process_step", type="thinking")
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
                 screen = await stream.to_the_end(timeout=5)
-            (step,) = (await stopped_well(ann, conversation, screen))["steps"]
+            (step,) = (await check_cancelled(ann, conversation, screen))["steps"]
             assert (step["type"], step["content"], step["status"]) == ("thinking", FIRST_THOUGHT, "cancelled")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_cancel_during_a_tool_stops_the_tool(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_cancel_during_a_tool_stops_the_tool(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(Script(rules=two_iterations(desk.port).rules[:1])) as model,
-            Person(server.url) as ann,
+            ToolController() as controller,
+            ScriptedProvider(Script(rules=two_iterations(controller.port).rules[:1])) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
-                await desk.visited(2)
-                desk.visits[0].answer("in time")
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
+                await controller.wait_for_visit(2)
+                controller.visits[0].answer("in time")
                 await stream.until("process_step", type="tool_result")
                 await cancel_promptly(ann, stream.screen.run_id, None)
-                await desk.visits[1].stopped(PROMPTLY_SECONDS)
+                await controller.visits[1].stopped(PROMPTLY_SECONDS)
                 screen = await stream.to_the_end(timeout=5)
-            message = await stopped_well(ann, conversation, screen)
+            message = await check_cancelled(ann, conversation, screen)
             assert message["text"] == PREFACE
             calls_made = [s["status"] for s in message["steps"] if s["type"] == "tool_call"]
             assert sorted(calls_made) == ["cancelled", "done"]
@@ -111,75 +114,77 @@ def test_cancel_during_a_tool_stops_the_tool(server: LuxxServer, travel: Travell
             assert any("in time" in result["content"] for result in results)
             assert len(model.requests) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_cancel_before_the_first_byte_ends_with_an_empty_partial_message(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        script = says(Text(text="never"), faults=Faults(never_start=True))
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        script = always_replies(Text(text="never"), faults=Faults(never_start=True))
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("run")
                 await model.arrived(1)
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
                 screen = await stream.to_the_end(timeout=5)
-            message = await stopped_well(ann, conversation, screen)
+            message = await check_cancelled(ann, conversation, screen)
             assert message["steps"] == []
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        script = says(status=429, headers={"retry-after": "20"})
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        script = always_replies(status=429, headers={"retry-after": "20"})
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("retrying")
                 assert (await ann.run(stream.screen.run_id))["phase"] == "retrying"
                 await cancel_promptly(ann, stream.screen.run_id, None)
                 screen = await stream.to_the_end(timeout=5)
-            await stopped_well(ann, conversation, screen)
+            await check_cancelled(ann, conversation, screen)
             assert len(model.requests) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_call_that_is_made_again_and_cancelled_is_thinking_and_in_the_ledger(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(times=1, status=429, headers={"retry-after": "0"}),
                 Rule(reply=[Text(text="never")], faults=Faults(never_start=True)),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("retrying")
                 await model.arrived(2)
                 assert (await ann.run(stream.screen.run_id))["phase"] == "thinking"
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[1])
                 screen = await stream.to_the_end(timeout=5)
-            await stopped_well(ann, conversation, screen)
+            await check_cancelled(ann, conversation, screen)
             sums = (await ann.get(f"/conversations/{conversation}/usage"))["sums"]
             assert (sums["completions"], sums["estimated"]) == (1, 1)
             assert sums["prompt_tokens"] > 0
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServer, travel: Traveller) -> None:
+def test_cancel_before_the_request_is_sent_costs_nothing(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
     """The provider takes the connection and never answers the TLS handshake."""
 
-    async def journey() -> None:
+    async def scenario() -> None:
         came = asyncio.Event()
 
         async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,27 +195,30 @@ def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServer, tra
 
         silent = await asyncio.start_server(listen, "127.0.0.1", 0)
         port = silent.sockets[0].getsockname()[1]
-        async with silent, Person(server.url) as ann:
+        async with silent, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(f"https://127.0.0.1:{port}")
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await stream.until("run")
                 await came.wait()
                 await cancel_promptly(ann, stream.screen.run_id, None)
                 screen = await stream.to_the_end(timeout=5)
-            await stopped_well(ann, conversation, screen)
+            await check_cancelled(ann, conversation, screen)
             sums = (await ann.get(f"/conversations/{conversation}/usage"))["sums"]
             assert (sums["completions"], sums["total_tokens"]) == (0, 0)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_cancel_reaches_every_client_and_the_one_who_waits_for_the_whole_answer(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as first:
+            async with ann.send_and_follow(conversation) as first:
                 await model.reached("middle")
                 await first.until("process_step")
                 async with ann.follow(first.screen.run_id) as second:
@@ -218,57 +226,63 @@ def test_cancel_reaches_every_client_and_the_one_who_waits_for_the_whole_answer(
                     await cancel_promptly(ann, first.screen.run_id, model.requests[0])
                     screens = [await first.to_the_end(timeout=5), await second.to_the_end(timeout=5)]
             assert screens[0].ordered() == screens[1].ordered()
-            await stopped_well(ann, conversation, screens[1])
+            await check_cancelled(ann, conversation, screens[1])
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_a_finished_run_refuses_cancel(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(Text(text="Hi"))) as model, Person(server.url) as ann:
-            async with ann.say(await ann.conversation(model.url)) as stream:
+def test_a_finished_run_refuses_cancel(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(Text(text="Hi"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
+            async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
                 screen = await stream.to_the_end()
             answer = await ann.cancel(screen.run_id)
             assert answer.status_code == 409
             assert answer.json()["code"] == 409
             assert (await ann.run(screen.run_id))["status"] == "completed"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_cancelled_conversation_goes_on_with_the_next_message(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(when=When(user="first"), reply=words(PROSE, "middle")),
                 Rule(when=When(user="second"), reply=[Text(text="Gladly.")]),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, "first") as stream:
+            async with ann.send_and_follow(conversation, "first") as stream:
                 await model.reached("middle")
                 await stream.until("process_step")
                 await cancel_promptly(ann, stream.screen.run_id, model.requests[0])
                 cut = await stream.to_the_end(timeout=5)
-            async with ann.say(conversation, "second") as stream:
+            async with ann.send_and_follow(conversation, "second") as stream:
                 screen = await stream.to_the_end()
             assert (await ann.answer_shown_by(conversation, screen))["text"] == "Gladly."
-            told = model.requests[1].json["messages"]
-            assert any(m["role"] == "assistant" and m["content"] == cut.text for m in told)
+            sent_messages = model.requests[1].json["messages"]
+            assert any(m["role"] == "assistant" and m["content"] == cut.text for m in sent_messages)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_second_message_while_one_runs_is_refused_with_the_runs_id(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             body = {"conversation_id": conversation, "content": "And now?"}
             for path in ("/messages", "/messages/stream"):
                 refused = await ann.ask("POST", path, body)
@@ -276,31 +290,34 @@ def test_a_second_message_while_one_runs_is_refused_with_the_runs_id(
                 assert refused.json()["detail"]["run_id"] == run["id"]
             await model.reached("middle")
             model.release("middle")
-            await ann.see(run["id"])
+            await ann.wait_for_end(run["id"])
             assert [message["role"] for message in await ann.messages(conversation)] == ["user", "assistant"]
             assert (await ann.post("/messages", body))["text"] == PROSE
             assert len(await ann.messages(conversation)) == 4
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_of_ten_messages_sent_at_once_one_runs(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_of_ten_messages_sent_at_once_one_runs(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
             answers = await _all_at_once(ann, conversation, 10)
             assert sorted(answers) == [202] + [409] * 9
             model.release("middle")
             run_id = (await ann.get(f"/conversations/{conversation}"))["run_id"]
             if run_id is not None:
-                await ann.see(run_id)
+                await ann.wait_for_end(run_id)
             assert [message["role"] for message in await ann.messages(conversation)] == ["user", "assistant"]
             assert len(model.requests) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-async def _all_at_once(ann: Person, conversation: str, count: int) -> list[int]:
+async def _all_at_once(ann: AsyncApiClient, conversation: str, count: int) -> list[int]:
     body = {"conversation_id": conversation, "content": "Me first"}
     asking = [
         ann.ask("POST", "/messages/stream", body, headers={"accept": "application/json"})
@@ -309,7 +326,7 @@ async def _all_at_once(ann: Person, conversation: str, count: int) -> list[int]:
     return [answer.status_code for answer in await asyncio.gather(*asking)]
 
 
-async def nothing_is_left(ann: Person, conversation: str, run_id: str) -> None:
+async def nothing_is_left(ann: AsyncApiClient, conversation: str, run_id: str) -> None:
     assert (await ann.ask("GET", "/messages", conversation_id=conversation)).status_code == 404
     for path in (f"/conversations/{conversation}", f"/runs/{run_id}", f"/runs/{run_id}/events"):
         assert (await ann.ask("GET", path)).status_code == 404, path
@@ -319,12 +336,15 @@ async def nothing_is_left(ann: Person, conversation: str, run_id: str) -> None:
 
 
 def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await model.reached("middle")
                 await stream.until("process_step")
                 begun = time.monotonic()
@@ -335,34 +355,37 @@ def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(
                 await stream.to_the_end(timeout=5)
             await nothing_is_left(ann, conversation, stream.screen.run_id)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(says(*calls("visit_once", desk.port, "a"))) as model,
-            Person(server.url) as ann,
+            ToolController() as controller,
+            ScriptedProvider(always_replies(*calls("visit_once", controller.port, "a"))) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=["visit_once"])
-            visit = await desk.visited()
+            run = await ann.start_run(conversation, tools=["visit_once"])
+            visit = await controller.wait_for_visit()
             assert (await ann.ask("DELETE", f"/conversations/{conversation}")).status_code == 200
             await visit.stopped(PROMPTLY_SECONDS)
             await nothing_is_left(ann, conversation, run["id"])
             assert len(model.requests) == 1
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_deleting_the_question_stops_its_answer(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_deleting_the_question_stops_its_answer(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation)
+            run = await ann.start_run(conversation)
             await model.reached("middle")
             question = next(m for m in await ann.messages(conversation) if m["role"] == "user")
             assert (await ann.ask("DELETE", f"/messages/{question['id']}")).status_code == 200
@@ -378,23 +401,23 @@ def test_deleting_the_question_stops_its_answer(server: LuxxServer, travel: Trav
                 "text"
             ] == PROSE
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_deleting_an_earlier_message_stops_the_run_that_follows_it(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         script = Script(
             rules=[
                 Rule(when=When(user="first"), reply=[Text(text="One.")]),
                 Rule(when=When(user="second"), reply=words(PROSE, "middle")),
             ]
         )
-        async with ScriptedProvider(script) as model, Person(server.url) as ann:
+        async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
             conversation = await ann.conversation(model.url)
             answer = await ann.post("/messages", {"conversation_id": conversation, "content": "first"})
-            await ann.begin(conversation, "second")
+            await ann.start_run(conversation, "second")
             await model.reached("middle")
             assert (await ann.ask("DELETE", f"/messages/{answer['id']}")).status_code == 200
             await model.requests[1].wait_closed(PROMPTLY_SECONDS)
@@ -403,4 +426,4 @@ def test_deleting_an_earlier_message_stops_the_run_that_follows_it(
             shown = await ann.get(f"/conversations/{conversation}")
             assert (shown["run_id"], shown["selected_leaf_id"]) == (None, question["id"])
 
-    travel(journey())
+    run_scenario(scenario())

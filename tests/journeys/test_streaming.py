@@ -2,10 +2,18 @@
 
 import pytest
 
-from journeys.conftest import Traveller
-from journeys.desk import Desk
-from journeys.person import Person
-from journeys.scripts import FIRST_THOUGHT, PREFACE, PROSE, SECOND_THOUGHT, says, two_iterations, words
+from journeys.conftest import RunScenario
+from journeys.desk import ToolController
+from journeys.person import AsyncApiClient
+from journeys.scripts import (
+    FIRST_THOUGHT,
+    PREFACE,
+    PROSE,
+    SECOND_THOUGHT,
+    always_replies,
+    two_iterations,
+    words,
+)
 from journeys.server import LuxxServer
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text
 
@@ -46,16 +54,16 @@ MESSAGE_FIELDS = {
 
 
 def test_a_turn_with_thinking_text_and_parallel_tools_streams_in_order(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 assert stream.response.headers["content-type"].startswith("text/event-stream")
                 screen = await stream.to_the_end()
             assert [step["type"] for step in screen.ordered()] == [
@@ -92,22 +100,22 @@ def test_a_turn_with_thinking_text_and_parallel_tools_streams_in_order(
             run = await ann.run(screen.run_id)
             assert (run["status"], run["stop_reason"], run["error"]) == ("completed", "finished", None)
             assert run["last_seq"] == screen.last_id
-            assert sorted(desk.keys_seen()) == ["a", "b"]
+            assert sorted(controller.keys_seen()) == ["a", "b"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_every_frame_names_its_run_and_time_and_only_logged_events_have_an_id(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 screen = await stream.to_the_end()
             deltas = [f for f in screen.frames if f.event == "process_step" and "delta" in f.step]
             assert deltas, "nothing was streamed"
@@ -119,20 +127,20 @@ def test_every_frame_names_its_run_and_time_and_only_logged_events_have_an_id(
             logged = [frame.id for frame in screen.frames if frame.id is not None]
             assert logged == list(range(1, len(logged) + 1))
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_closing_step_carries_its_whole_content_and_a_tool_call_goes_pending_running_done(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                 screen = await stream.to_the_end()
             logged = [f for f in screen.frames if f.event == "process_step" and f.id is not None]
             by_index = {at: [f.step for f in logged if f.step["index"] == at] for at in range(8)}
@@ -150,61 +158,67 @@ def test_a_closing_step_carries_its_whole_content_and_a_tool_call_goes_pending_r
             called = {by_index[at][0]["id_ref"] for at in (2, 3)}
             assert called == {by_index[at][0]["id_ref"] for at in (4, 5)} == {"call-a", "call-b"}
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         async with (
-            Desk() as desk,
-            ScriptedProvider(two_iterations(desk.port, text="Done.")) as model,
-            Person(server.url) as ann,
+            ToolController() as controller,
+            ScriptedProvider(two_iterations(controller.port, text="Done.")) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, tools=["visit_once"]) as stream:
-                await desk.visited(2)
-                for visit in reversed(desk.visits):
+            async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
+                await controller.wait_for_visit(2)
+                for visit in reversed(controller.visits):
                     visit.answer(f"result {visit.key}")
                 screen = await stream.to_the_end()
             results = {s["id_ref"]: s["content"] for s in screen.ordered() if s["type"] == "tool_result"}
             assert "result a" in results["call-a"]
             assert "result b" in results["call-b"]
-            told = model.requests[-1].json["messages"]
-            answers = {m["tool_call_id"]: m["content"] for m in told if m["role"] == "tool"}
+            sent_messages = model.requests[-1].json["messages"]
+            answers = {m["tool_call_id"]: m["content"] for m in sent_messages if m["role"] == "tool"}
             assert "result a" in answers["call-a"]
             assert "result b" in answers["call-b"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_phase_of_a_run_says_what_it_is_at(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with Desk() as desk, Person(server.url) as ann:
-            rules = [*two_iterations(desk.port).rules[:1], Rule(reply=[Gate(name="on"), Text(text="Done.")])]
+def test_phase_of_a_run_says_what_it_is_at(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with ToolController() as controller, AsyncApiClient(server.url) as ann:
+            rules = [
+                *two_iterations(controller.port).rules[:1],
+                Rule(reply=[Gate(name="on"), Text(text="Done.")]),
+            ]
             async with ScriptedProvider(Script(rules=rules)) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation, tools=["visit_once"]) as stream:
+                async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                     await stream.until("run")
-                    await desk.visited(2)
+                    await controller.wait_for_visit(2)
                     phases = [(await ann.run(stream.screen.run_id))["phase"]]
-                    desk.visits[0].answer("first")
+                    controller.visits[0].answer("first")
                     await stream.until("process_step", type="tool_result")
                     phases.append((await ann.run(stream.screen.run_id))["phase"])
-                    desk.visits[1].answer("second")
+                    controller.visits[1].answer("second")
                     await model.arrived(2)
                     phases.append((await ann.run(stream.screen.run_id))["phase"])
                     model.release("on")
                     await stream.to_the_end()
             assert phases == ["acting", "observing", "thinking"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_deltas_come_while_the_model_still_speaks(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_deltas_arrive_while_the_model_still_answers(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await model.reached("middle")
                 while len(stream.screen.text) < len(PROSE) // 2:
                     await stream.until("process_step", timeout=5)
@@ -216,14 +230,17 @@ def test_deltas_come_while_the_model_still_speaks(server: LuxxServer, travel: Tr
             assert screen.text == PROSE
             assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_message_sent_without_streaming_is_answered_by_the_finished_message(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE))) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
             answer = await ann.post("/messages", {"conversation_id": conversation, "content": "Hello"})
             assert answer["text"] == PROSE
@@ -234,24 +251,24 @@ def test_a_message_sent_without_streaming_is_answered_by_the_finished_message(
             assert question["text"] == "Hello"
             assert stored["parent_id"] == question["id"]
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_a_client_that_wants_json_gets_202_with_the_run_and_reads_its_log(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port)) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port)) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            run = await ann.begin(conversation, tools=["visit_once"])
+            run = await ann.start_run(conversation, tools=["visit_once"])
             assert run["kind"] == "chat"
             assert run["subject_id"] == conversation
             assert run["status"] in ("queued", "running")
-            screen = await ann.see(run["id"])
+            screen = await ann.wait_for_end(run["id"])
             as_json = {"accept": "application/json"}
             path = f"/runs/{run['id']}/events"
             whole = (await ann.ask("GET", path, headers=as_json, limit=1000)).json()["data"]
@@ -273,31 +290,39 @@ def test_a_client_that_wants_json_gets_202_with_the_run_and_reads_its_log(
             past = await ann.ask("GET", path, headers=as_json, from_sequence=screen.last_id + 1)
             assert past.json()["data"] == {"events": [], "has_more": False}
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", "99999999999999999999"])
 def test_a_last_event_id_that_is_no_number_is_refused(
-    server: LuxxServer, travel: Traveller, value: str
+    server: LuxxServer, run_scenario: RunScenario, value: str
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(Text(text="Hi"))) as model, Person(server.url) as ann:
-            run = await ann.begin(await ann.conversation(model.url))
-            await ann.see(run["id"])
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(Text(text="Hi"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
+            run = await ann.start_run(await ann.conversation(model.url))
+            await ann.wait_for_end(run["id"])
             path = f"/runs/{run['id']}/events"
             in_header = await ann.ask("GET", path, headers={"last-event-id": value})
             in_query = await ann.ask("GET", path, last_event_id=value)
             assert (in_header.status_code, in_query.status_code) == (400, 400)
             assert in_header.json()["success"] is False
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_accumulated_adds_the_text_so_far_to_each_delta(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+def test_accumulated_adds_the_text_so_far_to_each_delta(
+    server: LuxxServer, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, accumulated=True) as stream:
+            async with ann.send_and_follow(conversation, accumulated=True) as stream:
                 await stream.until("process_step")
                 await model.reached("middle")
                 run_id = stream.screen.run_id
@@ -314,42 +339,45 @@ def test_accumulated_adds_the_text_so_far_to_each_delta(server: LuxxServer, trav
                 assert deltas
                 assert all(("accumulated" in step) == has_it for step in deltas)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_bytes_on_the_wire_grow_linearly_with_the_text(server: LuxxServer, travel: Traveller) -> None:
-    async def check(ann: Person, model: ScriptedProvider, text: str) -> None:
-        async with ann.say(await ann.conversation(model.url)) as stream:
+def test_bytes_on_the_wire_grow_linearly_with_the_text(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def check(ann: AsyncApiClient, model: ScriptedProvider, text: str) -> None:
+        async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
             frames = (await stream.to_the_end()).frames
             # The text once in deltas and once in its closing, and each frame's own head: how many frames
             # there are depends on how the reads fell, what each holds must not depend on the others.
             assert stream.reader.size < 3 * len(text) + 600 * len(frames) + 2000
 
-    async def journey() -> None:
+    async def scenario() -> None:
         for text in ("word " * 500, "word " * 4000):
-            async with ScriptedProvider(says(Text(text=text))) as model, Person(server.url) as ann:
+            async with (
+                ScriptedProvider(always_replies(Text(text=text))) as model,
+                AsyncApiClient(server.url) as ann,
+            ):
                 await check(ann, model, text)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def test_reaching_the_most_iterations_asks_once_more_without_tools(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with Desk(answers=True) as desk, Person(server.url) as ann:
-            arguments = {"port": desk.port, "key": "again"}
+    async def scenario() -> None:
+        async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
+            arguments = {"port": controller.port, "key": "again"}
             again = Rule(reply=[Text(text="More. "), Call(name="visit_once", arguments=arguments)], times=3)
             script = Script(rules=[again, Rule(reply=[Text(text="That is all.")])])
             async with ScriptedProvider(script) as model:
                 conversation = await ann.conversation(model.url)
-                async with ann.say(conversation, tools=["visit_once"]) as stream:
+                async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
                     screen = await stream.to_the_end()
                 assert screen.done is not None
                 assert screen.done["status"] == "max_iterations_reached"
                 run = await ann.run(screen.run_id)
                 assert (run["status"], run["stop_reason"]) == ("completed", "max_iterations")
-                assert len(desk.visits) == 3
+                assert len(controller.visits) == 3
                 assert len(model.requests) == 4
                 assert all(request.json.get("tools") for request in model.requests[:3])
                 assert not model.requests[3].json.get("tools")
@@ -357,38 +385,41 @@ def test_reaching_the_most_iterations_asks_once_more_without_tools(
                 assert message["text"].endswith("That is all.")
                 assert message["status"] == "complete"
 
-    travel(journey())
+    run_scenario(scenario())
 
 
-def test_the_next_message_carries_what_was_said_before(server: LuxxServer, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_the_next_message_carries_what_was_said_before(server: LuxxServer, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         async with (
-            Desk(answers=True) as desk,
-            ScriptedProvider(two_iterations(desk.port, text="First answer.")) as model,
-            Person(server.url) as ann,
+            ToolController(answers=True) as controller,
+            ScriptedProvider(two_iterations(controller.port, text="First answer.")) as model,
+            AsyncApiClient(server.url) as ann,
         ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation, "First question", tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, "First question", tools=["visit_once"]) as stream:
                 await stream.to_the_end()
-            async with ann.say(conversation, "Second question", tools=["visit_once"]) as stream:
+            async with ann.send_and_follow(conversation, "Second question", tools=["visit_once"]) as stream:
                 await stream.to_the_end()
-            told = model.requests[2].json["messages"]
-            spoken = [(m["role"], m["content"]) for m in told if m["role"] in ("user", "assistant")]
+            sent_messages = model.requests[2].json["messages"]
+            spoken = [(m["role"], m["content"]) for m in sent_messages if m["role"] in ("user", "assistant")]
             assert ("user", "First question") in spoken
             assert spoken[-1] == ("user", "Second question")
             assert any(role == "assistant" and "First answer." in (text or "") for role, text in spoken)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.long
 def test_a_stream_that_is_silent_for_a_short_while_is_kept_open_by_a_comment_and_stays_whole(
-    server: LuxxServer, travel: Traveller
+    server: LuxxServer, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
-        async with ScriptedProvider(says(*words(PROSE, "middle"))) as model, Person(server.url) as ann:
+    async def scenario() -> None:
+        async with (
+            ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
+            AsyncApiClient(server.url) as ann,
+        ):
             conversation = await ann.conversation(model.url)
-            async with ann.say(conversation) as stream:
+            async with ann.send_and_follow(conversation) as stream:
                 await model.reached("middle")
                 raw = stream.response.aiter_raw()
                 while stream.reader.comments == 0:
@@ -401,4 +432,4 @@ def test_a_stream_that_is_silent_for_a_short_while_is_kept_open_by_a_comment_and
                 assert stream.screen.text == PROSE
                 assert stream.screen.done is not None
 
-    travel(journey())
+    run_scenario(scenario())

@@ -12,7 +12,7 @@ from rows import add_user
 from sqlalchemy import insert, select, text
 
 from luxx.domain.accounts.models import User
-from luxx.domain.backup.backup import Home
+from luxx.domain.backup.backup import DataPaths
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search_index import index_message, index_title
@@ -44,36 +44,36 @@ def config_of(folder: Path, url: str = "", *, secret: str = "") -> Config:
     )
 
 
-def home_of(folder: Path, url: str = "", *, secret: str = "") -> Home:
+def data_paths_of(folder: Path, url: str = "", *, secret: str = "") -> DataPaths:
     """A home that nobody has moved into; on PostgreSQL its secret is configured."""
     folder.mkdir(exist_ok=True)
     if url.startswith("sqlite"):
         url = ""
-    return Home(config_of(folder, url, secret=secret or (SECRET if url else "")))
+    return DataPaths(config_of(folder, url, secret=secret or (SECRET if url else "")))
 
 
 @contextmanager
-def store_of(home: Home) -> Iterator[Store]:
-    store = Store(open_engine(home.url))
+def store_of(data_paths: DataPaths) -> Iterator[Store]:
+    store = Store(open_engine(data_paths.url))
     try:
         yield store
     finally:
         store.close()
 
 
-def move_in(home: Home) -> None:
+def initialise(data_paths: DataPaths) -> None:
     """Migrates and makes a secret, as a first start does."""
-    engine = open_engine(home.url)
+    engine = open_engine(data_paths.url)
     make_ready(engine)
     engine.dispose()
-    find_secret(home.configured_secret, home.data_dir, is_shared=not home.is_sqlite)
+    find_secret(data_paths.configured_secret, data_paths.data_dir, is_shared=not data_paths.is_sqlite)
 
 
-def fill(home: Home) -> None:
+def fill(data_paths: DataPaths) -> None:
     """Rows of every awkward kind, and files."""
-    with store_of(home) as store:
-        store.write_now(lambda session: _fill(session, home))
-    here = home.workspaces.prepare(1)
+    with store_of(data_paths) as store:
+        store.write_now(lambda session: _fill(session, data_paths))
+    here = data_paths.workspaces.prepare(1)
     (here / "deep" / "er").mkdir(parents=True)
     (here / "empty").mkdir()
     (here / "deep" / "er" / "notes ä.txt").write_text("notes")
@@ -86,19 +86,19 @@ def fill(home: Home) -> None:
     os.mkfifo(here / "pipe")
 
 
-def _fill(session: Any, home: Home) -> None:
+def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
     session.execute(text("UPDATE users SET password_hash = 'hash of ann'"))
     gone = {name: getattr(session.get(User, 1), name) for name in User.__table__.columns.keys()}  # noqa: SIM118
     session.execute(insert(User).values(gone | {"id": 41, "username": "gone", "username_key": "gone"}))
     session.execute(text("DELETE FROM users WHERE id = 41"))
-    if not home.is_sqlite:
+    if not data_paths.is_sqlite:
         # Ids that were given by hand are not counted there.
         session.execute(text("SELECT setval(pg_get_serial_sequence('users', 'id'), 41)"))
     session.execute(insert(ProviderRow).values(
         id=3, user_id=1, tenant_id=1, name="p", provider_type="openai", created_at=now, updated_at=now,
-        api_key=Vault(home.secret()).seal(KEY, identity=key_identity(3)),
+        api_key=Vault(data_paths.secret()).seal(KEY, identity=key_identity(3)),
     ))  # fmt: skip
     project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
     session.execute(insert(ProjectRow).values(project))
@@ -142,32 +142,38 @@ def _fill(session: Any, home: Home) -> None:
         ))  # fmt: skip
 
 
-def rows_of(home: Home) -> dict[str, list[Any]]:
+def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
     """All rows of all tables that stay what they are in a restore."""
     left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
             "search_texts": {"words"}}  # fmt: skip
 
     def work(session: Any) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
+        rows_by_table: dict[str, list[Any]] = {}
         for name, table in Base.metadata.tables.items():
             columns = [each for each in table.columns if each.name not in left.get(name, ())]
             rows = session.execute(select(*columns).order_by(*table.primary_key.columns)).all()
-            found[name] = [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows]
-        return found
+            rows_by_table[name] = [
+                tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows
+            ]
+        return rows_by_table
 
-    with store_of(home) as store:
+    with store_of(data_paths) as store:
         return store.read_now(work)
 
 
-def files_of(home: Home) -> dict[str, Any]:
+def files_of(data_paths: DataPaths) -> dict[str, Any]:
     """Every file and folder of the first user with what it holds, its right to run and its time."""
-    root = home.workspaces.path_of(1)
-    found: dict[str, Any] = {}
+    root = data_paths.workspaces.path_of(1)
+    rows_by_table: dict[str, Any] = {}
     for path in sorted(root.rglob("*")):
         state = path.lstat()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             continue
         content = path.read_bytes() if path.is_file() else None
         name = os.fsencode(path.relative_to(root)).decode("latin-1")
-        found[name] = (content, state.st_mode & 0o100, state.st_mtime_ns if content is not None else 0)
-    return found
+        rows_by_table[name] = (
+            content,
+            state.st_mode & 0o100,
+            state.st_mtime_ns if content is not None else 0,
+        )
+    return rows_by_table

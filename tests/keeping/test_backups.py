@@ -14,10 +14,10 @@ from store.conftest import numbers, postgresql
 from store.databases import new_database
 from store.test_search import find
 
-from keeping.homes import KEY, SECRET, files_of, fill, home_of, move_in, rows_of, store_of
+from keeping.homes import KEY, SECRET, data_paths_of, files_of, fill, initialise, rows_of, store_of
 from keeping.test_bad_archives import changed
 from luxx.domain.accounts.models import User
-from luxx.domain.backup.backup import Home, back_up, last_backup
+from luxx.domain.backup.backup import DataPaths, create_backup, last_backup
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
@@ -38,18 +38,18 @@ LONG = 140_000_000
 @pytest.fixture
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """Makes homes; `make("postgresql", "there")`."""
-    made: list[Home] = []
+    made: list[DataPaths] = []
 
-    def one(kind: str, name: str, *, secret: str = "") -> Home:
+    def one(kind: str, name: str, *, secret: str = "") -> DataPaths:
         server = request.getfixturevalue("postgresql") if kind == "postgresql" else ""
         url = new_database(server, f"keep{next(numbers)}") if server else ""
-        home = home_of(tmp_path / name, url, secret=secret)
-        made.append(home)
-        return home
+        data_paths = data_paths_of(tmp_path / name, url, secret=secret)
+        made.append(data_paths)
+        return data_paths
 
     yield one
-    for home in made:
-        home.close()
+    for data_paths in made:
+        data_paths.close()
 
 
 @pytest.mark.heavy
@@ -58,9 +58,9 @@ def test_everything_comes_back_on_either_database(
     make: Any, tmp_path: Path, source: str, target: str
 ) -> None:
     here, there = make(source, "here"), make(target, "there")
-    move_in(here)
+    initialise(here)
     fill(here)
-    made = back_up(here, tmp_path / "backup.zip")
+    made = create_backup(here, tmp_path / "backup.zip")
     done = restore(there, tmp_path / "backup.zip")
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
@@ -89,16 +89,14 @@ def new_user(session: Any) -> int:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_place_that_is_taken_is_refused_unless_it_may_be_replaced(
-    make: Any, tmp_path: Path, kind: str
-) -> None:
+def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path: Path, kind: str) -> None:
     here, there = make("sqlite", "here"), make(kind, "there")
-    for home in (here, there):
-        move_in(home)
-        fill(home)
+    for data_paths in (here, there):
+        initialise(data_paths)
+        fill(data_paths)
     other = there.workspaces.prepare(7)
     (other / "of somebody in no backup").write_text("x")
-    back_up(here, tmp_path / "backup.zip")
+    create_backup(here, tmp_path / "backup.zip")
     before = rows_of(there), files_of(there), there.secret()
     with pytest.raises(LuxxError, match="--replace"):
         restore(there, tmp_path / "backup.zip")
@@ -138,7 +136,7 @@ def test_a_backup_of_an_older_step_is_brought_to_this_version(
                 text("INSERT INTO search_texts (user_id, conversation_id, words) VALUES (5, 'c', '')")
             )
     engine.dispose()
-    assert back_up(here, tmp_path / "backup.zip").step == step
+    assert create_backup(here, tmp_path / "backup.zip").step == step
     restore(there, tmp_path / "backup.zip")
     assert current_step(there.engine) == newest_step()
     assert rows_of(there)["conversations"][0][0] == "c"
@@ -148,16 +146,20 @@ def test_a_backup_of_an_older_step_is_brought_to_this_version(
 
 def test_a_backup_says_of_itself_what_is_in_it(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
-    move_in(here)
+    initialise(here)
     fill(here)
-    made = back_up(here, tmp_path / "backup.zip")
+    made = create_backup(here, tmp_path / "backup.zip")
     with zipfile.ZipFile(tmp_path / "backup.zip") as archive:
-        told = json.loads(archive.read("manifest.json"))
+        claimed_count = json.loads(archive.read("manifest.json"))
         assert sorted(archive.namelist()) == sorted(["manifest.json", *(each.name for each in made.members)])
         users = archive.read("tables/users.jsonl").decode().splitlines()
-    assert (told["format"], told["version"], told["step"]) == ("luxx.backup", 1, newest_step())
+    assert (claimed_count["format"], claimed_count["version"], claimed_count["step"]) == (
+        "luxx.backup",
+        1,
+        newest_step(),
+    )
     assert [json.loads(line)[2] for line in users] == ["ann"]
-    assert "words" not in str(told)
+    assert "words" not in str(claimed_count)
     last = last_backup(here.data_dir)
     assert last is not None
     assert last.file == str(tmp_path / "backup.zip")
@@ -165,25 +167,25 @@ def test_a_backup_says_of_itself_what_is_in_it(make: Any, tmp_path: Path) -> Non
 
 def test_an_archive_is_never_written_over(make: Any, tmp_path: Path) -> None:
     here = make("sqlite", "here")
-    move_in(here)
+    initialise(here)
     (tmp_path / "backup.zip").write_text("dear to somebody")
     with pytest.raises(LuxxError, match="is there already"):
-        back_up(here, tmp_path / "backup.zip")
+        create_backup(here, tmp_path / "backup.zip")
     assert (tmp_path / "backup.zip").read_text() == "dear to somebody"
     assert [name for name in os.listdir(tmp_path) if "partial" in name] == []
 
 
 def test_without_a_database_there_is_nothing_to_back_up_and_none_is_made(make: Any, tmp_path: Path) -> None:
     with pytest.raises(LuxxError, match="no database"):
-        back_up(make("sqlite", "here"), tmp_path / "backup.zip")
+        create_backup(make("sqlite", "here"), tmp_path / "backup.zip")
     assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_path: Path) -> None:
     here, there = make("sqlite", "here"), make("sqlite", "there", secret=SECRET)
-    move_in(here)
+    initialise(here)
     fill(here)
-    back_up(here, tmp_path / "backup.zip")
+    create_backup(here, tmp_path / "backup.zip")
     done = restore(there, tmp_path / "backup.zip")
     assert not there.secret_file.exists()
     assert any("sign in again" in note for note in done.notes)
@@ -193,13 +195,13 @@ def test_a_configured_secret_is_kept_and_keys_are_sealed_with_it(make: Any, tmp_
 def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Path, kind: str) -> None:
     """The secret of the servers is in their unit's environment, and cron has none, or has made another."""
     here = make(kind, "here", secret=SECRET)
-    move_in(here)
+    initialise(here)
     fill(here)
     another = "sealed with another"
     for secret, said in (("", "not set here"), ("short", another), ("x" * 32, another)):
         here.configured_secret = secret
         with pytest.raises(LuxxError, match=said):
-            back_up(here, tmp_path / "backup.zip")
+            create_backup(here, tmp_path / "backup.zip")
     assert [name for name in os.listdir(tmp_path) if "backup" in name] == []
     assert last_backup(here.data_dir) is None
     here.configured_secret = SECRET
@@ -208,16 +210,16 @@ def test_a_backup_that_opens_no_provider_key_is_not_made(make: Any, tmp_path: Pa
             id=4, user_id=1, tenant_id=1, name="q", provider_type="openai", created_at=utc_now(),
             updated_at=utc_now(), api_key=Vault("y" * 32).seal(KEY, identity=key_identity(4)),
         ))  # fmt: skip
-    (note,) = [each for each in back_up(here, tmp_path / "backup.zip").left_out if "sealed" in each]
+    (note,) = [each for each in create_backup(here, tmp_path / "backup.zip").left_out if "sealed" in each]
     assert note.startswith("1 provider keys")
 
 
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_path: Path, kind: str) -> None:
     here, there = make("sqlite", "here"), make(kind, "there", secret=SECRET)
-    move_in(here)
+    initialise(here)
     fill(here)
-    back_up(here, tmp_path / "backup.zip")
+    create_backup(here, tmp_path / "backup.zip")
     backup = (tmp_path / "backup.zip").read_bytes()
     (tmp_path / "empty.zip").write_bytes(changed(backup, "secret_key", b""))
     there.configured_secret = "short"
@@ -237,29 +239,29 @@ def test_a_restore_that_no_server_could_start_after_is_refused(make: Any, tmp_pa
 def test_a_row_of_any_length_comes_back(make: Any, tmp_path: Path) -> None:
     """One that somebody could store must not take the backup from everybody."""
     here, there = make("sqlite", "here"), make("sqlite", "there")
-    move_in(here)
+    initialise(here)
     fill(here)
     which = "id = (SELECT min(id) FROM messages)"
     with here.engine.begin() as connection:
         connection.execute(text(f"UPDATE messages SET content = :long WHERE {which}"), {"long": '"' * LONG})
-    made = back_up(here, tmp_path / "backup.zip")
+    made = create_backup(here, tmp_path / "backup.zip")
     (member,) = [part.member for part in made.tables if part.name == "messages"]
     assert member.size > 2 * LONG
     restore(there, tmp_path / "backup.zip")
     with there.engine.connect() as connection:
-        told = connection.scalar(
+        claimed_count = connection.scalar(
             text(f"SELECT content = :long FROM messages WHERE {which}"), {"long": '"' * LONG}
         )
-    assert told == 1
+    assert claimed_count == 1
 
 
 def test_nul_characters_that_postgresql_cannot_hold_are_counted(make: Any, tmp_path: Path) -> None:
     here, there = make("sqlite", "here"), make("postgresql", "there")
-    move_in(here)
+    initialise(here)
     fill(here)
     with here.engine.begin() as connection:
         connection.execute(text("UPDATE projects SET description = 'a' || char(0) || 'b'"))
-    back_up(here, tmp_path / "backup.zip")
+    create_backup(here, tmp_path / "backup.zip")
     done = restore(there, tmp_path / "backup.zip")
     assert any(note.startswith("1 NUL") for note in done.notes)
     assert rows_of(there)["projects"][0][3] == "a\ufffdb"

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keeping.homes import fill, home_of, move_in
-from luxx.domain.backup.backup import Home, back_up
+from keeping.homes import data_paths_of, fill, initialise
+from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.folders import pack, unpack
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
@@ -27,21 +27,21 @@ Members = dict[str, bytes]
 def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A backup that is whole."""
     folder = tmp_path_factory.mktemp("good")
-    home = home_of(folder / "here")
-    move_in(home)
-    fill(home)
-    back_up(home, folder / "backup.zip")
-    home.close()
+    data_paths = data_paths_of(folder / "here")
+    initialise(data_paths)
+    fill(data_paths)
+    create_backup(data_paths, folder / "backup.zip")
+    data_paths.close()
     return (folder / "backup.zip").read_bytes()
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Home:
+def there(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
     """Nobody ever manages to move in."""
-    return home_of(tmp_path_factory.mktemp("there"))
+    return data_paths_of(tmp_path_factory.mktemp("there"))
 
 
-def refused(there: Home, content: bytes, match: str = ".") -> str:
+def refused(there: DataPaths, content: bytes, match: str = ".") -> str:
     path = there.data_dir.parent / "backup.zip"
     path.write_bytes(content)
     with pytest.raises(LuxxError, match=match) as caught:
@@ -77,52 +77,52 @@ def changed(good: bytes, name: str, content: bytes) -> bytes:
     return packed(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
-def said_otherwise(good: bytes, **told: Any) -> bytes:
+def with_manifest(good: bytes, **manifest_values: Any) -> bytes:
     members = members_of(good)
-    manifest = json.loads(members["manifest.json"]) | told
+    manifest = json.loads(members["manifest.json"]) | manifest_values
     return packed(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
 @given(st.floats(0, 1, exclude_max=True))
 @settings(max_examples=15, deadline=None)
-def test_an_archive_that_was_cut_anywhere_is_refused(there: Home, good: bytes, place: float) -> None:
-    refused(there, good[: int(place * len(good))])
+def test_an_archive_that_was_cut_anywhere_is_refused(there: DataPaths, good: bytes, fraction: float) -> None:
+    refused(there, good[: int(fraction * len(good))])
 
 
 @given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 @settings(max_examples=15, deadline=None)
 def test_a_byte_that_was_changed_anywhere_in_the_rows_or_files_is_seen(
-    there: Home, good: bytes, place: float, mask: int
+    there: DataPaths, good: bytes, fraction: float, mask: int
 ) -> None:
     damaged = bytearray(good)
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         info = archive.getinfo("workspaces/1.tar")
-    at = info.header_offset + 100 + int(place * (info.compress_size - 100))
+    at = info.header_offset + 100 + int(fraction * (info.compress_size - 100))
     damaged[at] ^= mask
     refused(there, bytes(damaged), r"workspaces/1\.tar")
 
 
 def test_a_newer_format_and_a_newer_database_are_refused_with_what_to_install(
-    there: Home, good: bytes
+    there: DataPaths, good: bytes
 ) -> None:
     assert "install a newer Luxx" in refused(
-        there, said_otherwise(good, version=2, luxx="9.1", more={}), r"9\.1"
+        there, with_manifest(good, version=2, luxx="9.1", more={}), r"9\.1"
     )
-    assert "newer" in refused(there, said_otherwise(good, step="9999", luxx="9.1"), r"9999.*9\.1")
+    assert "newer" in refused(there, with_manifest(good, step="9999", luxx="9.1"), r"9999.*9\.1")
 
 
-def test_other_files_are_refused(there: Home, good: bytes) -> None:
+def test_other_files_are_refused(there: DataPaths, good: bytes) -> None:
     refused(there, b"", "no whole ZIP")
     refused(there, b"PK\x03\x04 nothing", "no whole ZIP")
     refused(there, packed({"a": b"b"}), "no archive of Luxx")
-    refused(there, said_otherwise(good, format="luxx.user"), "luxx.backup")
+    refused(there, with_manifest(good, format="luxx.user"), "luxx.backup")
     refused(there, packed(members_of(good) | {"more": b"x"}), "other files")
     refused(there, packed({"manifest.json": b"[" * 100_000}), "manifest")
     refused(there, packed({"manifest.json": b'{"format":"luxx.backup","version":1}'}), "manifest")
 
 
 @pytest.mark.heavy
-def test_rows_that_are_not_what_the_manifest_says_are_refused(there: Home, good: bytes) -> None:
+def test_rows_that_are_not_what_the_manifest_says_are_refused(there: DataPaths, good: bytes) -> None:
     users = members_of(good)["tables/users.jsonl"]
     refused(there, packed(members_of(good) | {"tables/users.jsonl": users + b"\n"}), "not what the manifest")
     refused(there, changed(good, "tables/users.jsonl", users + users), "users")
@@ -136,32 +136,34 @@ def test_rows_that_are_not_what_the_manifest_says_are_refused(there: Home, good:
     refused(
         there, changed(good, "tables/runs.jsonl", runs.replace(b"0.30000000000000004", b"1" * 400)), "runs"
     )
-    refused(there, said_otherwise(good, sequences={"users": 10**30}), "manifest")
+    refused(there, with_manifest(good, sequences={"users": 10**30}), "manifest")
     # Whole, and of nobody: what refers to a user that is not there is seen at the end.
     other = users.replace(b"[1,", b"[9,")
     refused(there, changed(good, "tables/users.jsonl", other), "FOREIGN KEY")
 
 
-def test_tables_and_columns_that_are_not_there_are_refused(there: Home, good: bytes) -> None:
+def test_tables_and_columns_that_are_not_there_are_refused(there: DataPaths, good: bytes) -> None:
     tables = json.loads(members_of(good)["manifest.json"])["tables"]
     odd = [each | {"name": "oddities"} if each["name"] == "projects" else each for each in tables]
-    refused(there, said_otherwise(good, tables=odd), "oddities")
+    refused(there, with_manifest(good, tables=odd), "oddities")
     wild = [each | {"name": 'x"; DROP TABLE users; --'} for each in tables]
-    refused(there, said_otherwise(good, tables=wild), "manifest")
+    refused(there, with_manifest(good, tables=wild), "manifest")
     for each in tables:
         each["columns"] = [{"name": "oddity", "kind": "text"}, *each["columns"][1:]]
-    refused(there, said_otherwise(good, tables=tables), "oddity")
+    refused(there, with_manifest(good, tables=tables), "oddity")
 
 
-def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_refused_before(
-    there: Home, good: bytes
+def test_an_archive_larger_than_the_free_disk_is_refused_before_unpacking(
+    there: DataPaths, good: bytes
 ) -> None:
     manifest = json.loads(members_of(good)["manifest.json"])
     manifest["workspaces"][0]["member"]["size"] = 2**60
-    assert "are free" in refused(there, said_otherwise(good, workspaces=manifest["workspaces"]))
+    assert "are free" in refused(there, with_manifest(good, workspaces=manifest["workspaces"]))
 
 
-def test_an_archive_that_unpacks_to_more_than_it_says_is_read_no_further(there: Home, good: bytes) -> None:
+def test_an_archive_that_unpacks_to_more_than_it_says_is_read_no_further(
+    there: DataPaths, good: bytes
+) -> None:
     bomb = packed(members_of(good) | {"workspaces/1.tar": bytes(300_000_000)})
     assert len(bomb) < 10_000_000
     refused(there, bomb, r"workspaces/1\.tar is not what")
@@ -201,7 +203,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_files_that_would_land_elsewhere_or_are_no_files_are_refused(
-    there: Home, good: bytes, kind: str
+    there: DataPaths, good: bytes, kind: str
 ) -> None:
     refused(there, changed(good, "workspaces/1.tar", HOSTILE[kind]()))
     assert not (there.data_dir.parent / "escaped").exists()
@@ -212,27 +214,35 @@ def test_what_goes_wrong_at_the_last_moment_is_undone(
     tmp_path: Path, good: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk refuses the last of the renames; `replace` has moved everything by then."""
-    home = home_of(tmp_path / "home")
-    move_in(home)
-    fill(home)
-    before = home.secret(), home.database_file.read_bytes(), sorted(map(str, home.root.rglob("*")))
+    data_paths = data_paths_of(tmp_path / "home")
+    initialise(data_paths)
+    fill(data_paths)
+    before = (
+        data_paths.secret(),
+        data_paths.database_file.read_bytes(),
+        sorted(map(str, data_paths.root.rglob("*"))),
+    )
     path = tmp_path / "backup.zip"
     path.write_bytes(good)
     real = os.replace
 
     def replace(source: Any, target: Any, **more: Any) -> None:
-        if str(target) == str(home.database_file) and str(source).endswith("luxx.db"):
+        if str(target) == str(data_paths.database_file) and str(source).endswith("luxx.db"):
             raise OSError(5, "Input/output error")
         real(source, target, **more)
 
     monkeypatch.setattr("os.replace", replace)
     with pytest.raises(OSError, match="Input/output"):
-        restore(home, path, replace=True)
-    after = home.secret(), home.database_file.read_bytes(), sorted(map(str, home.root.rglob("*")))
+        restore(data_paths, path, replace=True)
+    after = (
+        data_paths.secret(),
+        data_paths.database_file.read_bytes(),
+        sorted(map(str, data_paths.root.rglob("*"))),
+    )
     assert after == before
 
 
-def test_a_file_that_is_written_while_it_is_read_is_whole_and_told_of(tmp_path: Path) -> None:
+def test_a_file_that_is_written_while_it_is_read_is_complete_and_reported(tmp_path: Path) -> None:
     """One that grows at every look, as a log does."""
     folder = tmp_path / "from"
     folder.mkdir()

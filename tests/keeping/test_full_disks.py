@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keeping.homes import fill, home_of, move_in
-from luxx.domain.backup.backup import back_up
+from keeping.homes import data_paths_of, fill, initialise
+from luxx.domain.backup.backup import create_backup
 from luxx.domain.backup.folders import pack, unpack
-from luxx.domain.backup.user_export import export_person
+from luxx.domain.backup.user_export import export_user
 from luxx.errors import LuxxError
 
 MIB = 2**20
@@ -30,25 +30,25 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("place", ["archive", "spool"])
 def test_what_cannot_be_written_makes_a_backup_fail_and_leaves_no_file_out(
-    tmp_path: Path, place: str
+    tmp_path: Path, full_path: str
 ) -> None:
-    home = home_of(tmp_path / "here")
-    move_in(home)
-    fill(home)
+    data_paths = data_paths_of(tmp_path / "here")
+    initialise(data_paths)
+    fill(data_paths)
     # Of zeros nothing much is left in the archive, but they are copied whole on their way.
-    large = bytes(12 * MIB) if place == "spool" else os.urandom(4 * MIB)
-    (home.workspaces.path_of(1) / "large").write_bytes(large)
+    large = bytes(12 * MIB) if full_path == "spool" else os.urandom(4 * MIB)
+    (data_paths.workspaces.path_of(1) / "large").write_bytes(large)
     out = tmp_path / "out"
     out.mkdir()
     for write in (
-        lambda: back_up(home, out / "backup.zip"),
-        lambda: export_person(home, "ann", out / "ann.zip"),
+        lambda: create_backup(data_paths, out / "backup.zip"),
+        lambda: export_user(data_paths, "ann", out / "ann.zip"),
     ):
-        most = (11 if place == "spool" else 5) * MIB
+        most = (11 if full_path == "spool" else 5) * MIB
         with no_file_larger_than(most), pytest.raises(LuxxError, match="could not be written"):
             write()
         assert list(out.iterdir()) == []
-    home.close()
+    data_paths.close()
 
 
 def test_a_spool_that_is_gone_is_no_file_that_was_deleted(tmp_path: Path) -> None:

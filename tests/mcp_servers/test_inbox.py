@@ -12,8 +12,8 @@ from luxx.domain.mcp.inbox import (
     MOST_PARTS,
     MOST_UNASKED,
     Inbox,
-    Message,
-    Misbehaved,
+    McpMessage,
+    ProtocolAbuse,
     parts,
 )
 
@@ -29,11 +29,11 @@ def dense(size: int) -> bytes:
 
 
 def test_of_a_change_nothing_is_kept_but_that_there_is_one() -> None:
-    assert inbox().take(CHANGED % dense(60_000)) == [Message(text=b"", is_change=True)]
+    assert inbox().take(CHANGED % dense(60_000)) == [McpMessage(text=b"", is_change=True)]
 
 
 @pytest.mark.parametrize("params", [dense(3000), b'{"text": "%s"}' % (b"x" * MOST_ASKING_BYTES)])
-def test_a_request_that_is_large_is_heard_without_its_parameters(params: bytes) -> None:
+def test_a_large_request_is_received_without_its_parameters(params: bytes) -> None:
     line = b'{"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage", "params": %s}\n' % params
     (message,) = inbox().take(line)
     bare = {"jsonrpc": "2.0", "id": "q", "method": "sampling/createMessage"}
@@ -41,12 +41,12 @@ def test_a_request_that_is_large_is_heard_without_its_parameters(params: bytes) 
 
 
 def test_more_than_a_mebibyte_in_a_second_that_nobody_asked_for_ends_the_server() -> None:
-    with pytest.raises(Misbehaved, match="more than 1 MiB that answer nothing"):
+    with pytest.raises(ProtocolAbuse, match="more than 1 MiB that answer nothing"):
         inbox().take(CHANGED % dense(60_000) * 20)
 
 
 @pytest.mark.parametrize("what", ["id", "method"])
-def test_what_should_be_a_word_and_is_not_costs_nothing(what: str) -> None:
+def test_a_value_of_the_wrong_type_costs_nothing(what: str) -> None:
     line = b'{"jsonrpc": "2.0", "%s": %s}\n' % (what.encode(), dense(900_000))
     began = time.process_time()
     assert inbox().take(line) == []
@@ -59,8 +59,8 @@ def test_an_answer_is_let_in_once_and_not_when_nobody_waits_any_more() -> None:
     box.asked(2, "tools/call")
     box.forget(2)
     answers = [b'{"jsonrpc": "2.0", "id": %d, "result": {}}' % number for number in (1, 2)]
-    assert box.take(b"\n".join([*answers, b""])) == [Message(text=answers[0], answers=1)]
-    with pytest.raises(Misbehaved, match=f"more than {MOST_UNASKED} lines"):
+    assert box.take(b"\n".join([*answers, b""])) == [McpMessage(text=answers[0], answers=1)]
+    with pytest.raises(ProtocolAbuse, match=f"more than {MOST_UNASKED} lines"):
         box.take((answers[0] + b"\n") * (MOST_UNASKED + 1))
 
 
@@ -72,7 +72,7 @@ def test_a_late_answer_does_not_count_as_one_that_nobody_asked_for() -> None:
     late = b'{"jsonrpc": "2.0", "id": %d, "result": {"text": "%s"}}\n'
     for number in range(1, 100):
         assert box.take(late % (number, b"x" * 100_000)) == []
-    with pytest.raises(Misbehaved, match="1 MiB"):
+    with pytest.raises(ProtocolAbuse, match="1 MiB"):
         box.take(late % (0, b"x" * 2 * MIB))
 
 

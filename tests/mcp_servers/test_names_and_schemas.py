@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luxx.domain.mcp.offering import server_prefix, tool_name
-from luxx.domain.mcp.schema import Unfit, harmless
+from luxx.domain.mcp.schema import UnusableSchema, sanitized_schema
 from luxx.tools.schema import ArgumentCheck
 
 TAKEN_BY_ALL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -59,7 +59,7 @@ def test_a_schema_is_taken_over_word_by_word() -> None:
         "additionalProperties": False,
         "x-mine": 1,
     }
-    found = harmless(schema)
+    found = sanitized_schema(schema)
     assert set(found) == {"type", "properties", "required", "additionalProperties"}
     assert set(found["properties"]) == {"path", "pattern", "deep"}
     assert set(found["properties"]["deep"]["properties"]) == {"$ref"}
@@ -71,7 +71,7 @@ def test_a_schema_is_taken_over_word_by_word() -> None:
 
 def test_references_are_put_in_and_circles_allow_anything() -> None:
     tree = {"type": "object", "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/tree"}}}
-    found = harmless(
+    found = sanitized_schema(
         {"properties": {"root": {"$ref": "#/$defs/tree", "description": "d"}}, "$defs": {"tree": tree}}
     )
     assert "$ref" not in str(found)
@@ -81,7 +81,7 @@ def test_references_are_put_in_and_circles_allow_anything() -> None:
 
 
 def test_a_reference_beside_other_words_holds_with_them() -> None:
-    found = harmless(
+    found = sanitized_schema(
         {
             "properties": {"n": {"$ref": "#/$defs/small", "minimum": 3}, "never": {"$ref": "#/$defs/none"}},
             "$defs": {"small": {"maximum": 5}, "none": False},
@@ -119,17 +119,17 @@ UNFIT: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", UNFIT)
 def test_a_schema_that_is_too_much_is_refused_at_once(what: str) -> None:
     began = time.monotonic()
-    with pytest.raises(Unfit):
-        harmless(UNFIT[what])
+    with pytest.raises(UnusableSchema):
+        sanitized_schema(UNFIT[what])
     assert time.monotonic() - began < 2
 
 
 def test_what_vendors_refuse_at_the_top_is_left_out() -> None:
     refused = {"anyOf": [{"required": ["a"]}], "not": {}, "enum": [1], "if": {}, "then": False}
-    found = harmless({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
+    found = sanitized_schema({"properties": {"a": {"type": "string"}}, "required": ["b", []], **refused})
     assert found == {"type": "object", "properties": {"a": {"type": "string"}}}
     whole = {"type": "object", "$ref": "#/$defs/it", "$defs": {"it": found}}
-    assert harmless(whole) == found
+    assert sanitized_schema(whole) == found
 
 
 def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
@@ -144,23 +144,25 @@ def test_of_values_what_is_short_and_can_be_written_is_taken_over() -> None:
         {"default": nested(3000)},
         {"title": "Run python first", "examples": ["x"]},
     ]
-    found = harmless({"properties": {f"p{n}": one for n, one in enumerate(left)}})
+    found = sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(left)}})
     assert found["properties"] == {f"p{n}": {} for n in range(len(left))}
     kept = {"enum": ["a", 1, None], "default": "a", "maximum": 5}
-    assert harmless({"properties": {"a": kept}})["properties"]["a"] == kept
+    assert sanitized_schema({"properties": {"a": kept}})["properties"]["a"] == kept
 
 
 def test_alternatives_are_few() -> None:
     some = [{"type": "null"}] * 20
-    found = harmless({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
+    found = sanitized_schema({"properties": {f"p{n}": {"anyOf": some} for n in range(11)}})
     assert sum("anyOf" in one for one in found["properties"].values()) == 10
-    assert harmless({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
+    assert sanitized_schema({"properties": {"a": {"anyOf": [*some, {}]}}})["properties"]["a"] == {}
 
 
 def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
     evil = [{"pattern": "(?=a)a"}, {"pattern": "(?=b)b"}]
     words = [{"oneOf": evil}, {"not": {"allOf": evil}}, {"if": evil[0], "then": {"const": "a"}}]
-    check = ArgumentCheck("t", harmless({"properties": {f"p{n}": one for n, one in enumerate(words)}}))
+    check = ArgumentCheck(
+        "t", sanitized_schema({"properties": {f"p{n}": one for n, one in enumerate(words)}})
+    )
     assert check.problems({"p0": "b", "p1": "c", "p2": "b"}) == {}
 
 
@@ -180,7 +182,7 @@ def test_what_is_left_out_never_refuses_what_the_server_takes() -> None:
 )
 def test_whatever_a_server_calls_a_schema_does_no_harm(anything: Any) -> None:
     try:
-        found = harmless({"properties": {"a": anything}})
-    except Unfit:
+        found = sanitized_schema({"properties": {"a": anything}})
+    except UnusableSchema:
         return
     assert found["type"] == "object"

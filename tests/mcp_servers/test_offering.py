@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from luxx.domain.mcp.connection import Listed
+from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.inbox import Secrets
-from luxx.domain.mcp.offering import MOST_REASONS, Offer, offer
-from luxx.domain.mcp.server import MIB, Pace, Room
+from luxx.domain.mcp.offering import MOST_REASONS, OfferedTools, build_offered_tools
+from luxx.domain.mcp.server import MIB, Backoff, McpDirectory
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.wire.tool import ToolResult
@@ -21,13 +21,13 @@ async def call(tool: str, arguments: dict[str, Any]) -> ToolResult:
     raise ToolFailed("is not there")
 
 
-def offered(*tools: Listed) -> Offer:
-    return offer(CONFIG, "mcp__default_notes__", 1, tools, call)
+def offered(*tools: ListedTool) -> OfferedTools:
+    return build_offered_tools(CONFIG, "mcp__default_notes__", 1, tools, call)
 
 
-def listed(name: str, description: str = "Does it.", **properties: Any) -> Listed:
+def listed(name: str, description: str = "Does it.", **properties: Any) -> ListedTool:
     schema = {"type": "object", "properties": properties}
-    return Listed(name=name, description=description, parameters=schema, is_read_only=True)
+    return ListedTool(name=name, description=description, parameters=schema, is_read_only=True)
 
 
 def test_all_tools_of_a_server_together_are_bounded() -> None:
@@ -46,7 +46,7 @@ def test_reasons_are_bounded() -> None:
     assert found.left_out[-1] == f"{200 - MOST_REASONS} more"
 
 
-def test_what_a_server_was_given_is_nowhere_in_what_is_told_of_its_tools() -> None:
+def test_secrets_of_a_server_are_nowhere_in_the_description_of_its_tools() -> None:
     padding = "x" * (2_000 - len(SECRET) // 2)
     found = offered(
         listed("told", description=padding + SECRET),
@@ -68,14 +68,14 @@ def test_secrets_are_taken_out_of_data_wherever_they_are() -> None:
 
 
 def test_a_server_whose_directory_has_grown_over_its_lives_is_not_started(tmp_path: Path) -> None:
-    own = Room(tmp_path / "own", 1, is_own=True)
+    own = McpDirectory(tmp_path / "own", 1, is_own=True)
     own.make()
     (tmp_path / "own/file").write_bytes(b"x" * (2 * MIB))
     own.make()
     (tmp_path / "own/more").write_bytes(b"x")
     with pytest.raises(ToolFailed, match="holds 2 MiB by now; delete some of it"):
         own.make()
-    theirs = Room(tmp_path / "own", 1, is_own=False)
+    theirs = McpDirectory(tmp_path / "own", 1, is_own=False)
     theirs.make()
     (tmp_path / "own/most").write_bytes(b"x" * (2 * MIB + 1))
     with pytest.raises(ToolFailed, match="is not started"):
@@ -84,7 +84,7 @@ def test_a_server_whose_directory_has_grown_over_its_lives_is_not_started(tmp_pa
 
 def test_what_is_wanted_again_and_again_is_done_more_and_more_seldom() -> None:
     now = 0.0
-    pace = Pace(lambda: now, 1.0, 300.0, 60.0)
+    pace = Backoff(lambda: now, 1.0, 300.0, 60.0)
     waits: list[float] = []
     for _ in range(11):
         waits.append(pace.seconds_to_wait)

@@ -13,43 +13,43 @@ from luxx.domain.mcp.server import ServerState
 from luxx.tools.core import CommandPermission, Risk
 from luxx.tools.history import CallStatus
 from mcp_servers import hostile
-from mcp_servers.bench import Bench, brought, script, until
-from mcp_servers.conftest import TryServers
+from mcp_servers.bench import McpHarness, sample_server, script, until
+from mcp_servers.conftest import OpenServers
 
 PROC = Path("/proc")
-NOTES = brought("notes", "notes.py", env=["NOTES_TOKEN=top secret 'x'"])
+NOTES = sample_server("notes", "notes.py", env=["NOTES_TOKEN=top secret 'x'"])
 
 
-def test_tools_of_a_server_are_called_like_any_other(try_servers: TryServers, backend: str) -> None:
-    async def work(place: Bench) -> None:
-        status = await place.until(ServerState.RUNNING)
+def test_tools_of_a_server_are_called_like_any_other(open_servers: OpenServers, backend: str) -> None:
+    async def work(harness: McpHarness) -> None:
+        status = await harness.until(ServerState.RUNNING)
         assert (status.tools, status.left_out) == (11, [])
-        assert (await place.call("add", a=1, b=2)).result.data == 3
-        assert (await place.call("count_words", text="a b a")).result.data == {"a": 2, "b": 1}
-        assert (await place.call("draw")).result.data == "[image: image/png, 70 bytes]"
-        failed = await place.call("fail")
+        assert (await harness.call("add", a=1, b=2)).result.data == 3
+        assert (await harness.call("count_words", text="a b a")).result.data == {"a": 2, "b": 1}
+        assert (await harness.call("draw")).result.data == "[image: image/png, 70 bytes]"
+        failed = await harness.call("fail")
         assert (failed.status, failed.result.error) == (CallStatus.FAILED, "Error executing tool fail")
-        invalid = await place.call("add", a="one", b=2)
+        invalid = await harness.call("add", a="one", b=2)
         assert (invalid.status, list(invalid.problems)) == (CallStatus.INVALID, ["arguments.a"])
 
-    try_servers([NOTES], work, backend)
+    open_servers([NOTES], work, backend)
 
 
 def test_a_server_sees_its_own_directory_and_its_variables_and_nothing_of_the_host(
-    try_servers: TryServers, backend: str
+    open_servers: OpenServers, backend: str
 ) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        assert (await place.call("variable", name="NOTES_TOKEN")).result.data == "top secret 'x'"
-        assert (await place.call("variable", name="LUXX_SECRET")).result.data == ""
-        kept = await place.call("write_note", name="milk", text="two bottles")
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        assert (await harness.call("variable", name="NOTES_TOKEN")).result.data == "top secret 'x'"
+        assert (await harness.call("variable", name="LUXX_SECRET")).result.data == ""
+        kept = await harness.call("write_note", name="milk", text="two bottles")
         assert kept.result.data == "kept milk beside ['milk']"
-        assert (place.workspace() / "milk").read_text("utf-8") == "two bottles"
-        world = (await place.call("world")).result.data
+        assert (harness.workspace() / "milk").read_text("utf-8") == "two bottles"
+        world = (await harness.call("world")).result.data
         assert world["uid"] != 0
         assert "top secret" not in arguments_of_all_processes()
 
-    try_servers([NOTES], work, backend)
+    open_servers([NOTES], work, backend)
 
 
 def arguments_of_all_processes() -> str:
@@ -69,106 +69,108 @@ def test_the_sdk_is_not_loaded_until_a_server_is_started() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_hints_of_a_server_decide_the_risk_and_all_it_says_is_of_strangers(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        reads, writes = place.tool("add"), place.tool("write_note")
+def test_hints_of_a_server_decide_the_risk_and_all_its_content_is_untrusted(
+    open_servers: OpenServers,
+) -> None:
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        reads, writes = harness.tool("add"), harness.tool("write_note")
         assert (reads.risk, writes.risk) == (Risk.LOW, Risk.HIGH)
         for one in (reads, writes):
             assert one.category == "mcp"
             assert one.required_permission == CommandPermission.EXECUTE
             assert (one.brings_untrusted, one.is_egress, one.starts_programs) == (True, True, True)
-        assert (await place.call("add", a=1, b=2)).is_untrusted
+        assert (await harness.call("add", a=1, b=2)).is_untrusted
 
-    try_servers([NOTES], work)
+    open_servers([NOTES], work)
 
 
-def test_a_server_is_there_for_its_tenant_and_level_alone(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        foreign = await place.call("add", tenant_id=2, a=1, b=2)
-        unknown = await place.call("nothing", tenant_id=2)
+def test_a_server_is_there_for_its_tenant_and_level_alone(open_servers: OpenServers) -> None:
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        foreign = await harness.call("add", tenant_id=2, a=1, b=2)
+        unknown = await harness.call("nothing", tenant_id=2)
         assert (foreign.status, unknown.status) == (CallStatus.UNKNOWN, CallStatus.UNKNOWN)
         assert "mcp__" not in str(foreign.result.error).partition(";")[2]
-        assert (await place.call("add", level=2, a=1, b=2)).status == CallStatus.DENIED
+        assert (await harness.call("add", level=2, a=1, b=2)).status == CallStatus.DENIED
         for tenant_id, count in ((1, 11), (2, 0), (None, 0)):
-            found = place.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
+            found = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
             assert len(found) == count
 
-    try_servers([NOTES], work)
+    open_servers([NOTES], work)
 
 
-def test_calls_of_one_server_run_at_the_same_time(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
+def test_calls_of_one_server_run_at_the_same_time(open_servers: OpenServers) -> None:
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
         ran = await asyncio.gather(
-            place.call("meet", name="ann", other="bob"), place.call("meet", name="bob", other="ann")
+            harness.call("meet", name="ann", other="bob"), harness.call("meet", name="bob", other="ann")
         )
         assert [one.result.data for one in ran] == ["ann met bob", "bob met ann"]
 
-    try_servers([NOTES], work)
+    open_servers([NOTES], work)
 
 
 def test_a_cancelled_call_is_cancelled_at_the_server_within_a_second(
-    try_servers: TryServers, backend: str
+    open_servers: OpenServers, backend: str
 ) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        call = asyncio.create_task(place.call("wait", name="long"))
-        await until((place.workspace() / "long.began").exists, bool)
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        call = asyncio.create_task(harness.call("wait", name="long"))
+        await until((harness.workspace() / "long.began").exists, bool)
         began = time.monotonic()
         call.cancel()
         await asyncio.wait({call})
         assert call.cancelled()
-        await until((place.workspace() / "long.cancelled").exists, bool)
+        await until((harness.workspace() / "long.cancelled").exists, bool)
         assert time.monotonic() - began < 1
-        assert (await place.call("add", a=1, b=2)).result.data == 3
+        assert (await harness.call("add", a=1, b=2)).result.data == 3
 
-    try_servers([NOTES], work, backend)
-
-
-def test_a_tool_that_comes_later_is_taken_in(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        assert place.registry.get("mcp__default_notes__grown") is None
-        assert (await place.call("grow")).result.data == "more"
-        await until(lambda: place.registry.get("mcp__default_notes__grown"), lambda tool: tool is not None)
-        assert (await place.call("grown")).result.data == "here"
-
-    try_servers([NOTES], work)
+    open_servers([NOTES], work, backend)
 
 
-def test_long_answers_are_cut_and_kept_whole(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        await place.until(ServerState.RUNNING)
-        done = await place.call("long_text", lines=20_000)
+def test_a_tool_that_comes_later_is_taken_in(open_servers: OpenServers) -> None:
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        assert harness.registry.get("mcp__default_notes__grown") is None
+        assert (await harness.call("grow")).result.data == "more"
+        await until(lambda: harness.registry.get("mcp__default_notes__grown"), lambda tool: tool is not None)
+        assert (await harness.call("grown")).result.data == "here"
+
+    open_servers([NOTES], work)
+
+
+def test_long_answers_are_cut_and_kept_whole(open_servers: OpenServers) -> None:
+    async def work(harness: McpHarness) -> None:
+        await harness.until(ServerState.RUNNING)
+        done = await harness.call("long_text", lines=20_000)
         assert "output cut" in done.result.data
         assert done.full_output is not None
         assert done.full_output.endswith("line 19999")
 
-    try_servers([NOTES], work)
+    open_servers([NOTES], work)
 
 
 def test_without_a_sandbox_no_server_is_started(
-    try_servers: TryServers, monkeypatch: pytest.MonkeyPatch
+    open_servers: OpenServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("luxx.tools.sandbox.choosing.find_programs", list)
     monkeypatch.setattr("luxx.tools.sandbox.choosing.landlock_abi", lambda: 0)
 
-    async def work(place: Bench) -> None:
-        assert place.sandbox.in_force == "none"
-        status = await place.until(ServerState.FAILED)
+    async def work(harness: McpHarness) -> None:
+        assert harness.sandbox.in_force == "none"
+        status = await harness.until(ServerState.FAILED)
         assert status.reason.startswith("could not be started: programs are not started here")
-        assert place.registry.list_all() == []
+        assert harness.registry.list_all() == []
 
-    try_servers([script("well", hostile.WELL)], work)
+    open_servers([script("well", hostile.WELL)], work)
 
 
-def test_a_server_of_no_tenant_or_of_no_program_says_so(try_servers: TryServers) -> None:
-    async def work(place: Bench) -> None:
-        nobody, nothing = await place.until(ServerState.FAILED), await place.until(ServerState.FAILED, 1)
+def test_a_server_of_no_tenant_or_of_no_program_says_so(open_servers: OpenServers) -> None:
+    async def work(harness: McpHarness) -> None:
+        nobody, nothing = await harness.until(ServerState.FAILED), await harness.until(ServerState.FAILED, 1)
         assert nobody.reason == "is not started: there is no tenant named 'nobody'"
         assert "there is no program named 'no-such-program'" in nothing.reason
 
     no_program = {"name": "nothing", "command": ["no-such-program"]}
-    try_servers([script("well", hostile.WELL, tenant="nobody"), no_program], work)
+    open_servers([script("well", hostile.WELL, tenant="nobody"), no_program], work)

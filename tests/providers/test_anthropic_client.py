@@ -106,7 +106,7 @@ async def asked(*rules: Rule, **settings: Any) -> Called:
 OVERLOADED = Fail(message="Overloaded", kind="overloaded_error")
 
 
-def test_overload_before_the_first_word_is_tried_again() -> None:
+def test_overload_before_the_first_delta_is_retried() -> None:
     got = asyncio.run(
         asked(Rule(reply=[OVERLOADED], times=1), Rule(reply=[Text(text="Now then.")]), retries=2)
     )
@@ -116,7 +116,7 @@ def test_overload_before_the_first_word_is_tried_again() -> None:
     assert "Overloaded" in got.retries[0].reason
 
 
-def test_overload_after_the_first_word_is_an_error_that_keeps_it() -> None:
+def test_overload_after_the_first_delta_is_an_error_that_keeps_the_text() -> None:
     got = asyncio.run(asked(Rule(reply=[Text(text="Well, "), OVERLOADED]), retries=2))
 
     assert got.text == "Well, "

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from luxx.errors import Garbled, ProviderRefused
+from luxx.errors import MalformedStream, ProviderRefused
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.anthropic.adapter import AnthropicAdapter
 from luxx.providers.anthropic.request import strict_schema
@@ -131,7 +131,7 @@ def test_calls_in_the_history_are_named_even_if_no_tool_is_offered() -> None:
     assert "tool_choice" not in sent(*ASKED, called("a"), result("a"), tools=[ADD])
 
 
-def test_answer_is_limited_by_the_models_own_most_unless_told() -> None:
+def test_answer_is_limited_by_the_models_maximum_unless_requested() -> None:
     assert sent(model="claude-opus-4-1")["max_tokens"] == 32_000
     assert sent(model="some-model")["max_tokens"] > 0
     assert sent(max_tokens=77)["max_tokens"] == 77
@@ -171,7 +171,7 @@ def test_thinking_is_switched_on_as_the_model_takes_it(
         ("claude-opus-5-5", None),
     ],
 )
-def test_thinking_is_switched_off_where_a_model_thinks_unless_told(model: str, expected: str | None) -> None:
+def test_thinking_is_switched_off_where_a_model_thinks_by_default(model: str, expected: str | None) -> None:
     assert sent(model=model).get("thinking", {}).get("type") == expected
 
 
@@ -263,7 +263,7 @@ def test_structured_answer_is_asked_for_as_the_model_can() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
 
     asked = sent(response_schema=schema)["output_config"]["format"]
-    told = sent(model="claude-3-5-haiku-latest", response_schema=schema)
+    request_body = sent(model="claude-3-5-haiku-latest", response_schema=schema)
 
     assert asked["type"] == "json_schema"
     assert asked["schema"] == {
@@ -272,8 +272,8 @@ def test_structured_answer_is_asked_for_as_the_model_can() -> None:
         "required": ["n"],
         "additionalProperties": False,
     }
-    assert "output_config" not in told
-    assert json.dumps(schema).replace(" ", "") in told["system"].replace(" ", "")
+    assert "output_config" not in request_body
+    assert json.dumps(schema).replace(" ", "") in request_body["system"].replace(" ", "")
 
 
 def test_schema_with_definitions_and_choices_stays_one() -> None:
@@ -311,11 +311,11 @@ def test_list_of_models_is_read_page_by_page() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff", b'"x"'])
 def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedStream):
         AnthropicAdapter().parse_models(body)
 
 
-def test_error_instead_of_a_list_of_models_is_told() -> None:
+def test_error_instead_of_a_list_of_models_is_reported() -> None:
     body = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "named"}}'
     with pytest.raises(ProviderRefused, match="named"):
         AnthropicAdapter().parse_models(body)

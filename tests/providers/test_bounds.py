@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.errors import Garbled
-from luxx.providers.adapter import MAX_BLANK_BYTES, MAX_HELD_BYTES, StreamParser
+from luxx.errors import MalformedStream
+from luxx.providers.adapter import MAX_BLANK_BYTES, MAX_RETAINED_BYTES, StreamParser
 from luxx.providers.anthropic.adapter import AnthropicParser
 from luxx.providers.gemini.adapter import GeminiParser
 from luxx.providers.gemini.calls import MAX_OPEN_CALLS
@@ -62,7 +62,7 @@ def test_blanks_before_an_answer_are_dropped_and_refused_past_the_bound(dialect:
     parser = parser_of(dialect)
     for _ in range(MAX_BLANK_BYTES // len(blanks)):
         assert parser.feed(blanks) == []
-    with pytest.raises(Garbled, match="blank"):
+    with pytest.raises(MalformedStream, match="blank"):
         feed_all(parser, [blanks] * (1 + len(blanks)))
 
 
@@ -108,19 +108,19 @@ HOARDS: dict[str, tuple[str, bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("hoard", HOARDS)
-def test_what_is_held_beside_the_text_is_bounded(hoard: str) -> None:
+def test_what_is_buffered_beside_the_text_is_bounded(hoard: str) -> None:
     dialect, first, more = HOARDS[hoard]
     parser = parser_of(dialect)
     parser.feed(first)
-    feed_all(parser, [more] * (MAX_HELD_BYTES // len(more) - 1))
-    with pytest.raises(Garbled, match="beside its text"):
+    feed_all(parser, [more] * (MAX_RETAINED_BYTES // len(more) - 1))
+    with pytest.raises(MalformedStream, match="beside its text"):
         feed_all(parser, [more] * 3)
 
 
 def test_an_event_counts_once_however_many_of_its_parts_are_kept() -> None:
     parser = parser_of("gemini")
     parts = [{"executableCode": {"code": "x" * 1000}} for _ in range(1000)]
-    for _ in range(MAX_HELD_BYTES // len(of_gemini(*parts))):
+    for _ in range(MAX_RETAINED_BYTES // len(of_gemini(*parts))):
         parser.feed(of_gemini(*parts))
 
 
@@ -129,7 +129,7 @@ def test_calls_that_are_opened_and_never_closed_are_bounded() -> None:
         of_gemini({"functionCall": {"id": f"{index}", "name": "a", "willContinue": True}})
         for index in range(MAX_OPEN_CALLS + 1)
     ]
-    with pytest.raises(Garbled, match="calls"):
+    with pytest.raises(MalformedStream, match="calls"):
         feed_all(parser_of("gemini"), opening)
 
 
@@ -193,7 +193,7 @@ def test_a_piece_of_a_streamed_string_is_added_without_copying_the_rest() -> Non
     assert msgspec.json.decode(ended[0].arguments) == {"a": "b" * 1_000_002}
 
 
-def test_whether_arguments_are_whole_is_told_without_joining_them_each_time() -> None:
+def test_complete_arguments_are_recognized_without_joining_them_each_time() -> None:
     parser = parser_of("openai")
 
     def fragment(arguments: str) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from provider_calls import KEY, Called, calling
 
-from luxx.errors import Dropped, ProviderFailed, ProviderRefused, RateLimited
+from luxx.errors import ProviderFailed, ProviderRefused, RateLimited, StreamInterrupted
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.check import ProviderCheck, check_provider
 from luxx.providers.client import Completion
@@ -85,7 +85,7 @@ def test_stream_gives_all_kinds_of_deltas(split: int, is_crlf: bool) -> None:
     assert completion.finish is FinishReason.TOOL_CALLS
 
 
-def test_length_finish_is_told() -> None:
+def test_length_finish_is_reported() -> None:
     rule = Rule(reply=[Text(text="cut"), Finish(reason="length")])
 
     assert asyncio.run(completed(rule)).finish is FinishReason.LENGTH
@@ -167,7 +167,7 @@ def test_socket_closed_in_the_middle_is_a_drop_and_after_the_end_none() -> None:
         ask(Rule(reply=[Text(text="whole")], faults=Faults(keep_open=True)), idle_timeout_seconds=0.3)
     )
 
-    assert isinstance(cut.error, Dropped)
+    assert isinstance(cut.error, StreamInterrupted)
     assert (left_open.text, left_open.error) == ("whole", None)
 
 
@@ -201,7 +201,7 @@ def test_limit_of_the_day_or_of_the_money_is_not_waited_for(body: str) -> None:
     assert called.retries == []
 
 
-def test_refusals_array_is_read_for_its_words() -> None:
+def test_refusals_array_is_read_for_its_message() -> None:
     body = json.dumps([{"error": {"code": 400, "message": "Please use a valid role: user, model."}}])
 
     called = asyncio.run(ask(Rule(status=400, body=body)))
@@ -271,7 +271,7 @@ def test_models_are_listed_page_by_page() -> None:
     assert [path.partition("pageToken=")[2] for path in asked] == ["", "two", "three"]
 
 
-def test_list_of_models_without_an_end_is_given_up() -> None:
+def test_list_of_models_without_an_end_is_cut() -> None:
     with paged_models([{"models": [{"name": "models/a"}], "nextPageToken": "again"}]) as (url, asked):
         assert len(asyncio.run(_listed(url))) == len(asked) == 20
 
@@ -284,7 +284,7 @@ def test_list_of_models_without_an_end_is_given_up() -> None:
         ("Invalid value at 'contents'", "refused"),
     ],
 )
-def test_wrong_key_is_told_apart_though_its_status_is_that_of_a_wrong_request(
+def test_wrong_key_is_recognized_though_its_status_is_that_of_a_wrong_request(
     message: str, kind: str
 ) -> None:
     async def run() -> ProviderCheck:

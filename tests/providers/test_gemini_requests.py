@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.gemini.adapter import GeminiAdapter
 from luxx.providers.registry import adapter_for, default_base_url
@@ -139,7 +139,7 @@ def test_neighbours_of_one_role_are_one_turn() -> None:
     assert roles == [("user", 1), ("model", 1), ("user", 3)]
 
 
-def test_failed_result_is_told_as_an_error() -> None:
+def test_failed_result_is_sent_as_an_error() -> None:
     failed = ToolPrompt(call_id="call_1", name="add", content="no", success=False)
 
     part = sent([*TURN[:-1], failed])["contents"][-1]["parts"][0]
@@ -288,7 +288,7 @@ def test_models_that_answer_prompts_are_listed_by_their_names() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"models": 3}', b"[" * 100_000])
 def test_what_is_no_list_of_models_is_garbled(body: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedStream):
         GeminiAdapter().parse_models(body)
 
 
@@ -300,6 +300,6 @@ def test_next_page_is_asked_for_until_there_is_none() -> None:
     assert GeminiAdapter().next_models_request(target(), b'{"models": [], "nextPageToken": ""}') is None
 
 
-def test_gemini_speaks_its_own_dialect_at_its_home() -> None:
+def test_gemini_speaks_its_own_dialect_at_its_default_url() -> None:
     assert adapter_for("gemini").dialect == "gemini"
     assert default_base_url("gemini").endswith("/v1beta")

@@ -5,8 +5,15 @@ import asyncio
 import pytest
 from provider_calls import ASK, KEY, Called, ask_scripted, calling, target_of
 
-from luxx.errors import Garbled, InvalidInput, ProviderFailed, ProviderRefused, RateLimited, Stalled
-from luxx.providers.client import MAX_WHOLE_CHARACTERS, Completion
+from luxx.errors import (
+    InvalidInput,
+    MalformedStream,
+    ProviderFailed,
+    ProviderRefused,
+    RateLimited,
+    StreamStalled,
+)
+from luxx.providers.client import MAX_COMPLETION_CHARACTERS, Completion
 from luxx.providers.scripted import (
     Call,
     Counts,
@@ -30,7 +37,7 @@ def failing(status: int, times: int = 1, **headers: str) -> Rule:
     return Rule(status=status, times=times, headers=named)
 
 
-def test_failed_tries_are_followed_by_the_answer_and_told() -> None:
+def test_failed_tries_are_followed_by_the_answer_and_reported() -> None:
     called = asyncio.run(ask_scripted(failing(500, times=2), ANSWER, retries=3))
 
     assert called.error is None
@@ -170,9 +177,9 @@ def test_test_call_is_tried_once() -> None:
 
 def test_test_call_takes_no_answer_without_an_end() -> None:
     async def run() -> None:
-        script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_WHOLE_CHARACTERS + 1))])])
+        script = Script(rules=[Rule(reply=[Text(text="x" * (MAX_COMPLETION_CHARACTERS + 1))])])
         async with ScriptedProvider(script) as server, calling() as caller:
-            with pytest.raises(Garbled, match="longer"):
+            with pytest.raises(MalformedStream, match="longer"):
                 await caller.client.complete(ASK, target_of(server.url))
 
     asyncio.run(run())
@@ -186,7 +193,7 @@ def test_models_are_listed() -> None:
     assert asyncio.run(run()) == ["a", "b"]
 
 
-def test_refused_list_of_models_is_told() -> None:
+def test_refused_list_of_models_is_reported() -> None:
     async def run() -> None:
         async with ScriptedProvider(Script(rules=[], models_status=401)) as server, calling() as caller:
             await caller.client.list_models(target_of(server.url))
@@ -207,7 +214,7 @@ def test_provider_of_no_known_type_is_refused_before_any_request() -> None:
         asyncio.run(run())
 
 
-def test_length_finish_is_told() -> None:
+def test_length_finish_is_reported() -> None:
     rule = Rule(reply=[Text(text="cut"), Finish(reason="length")], when=When(model="m"))
 
     async def run() -> FinishReason:
@@ -222,5 +229,5 @@ def test_stall_is_an_error_with_the_time_in_it() -> None:
 
     error = asyncio.run(ask_scripted(rule, idle_timeout_seconds=0.25)).error
 
-    assert isinstance(error, Stalled)
+    assert isinstance(error, StreamStalled)
     assert "0.25 s" in error.message

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from luxx.errors import Garbled, InvalidInput
+from luxx.errors import InvalidInput, MalformedStream
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.openai_chat.adapter import OpenAIAdapter
 from luxx.providers.registry import adapter_for, default_base_url
@@ -180,7 +180,7 @@ def test_response_schema_becomes_the_providers_format() -> None:
         ("openai_compatible", "m", True, "thinking", None),
     ],
 )
-def test_thinking_is_switched_in_the_providers_words(
+def test_thinking_is_switched_with_the_providers_own_field(
     kind: str, model: str, wanted: bool, field: str, value: Any
 ) -> None:
     assert sent(kind, model=model, thinking_enabled=wanted).get(field) == value
@@ -207,7 +207,7 @@ def test_list_of_models_is_read_in_every_shape(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"data": 3}', b"\xff"])
 def test_list_of_models_that_is_none_is_garbled(body: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedStream):
         OpenAIAdapter().parse_models(body)
 
 
@@ -231,6 +231,6 @@ def test_provider_without_an_adapter_is_refused_with_its_kind(kind: str, error: 
     assert raised.value.kind == error
 
 
-def test_types_with_a_home_have_a_base_url() -> None:
+def test_types_with_a_default_url_have_a_base_url() -> None:
     assert default_base_url("deepseek").startswith("https://")
     assert default_base_url("openai_compatible") == ""

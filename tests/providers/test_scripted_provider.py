@@ -249,7 +249,7 @@ def test_script_file_is_read_and_served_until_a_signal(tmp_path: Path) -> None:
     assert (process.returncode, complaint) == (0, "")
 
 
-def test_script_with_an_unknown_field_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_script_with_an_unknown_field_is_refused_with_its_path(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("rules:\n  - {reply: [], wehn: {}}\n")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.providers.sse import SseEvent, SseSplitter
 
 LINES = st.sampled_from(
@@ -86,14 +86,14 @@ def test_event_without_end_is_refused_at_the_bound() -> None:
     splitter = SseSplitter(max_event_bytes=1000)
     splitter.feed(b"data: ")
 
-    with pytest.raises(Garbled, match="1000 bytes"):
+    with pytest.raises(MalformedStream, match="1000 bytes"):
         feed_often(splitter, b"x", 1001)
 
 
 def test_many_lines_without_a_blank_one_are_refused_at_the_bound() -> None:
     splitter = SseSplitter(max_event_bytes=1000)
 
-    with pytest.raises(Garbled):
+    with pytest.raises(MalformedStream):
         feed_often(splitter, b"data: x\n", 200)
 
 
@@ -101,4 +101,4 @@ def test_lines_that_are_no_field_are_kept_for_the_parser() -> None:
     splitter = SseSplitter()
     splitter.feed(b'{"error": "x"}\n\n')
 
-    assert splitter.stray == b'{"error": "x"}\n'
+    assert splitter.unparsed == b'{"error": "x"}\n'

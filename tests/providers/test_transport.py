@@ -13,13 +13,13 @@ from provider_calls import ASK, KEY, ask_scripted, calling, target_of
 
 from luxx.errors import (
     ContextTooLong,
-    Dropped,
-    Garbled,
+    MalformedStream,
     ProviderError,
     ProviderFailed,
     ProviderRefused,
     RateLimited,
-    Stalled,
+    StreamInterrupted,
+    StreamStalled,
     Unreachable,
 )
 from luxx.infra.clock import utc_now
@@ -65,7 +65,7 @@ async def serving(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
         (529, ProviderFailed, True),
     ],
 )
-def test_http_status_has_its_error_with_the_servers_words(
+def test_http_status_has_its_error_with_the_servers_message(
     status: int, kind: type[ProviderError], retryable: bool
 ) -> None:
     called = asyncio.run(ask_scripted(Rule(status=status, message="the reason")))
@@ -84,7 +84,7 @@ def test_http_status_has_its_error_with_the_servers_words(
         "the request exceeds the available context size",
     ],
 )
-def test_prompt_that_does_not_fit_is_told_apart(message: str) -> None:
+def test_prompt_that_does_not_fit_has_its_own_error(message: str) -> None:
     assert isinstance(asyncio.run(ask_scripted(Rule(status=400, message=message))).error, ContextTooLong)
 
 
@@ -102,9 +102,9 @@ def test_retry_after_is_read_as_seconds_and_as_a_date() -> None:
 
 
 def test_unused_port_is_unreachable() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
         async def run() -> ProviderError | None:
             async with calling() as caller:
@@ -134,7 +134,7 @@ def test_base_url_that_is_none_is_refused(url: str) -> None:
 def test_answer_that_never_starts_stalls_and_says_so(faults: Faults) -> None:
     called = asyncio.run(ask_scripted(Rule(reply=[HELLO], faults=faults), idle_timeout_seconds=0.2))
 
-    assert isinstance(called.error, Stalled)
+    assert isinstance(called.error, StreamStalled)
     assert "never started" in called.error.message
 
 
@@ -143,7 +143,7 @@ def test_silence_in_the_middle_stalls_and_keeps_what_came() -> None:
 
     called = asyncio.run(ask_scripted(rule, idle_timeout_seconds=0.2, retries=3))
 
-    assert isinstance(called.error, Stalled)
+    assert isinstance(called.error, StreamStalled)
     assert "went silent" in called.error.message
     assert called.text.startswith("one")
     assert called.retries == []
@@ -164,14 +164,14 @@ def test_server_that_does_not_read_the_request_stalls() -> None:
             done.set()
             return called.error
 
-    assert isinstance(asyncio.run(run()), Stalled)
+    assert isinstance(asyncio.run(run()), StreamStalled)
 
 
 @pytest.mark.parametrize("at", [0, 400])
 def test_closed_socket_in_the_body_is_a_drop(at: int) -> None:
     called = asyncio.run(ask_scripted(Rule(reply=[HELLO], faults=Faults(drop_at=at))))
 
-    assert isinstance(called.error, Dropped)
+    assert isinstance(called.error, StreamInterrupted)
     assert called.text == ("" if at == 0 else "one")
 
 
@@ -183,7 +183,7 @@ def test_closed_socket_before_any_answer_is_a_drop() -> None:
         async with serving(hang_up) as url, calling() as caller:
             return (await caller.call(target_of(url))).error
 
-    assert isinstance(asyncio.run(run()), Dropped)
+    assert isinstance(asyncio.run(run()), StreamInterrupted)
 
 
 def test_drop_after_a_whole_answer_loses_nothing() -> None:
@@ -205,7 +205,7 @@ def test_body_left_open_after_done_ends_the_answer() -> None:
 def test_garbled_bytes_are_garbled() -> None:
     called = asyncio.run(ask_scripted(Rule(reply=[HELLO], faults=Faults(garble_at=400))))
 
-    assert isinstance(called.error, Garbled)
+    assert isinstance(called.error, MalformedStream)
 
 
 def test_server_that_speaks_no_http_is_garbled() -> None:
@@ -218,7 +218,7 @@ def test_server_that_speaks_no_http_is_garbled() -> None:
         async with serving(mumble) as url, calling() as caller:
             return (await caller.call(target_of(url))).error
 
-    assert isinstance(asyncio.run(run()), Garbled)
+    assert isinstance(asyncio.run(run()), MalformedStream)
 
 
 def test_web_page_instead_of_an_answer_is_garbled() -> None:
@@ -226,7 +226,7 @@ def test_web_page_instead_of_an_answer_is_garbled() -> None:
 
     error = asyncio.run(ask_scripted(rule)).error
 
-    assert isinstance(error, Garbled)
+    assert isinstance(error, MalformedStream)
     assert "base_url" in error.message
 
 
@@ -264,7 +264,7 @@ def test_long_error_is_cut() -> None:
     assert len(error.message) < 700
 
 
-def test_error_body_that_never_ends_is_given_up() -> None:
+def test_error_body_that_never_ends_is_cut() -> None:
     async def run() -> ProviderError | None:
         async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -290,7 +290,7 @@ def test_connection_is_used_again_after_a_whole_answer() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_cookies_of_one_answer_do_not_travel_with_the_next() -> None:
+def test_cookies_of_one_answer_are_not_sent_with_the_next_request() -> None:
     async def run() -> list[str | None]:
         rule = Rule(reply=[HELLO], headers={"set-cookie": "user=alice; Path=/"})
         async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
@@ -302,9 +302,9 @@ def test_cookies_of_one_answer_do_not_travel_with_the_next() -> None:
 
 
 @pytest.mark.parametrize("place", ["before the head", "in the body"])
-def test_cancelling_the_reader_closes_the_socket_at_once(place: str) -> None:
+def test_cancelling_the_reader_closes_the_socket_at_once(moment: str) -> None:
     async def run() -> float:
-        faults = Faults(never_start=place == "before the head")
+        faults = Faults(never_start=moment == "before the head")
         rule = Rule(reply=[Text(text="begun"), Gate(name="held")], faults=faults)
         async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
             begun = asyncio.Event()
@@ -315,7 +315,7 @@ def test_cancelling_the_reader_closes_the_socket_at_once(place: str) -> None:
                         begun.set()
 
             task = asyncio.create_task(read())
-            if place == "in the body":
+            if moment == "in the body":
                 await asyncio.wait_for(begun.wait(), 5)
             else:
                 await server.arrived()

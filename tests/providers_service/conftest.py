@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from providers_service.house import House, make_house
+from providers_service.house import ProviderServices, make_services
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = make_house(tmp_path)
+def services(tmp_path: Path) -> Iterator[ProviderServices]:
+    made = make_services(tmp_path)
     yield made
     made.store.close()

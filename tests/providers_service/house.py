@@ -86,7 +86,7 @@ class FakeLocal:
         return LocalAddress(base_url="http://127.0.0.1:40001/v1", api_key="of-this-start")
 
 
-class House:
+class ProviderServices:
     """What a test needs, on one database. Use `open` inside the event loop."""
 
     def __init__(self, store: Store, vault: Vault) -> None:
@@ -113,7 +113,7 @@ class House:
             await transport.aclose()
 
 
-def make_house(folder: Path) -> House:
+def make_services(folder: Path) -> ProviderServices:
     engine = open_engine(resolve_url("sqlite:///./t.db", folder))
     Base.metadata.create_all(engine)
     store = Store(engine)
@@ -138,7 +138,7 @@ def make_house(folder: Path) -> House:
             )
 
     store.write_now(fill)
-    return House(store, Vault("a secret that is long enough for tests"))
+    return ProviderServices(store, Vault("a secret that is long enough for tests"))
 
 
 JSON = "application/json"

@@ -9,7 +9,7 @@ from luxx.infra.network.hosts import Reach, reach_of_address, resolve_host
 from luxx.providers.addresses import AddressGuard, parse_base_url
 from luxx.providers.models import AllowedHostRow, NewProvider
 from luxx.providers.transport import AddressRefused, GuardedResolver
-from providers_service.house import ADMIN, ANN, OTHER_ADMIN, PUBLIC_ADDRESS, House, run
+from providers_service.house import ADMIN, ANN, OTHER_ADMIN, PUBLIC_ADDRESS, ProviderServices, run
 
 NO_HOST_AT_ALL = [
     "http://",
@@ -47,27 +47,27 @@ NO_HOST_AT_ALL = [
 
 @pytest.mark.parametrize("host", LOOPBACK_OR_PRIVATE)
 def test_private_spelling_is_refused_to_a_user_and_allowed_by_an_operator_who_saves_it(
-    house: House, host: str
+    services: ProviderServices, host: str
 ) -> None:
     async def work() -> None:
-        guard = house.guard()
+        guard = services.guard()
         url = f"http://{host}:8080/v1"
         for refused in (ANN, OTHER_ADMIN):
             with pytest.raises(NotAllowed, match="private address") as caught:
-                await guard.vet(refused, url)
+                await guard.check_base_url(refused, url)
             assert "allowed-hosts" in caught.value.message
-        assert (await guard.vet(ADMIN, url)).newly_allowed == parse_base_url(url).host_port
+        assert (await guard.check_base_url(ADMIN, url)).newly_allowed == parse_base_url(url).host_port
 
     run(work)
 
 
 @pytest.mark.parametrize("host", METADATA)
-def test_metadata_spelling_is_refused_to_everybody_at_any_time(house: House, host: str) -> None:
+def test_metadata_spelling_is_refused_to_everybody_at_any_time(services: ProviderServices, host: str) -> None:
     async def work() -> None:
-        guard = house.guard()
+        guard = services.guard()
         for refused in (ANN, ADMIN):
             with pytest.raises(NotAllowed, match="metadata"):
-                await guard.vet(refused, f"http://{host}/v1")
+                await guard.check_base_url(refused, f"http://{host}/v1")
         with pytest.raises(ProviderRefused, match="metadata"):
             await guard.check_connect(host, 80)
 
@@ -101,21 +101,23 @@ def test_public_address_is_public(address: str) -> None:
     assert reach_of_address(address) is Reach.PUBLIC
 
 
-def test_allowing_is_for_that_exact_host_and_port(house: House) -> None:
+def test_allowing_is_for_that_exact_host_and_port(services: ProviderServices) -> None:
     async def work() -> None:
-        guard = house.guard("127.0.0.1:11434", "LOCALHOST:1234", "[0::1]:5")
+        guard = services.guard("127.0.0.1:11434", "LOCALHOST:1234", "[0::1]:5")
         for good in ("http://127.1:11434", "http://localhost.:1234", "http://[::1]:5/v1"):
-            assert (await guard.vet(ANN, good)).newly_allowed is None
+            assert (await guard.check_base_url(ANN, good)).newly_allowed is None
         for bad in ("http://127.0.0.1:11435", "http://localhost:11434", "http://127.0.0.1", "http://[::1]:6"):
             with pytest.raises(NotAllowed):
-                await guard.vet(ANN, bad)
+                await guard.check_base_url(ANN, bad)
 
     run(work)
 
 
-def test_saving_by_an_operator_allows_the_address_for_others_and_leaves_a_row(house: House) -> None:
+def test_saving_by_an_operator_allows_the_address_for_others_and_leaves_a_row(
+    services: ProviderServices,
+) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             new = NewProvider(
                 name="gpu", provider_type="openai_compatible", base_url="http://10.0.0.5:8000/v1"
             )
@@ -123,30 +125,30 @@ def test_saving_by_an_operator_allows_the_address_for_others_and_leaves_a_row(ho
                 await service.create(ANN, new)
             await service.create(ADMIN, new)
             await service.create(ANN, new)
-        rows = await house.store.read(lambda session: list(session.scalars(select(AllowedHostRow))))
+        rows = await services.store.read(lambda session: list(session.scalars(select(AllowedHostRow))))
         assert [(row.host_port, row.allowed_by) for row in rows] == [("10.0.0.5:8000", ADMIN.user_id)]
 
     run(work)
 
 
-def test_name_that_turns_private_after_it_was_saved_is_refused_at_connect(house: House) -> None:
+def test_name_that_turns_private_after_it_was_saved_is_refused_at_connect(services: ProviderServices) -> None:
     async def work() -> None:
-        guard = house.guard()
-        assert (await guard.vet(ANN, "https://models.example/v1")).newly_allowed is None
+        guard = services.guard()
+        assert (await guard.check_base_url(ANN, "https://models.example/v1")).newly_allowed is None
         assert await guard.check_connect("models.example", 443) == [PUBLIC_ADDRESS]
-        house.names["models.example"] = ["127.0.0.1"]
+        services.names["models.example"] = ["127.0.0.1"]
         with pytest.raises(ProviderRefused, match="private"):
             await guard.check_connect("models.example", 443)
 
     run(work)
 
 
-def test_literal_check_refuses_what_no_resolver_sees_and_resolves_nothing(house: House) -> None:
+def test_literal_check_refuses_what_no_resolver_sees_and_resolves_nothing(services: ProviderServices) -> None:
     async def work() -> None:
         async def never(_host: str, _port: int) -> list[str]:
             raise AssertionError("resolved")
 
-        guard = AddressGuard(house.store, ["127.0.0.1:1"], resolve=never)
+        guard = AddressGuard(services.store, ["127.0.0.1:1"], resolve=never)
         await guard.check_literal("models.example", 443)
         await guard.check_literal("127.0.0.1", 1)
         await guard.check_literal("8.8.8.8", 443)
@@ -157,9 +159,9 @@ def test_literal_check_refuses_what_no_resolver_sees_and_resolves_nothing(house:
     run(work)
 
 
-def test_resolver_hands_out_only_checked_addresses(house: House) -> None:
+def test_resolver_hands_out_only_checked_addresses(services: ProviderServices) -> None:
     async def work() -> None:
-        resolver = GuardedResolver(house.guard("inside.example:8000"))
+        resolver = GuardedResolver(services.guard("inside.example:8000"))
         assert [one["host"] for one in await resolver.resolve("models.example", 443)] == [PUBLIC_ADDRESS]
         assert [one["host"] for one in await resolver.resolve("inside.example", 8000)] == ["10.1.2.3"]
         with pytest.raises(AddressRefused) as caught:
@@ -169,20 +171,22 @@ def test_resolver_hands_out_only_checked_addresses(house: House) -> None:
     run(work)
 
 
-def test_name_that_nobody_knows_may_be_saved_but_not_connected(house: House) -> None:
+def test_name_that_nobody_knows_may_be_saved_but_not_connected(services: ProviderServices) -> None:
     async def work() -> None:
-        guard = AddressGuard(house.store, resolve=resolve_host)
-        assert (await guard.vet(ANN, "https://nobody.invalid/v1")).url == "https://nobody.invalid/v1"
+        guard = AddressGuard(services.store, resolve=resolve_host)
+        assert (
+            await guard.check_base_url(ANN, "https://nobody.invalid/v1")
+        ).url == "https://nobody.invalid/v1"
         with pytest.raises(Unreachable, match="cannot be found"):
             await guard.check_connect("nobody.invalid", 443)
 
     run(work)
 
 
-def test_embedded_model_is_reached_while_it_listens_and_no_longer(house: House) -> None:
+def test_embedded_model_is_reached_while_it_listens_and_no_longer(services: ProviderServices) -> None:
     async def work() -> None:
         ports: set[str] = {"127.0.0.1:40001"}
-        guard = AddressGuard(house.store, internal=lambda: ports)
+        guard = AddressGuard(services.store, internal=lambda: ports)
         assert await guard.check_connect("127.0.0.1", 40001) == ["127.0.0.1"]
         ports.clear()
         with pytest.raises(ProviderRefused):
@@ -191,9 +195,9 @@ def test_embedded_model_is_reached_while_it_listens_and_no_longer(house: House) 
     run(work)
 
 
-def test_operators_alone_see_and_replace_allowed_hosts(house: House) -> None:
+def test_operators_alone_see_and_replace_allowed_hosts(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open("10.9.9.9:1") as service:
+        async with services.open("10.9.9.9:1") as service:
             for refused in (ANN, OTHER_ADMIN):
                 with pytest.raises(NotAllowed):
                     await service.allowed_hosts(refused)

@@ -8,23 +8,23 @@ import pytest
 from sqlalchemy import select
 
 from luxx.infra.config.schema import Config, LlmConfig
-from luxx.providers.discovery import Found, Probe, apply, discover, probe_loopback
+from luxx.providers.discovery import DiscoveredProvider, Probe, connect_discovered, discover, probe_loopback
 from luxx.providers.models import ProviderRow
-from providers_service.house import ADMIN, ANN, KEY, FakeLocal, House, Upstream, run
+from providers_service.house import ADMIN, ANN, KEY, FakeLocal, ProviderServices, Upstream, run
 
 EMPTY_OLLAMA = Probe(name="ollama", base_url="http://127.0.0.1:11434/v1", models=[])
 OLLAMA = Probe(name="ollama", base_url="http://127.0.0.1:11434/v1", models=["nomic-embed-text", "qwen3:8b"])
 
 
-def names(found: list[Found]) -> list[str]:
-    return [f"{one.name}{' (not yet)' if one.problem else ''}" for one in found]
+def names(discovered: list[DiscoveredProvider]) -> list[str]:
+    return [f"{one.name}{' (not yet)' if one.problem else ''}" for one in discovered]
 
 
 def test_everything_is_found_in_the_documented_order() -> None:
     environ = {f"{name}_API_KEY": KEY + name for name in ("GEMINI", "DEEPSEEK", "ANTHROPIC", "OPENAI")}
     llm = LlmConfig(provider="glm", api_key=KEY, api_url="https://models.example/v4", model="glm-4.6")
-    found = discover(environ, Config(llm=llm), [OLLAMA], local_model="smollm2-135m-instruct")
-    assert names(found) == [
+    discovered = discover(environ, Config(llm=llm), [OLLAMA], local_model="smollm2-135m-instruct")
+    assert names(discovered) == [
         "openai",
         "anthropic",
         "deepseek",
@@ -32,7 +32,7 @@ def test_everything_is_found_in_the_documented_order() -> None:
         "glm",
         "ollama",
     ]
-    assert found[-1].default_model == "qwen3:8b"
+    assert discovered[-1].default_model == "qwen3:8b"
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_llm_section_that_names_the_environments_key_is_the_same_provider() -> N
     llm = LlmConfig(
         provider="deepseek", api_key=KEY, api_url="https://api.deepseek.com/v1", model="deepseek-reasoner"
     )
-    found = discover({"DEEPSEEK_API_KEY": KEY}, Config(llm=llm), [])
-    assert [(one.name, one.default_model) for one in found] == [("deepseek", "deepseek-reasoner")]
+    discovered = discover({"DEEPSEEK_API_KEY": KEY}, Config(llm=llm), [])
+    assert [(one.name, one.default_model) for one in discovered] == [("deepseek", "deepseek-reasoner")]
     moved = discover(
         {"DEEPSEEK_API_KEY": KEY, "DEEPSEEK_BASE_URL": "https://models.example/v1"}, Config(llm=llm), []
     )
@@ -88,11 +88,13 @@ def test_llm_section_with_a_loopback_address_needs_no_key_and_is_not_found_twice
 
 
 def test_nothing_found_shows_its_key() -> None:
-    found = discover({"OPENAI_API_KEY": KEY}, Config(), [])
-    assert KEY not in repr(found)
+    discovered = discover({"OPENAI_API_KEY": KEY}, Config(), [])
+    assert KEY not in repr(discovered)
 
 
-def test_first_start_connects_what_was_found_and_the_second_changes_nothing(house: House, capfd: Any) -> None:
+def test_first_start_connects_what_was_found_and_the_second_changes_nothing(
+    services: ProviderServices, capfd: Any
+) -> None:
     environ = {
         "OPENAI_API_KEY": KEY,
         "ANTHROPIC_API_KEY": KEY,
@@ -100,13 +102,20 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
         "DEEPSEEK_API_KEY": KEY,
         "DEEPSEEK_BASE_URL": "http://10.0.0.9:8000/v1",
     }
-    found = discover(environ, Config(), [OLLAMA])
+    discovered = discover(environ, Config(), [OLLAMA])
 
     async def work() -> None:
-        first = await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found)
+        first = await connect_discovered(
+            services.store, services.vault, user_id=1, tenant_id=1, discovered=discovered
+        )
         assert len(first) == 5
-        assert await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found) == []
-        rows = await house.store.read(
+        assert (
+            await connect_discovered(
+                services.store, services.vault, user_id=1, tenant_id=1, discovered=discovered
+            )
+            == []
+        )
+        rows = await services.store.read(
             lambda session: list(session.scalars(select(ProviderRow).order_by(ProviderRow.id)))
         )
         assert [(row.name, row.is_default, row.is_shared) for row in rows] == [
@@ -116,7 +125,7 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
             ("gemini", False, True),
             ("ollama", False, True),
         ]
-        async with house.open() as service:
+        async with services.open() as service:
             assert (await service.resolve(ANN)).target.api_key == KEY
             hosts = {one.host for one in await service.allowed_hosts(ADMIN)}
             assert hosts == {"10.0.0.9:8000", "127.0.0.1:11434"}
@@ -129,11 +138,13 @@ def test_first_start_connects_what_was_found_and_the_second_changes_nothing(hous
     assert KEY not in said
 
 
-def test_embedded_model_found_at_the_first_start_answers_for_the_tenant(house: House) -> None:
+def test_embedded_model_found_at_the_first_start_answers_for_the_tenant(services: ProviderServices) -> None:
     async def work() -> None:
-        found = discover({}, Config(), [], local_model="smollm2-135m-instruct")
-        await apply(house.store, house.vault, user_id=1, tenant_id=1, found=found)
-        async with house.open(local=FakeLocal()) as service:
+        discovered = discover({}, Config(), [], local_model="smollm2-135m-instruct")
+        await connect_discovered(
+            services.store, services.vault, user_id=1, tenant_id=1, discovered=discovered
+        )
+        async with services.open(local=FakeLocal()) as service:
             resolved = await service.resolve(ANN)
             assert (resolved.choice.name, resolved.target.base_url) == ("local", "http://127.0.0.1:40001/v1")
             view = await service.get(ANN, resolved.choice.provider_id)

@@ -12,7 +12,7 @@ from luxx.domain.accounts.models import User
 from luxx.infra.config.schema import Config, LocalConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.providers.discovery import connect_what_is_there
+from luxx.providers.discovery import connect_discovered_providers
 from luxx.providers.local.model import LocalModel
 from luxx.providers.models import ProviderRow
 
@@ -27,7 +27,7 @@ def test_the_operators_keys_become_providers_of_an_operator_only(tmp_path: Path)
 
     async def start() -> list[int]:
         local = LocalModel(config.local, tmp_path)
-        await connect_what_is_there(store, Vault(SECRET), environ, config, local)
+        await connect_discovered_providers(store, Vault(SECRET), environ, config, local)
         return await store.read(lambda session: list(session.scalars(select(ProviderRow.user_id))))
 
     async def scenario() -> None:

@@ -14,12 +14,12 @@ from luxx.providers.check import check_provider
 from luxx.providers.client import ModelClient
 from luxx.providers.models import ProviderChanges
 from luxx.providers.transport import Transport
-from providers_service.house import ADMIN, ANN, KEY, House, Upstream, new, run
+from providers_service.house import ADMIN, ANN, KEY, ProviderServices, Upstream, new, run
 
 
-def test_test_tells_the_truth_about_key_url_model_and_reach(house: House) -> None:
+def test_a_provider_check_reports_key_url_model_and_reachability(services: ProviderServices) -> None:
     async def work() -> None:
-        async with Upstream().serve() as upstream, house.open() as service:
+        async with Upstream().serve() as upstream, services.open() as service:
             mine = await service.create(ADMIN, new(base_url=upstream.base_url))
 
             async def verdict(**changes: Any) -> tuple[bool, Any]:
@@ -44,21 +44,21 @@ def test_test_tells_the_truth_about_key_url_model_and_reach(house: House) -> Non
             assert await verdict(**wrong) == (False, "wrong_url")
             upstream.page = True
             assert await verdict(base_url=upstream.base_url, api_key=KEY) == (False, "wrong_url")
-        async with house.open() as service:
+        async with services.open() as service:
             check = await service.test(ADMIN, mine.id)
             assert (check.ok, check.kind) == (False, "unreachable")
 
     run(work)
 
 
-def test_address_is_checked_again_whenever_it_is_called(house: House) -> None:
+def test_address_is_checked_again_whenever_it_is_called(services: ProviderServices) -> None:
     async def work() -> None:
-        async with Upstream().serve() as upstream, house.open() as service:
+        async with Upstream().serve() as upstream, services.open() as service:
             mine = await service.create(ADMIN, new(base_url=upstream.base_url))
             named = await service.create(ANN, new(base_url=f"http://models.example:{upstream.port}/v1"))
             assert (await service.test(ADMIN, mine.id)).ok
             await service.set_allowed_hosts(ADMIN, [])
-            house.names["models.example"] = ["127.0.0.1"]
+            services.names["models.example"] = ["127.0.0.1"]
             for caller_, one in ((ADMIN, mine), (ANN, named)):
                 check = await service.test(caller_, one.id)
                 assert (check.ok, check.kind) == (False, "private_address")
@@ -71,9 +71,9 @@ def test_address_is_checked_again_whenever_it_is_called(house: House) -> None:
     run(work)
 
 
-def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(house: House) -> None:
+def test_models_are_the_upstreams_and_its_refusal_does_not_repeat_the_key(services: ProviderServices) -> None:
     async def work() -> None:
-        async with Upstream().serve() as upstream, house.open() as service:
+        async with Upstream().serve() as upstream, services.open() as service:
             mine = await service.create(ADMIN, new(base_url=upstream.base_url))
             assert (await service.models(ADMIN, mine.id)).models == ["one", "two"]
             upstream.key = "changed"
@@ -107,13 +107,13 @@ class Trickling:
             await writer.wait_closed()
 
 
-def test_a_server_that_only_counts_tokens_is_given_up_in_time(house: House) -> None:
+def test_a_server_that_only_counts_tokens_times_out(services: ProviderServices) -> None:
     async def work() -> None:
         upstream = Trickling()
         server = await asyncio.start_server(upstream.answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         config = ProvidersConfig(idle_timeout_seconds=5)
-        transport = Transport(config, house.guard(f"127.0.0.1:{port}"))
+        transport = Transport(config, services.guard(f"127.0.0.1:{port}"))
         target = Target(
             provider_id=1, provider_type="openai_compatible", base_url=f"http://127.0.0.1:{port}/v1"
         )

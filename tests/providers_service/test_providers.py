@@ -22,7 +22,7 @@ from providers_service.house import (
     OTHER_ADMIN,
     URL,
     FakeLocal,
-    House,
+    ProviderServices,
     caller,
     new,
     run,
@@ -42,9 +42,9 @@ async def key_of(service: ProviderService, view: ProviderView) -> str:
     return (await service.resolve(ADMIN if view.user_id == 1 else ANN, view.id)).target.api_key
 
 
-def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(house: House, capfd: Any) -> None:
+def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(services: ProviderServices, capfd: Any) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             created = await service.create(ANN, new())
             listed, _ = await service.list_page(ANN, page=1, page_size=20)
             updated = await service.update(ANN, created.id, ProviderChanges(name="renamed"))
@@ -55,7 +55,7 @@ def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(house: House, capfd:
                 assert f"****{KEY[-4:]}" in text
             assert resolved.target.api_key == KEY
             assert KEY not in repr(resolved) + repr(new()) + repr(ProviderChanges(api_key=KEY))
-        row = await house.store.read(lambda session: session.scalars(select(ProviderRow)).one())
+        row = await services.store.read(lambda session: session.scalars(select(ProviderRow)).one())
         assert KEY not in row.api_key
         assert KEY[-4:] not in row.api_key
 
@@ -64,9 +64,9 @@ def test_key_is_sealed_at_rest_and_masked_wherever_it_shows(house: House, capfd:
     assert KEY not in out + err
 
 
-def test_sealed_key_moved_to_another_row_does_not_open(house: House) -> None:
+def test_sealed_key_moved_to_another_row_does_not_open(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             first = await service.create(ANN, new("first"))
             second = await service.create(ANN, new("second", api_key=""))
 
@@ -74,7 +74,7 @@ def test_sealed_key_moved_to_another_row_does_not_open(house: House) -> None:
                 rows = {row.id: row for row in session.scalars(select(ProviderRow))}
                 rows[second.id].api_key = rows[first.id].api_key
 
-            await house.store.write(move)
+            await services.store.write(move)
             with pytest.raises(Unavailable, match="enter it anew"):
                 await service.resolve(ANN, second.id)
             assert (await service.get(ANN, second.id)).api_key == "****"
@@ -82,9 +82,9 @@ def test_sealed_key_moved_to_another_row_does_not_open(house: House) -> None:
     run(work)
 
 
-def test_anothers_provider_is_as_good_as_missing(house: House) -> None:
+def test_anothers_provider_is_as_good_as_missing(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             mine = await service.create(ANN, new())
             for stranger in (BOB, ADMIN, EVE, OTHER_ADMIN):
                 for attempt in (
@@ -107,18 +107,20 @@ def test_anothers_provider_is_as_good_as_missing(house: House) -> None:
 
 
 @pytest.mark.parametrize("provider_id", [0, -1, 2**31, 2**63, 10**40])
-def test_impossible_id_is_not_found(house: House, provider_id: int) -> None:
+def test_impossible_id_is_not_found(services: ProviderServices, provider_id: int) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(NotFound):
                 await service.get(ANN, provider_id)
 
     run(work)
 
 
-def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_alone(house: House) -> None:
+def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_alone(
+    services: ProviderServices,
+) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             shared = await service.create(ADMIN, new("ours", is_shared=True))
             seen = await service.get(BOB, shared.id)
             assert (seen.name, seen.api_key, seen.is_own) == ("ours", "", False)
@@ -138,9 +140,9 @@ def test_shared_provider_is_used_by_its_tenant_and_changed_by_its_owner_alone(ho
     run(work)
 
 
-def test_only_an_administrator_shares(house: House) -> None:
+def test_only_an_administrator_shares(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(NotAllowed):
                 await service.create(ANN, new(is_shared=True))
             mine = await service.create(ANN, new())
@@ -150,12 +152,12 @@ def test_only_an_administrator_shares(house: House) -> None:
     run(work)
 
 
-def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(house: House) -> None:
+def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             shared = await service.create(ADMIN, new(is_shared=True))
             private = await service.create(ADMIN, new("private"))
-            house.store.write_now(lambda session: session.execute(DEMOTE))
+            services.store.write_now(lambda session: session.execute(DEMOTE))
             # Both the caller of a new request, and one whose request began before the demotion.
             for demoted in (caller(1, 1, CommandPermission.EXECUTE), ADMIN):
                 for changes in CHANGES_OF_A_SHARED_ONE:
@@ -177,9 +179,9 @@ def test_who_is_no_administrator_any_more_changes_nothing_that_is_shared(house: 
     run(work)
 
 
-def test_user_has_at_most_one_default(house: House) -> None:
+def test_user_has_at_most_one_default(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             others = await service.create(BOB, new("bobs"))
             first = await service.create(ANN, new("first"))
             second = await service.create(ANN, new("second"))
@@ -199,9 +201,9 @@ def test_user_has_at_most_one_default(house: House) -> None:
     run(work)
 
 
-def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(house: House) -> None:
+def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             mine = await service.create(ANN, new())
             same = await service.update(
                 ANN, mine.id, ProviderChanges(base_url="HTTPS://Models.Example:443/v1/")
@@ -223,9 +225,11 @@ def test_new_base_url_drops_the_key_unless_a_new_one_comes_with_it(house: House)
     run(work)
 
 
-def test_new_type_without_a_url_moves_to_that_types_home_and_drops_the_key(house: House) -> None:
+def test_new_type_without_a_url_gets_that_types_default_url_and_drops_the_key(
+    services: ProviderServices,
+) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             mine = await service.create(ANN, new())
             moved = await service.update(ANN, mine.id, ProviderChanges(provider_type="deepseek"))
             assert (moved.base_url, moved.api_key) == ("https://api.deepseek.com/v1", "")
@@ -233,9 +237,9 @@ def test_new_type_without_a_url_moves_to_that_types_home_and_drops_the_key(house
     run(work)
 
 
-def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(house: House) -> None:
+def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             mine = await service.create(ANN, new())
             same = await service.update(ANN, mine.id, ProviderChanges(api_key=mine.api_key, max_tokens=5))
             assert (await key_of(service, same), same.max_tokens) == (KEY, 5)
@@ -248,9 +252,11 @@ def test_mask_sent_back_leaves_the_key_and_an_empty_key_removes_it(house: House)
 
 
 @pytest.mark.parametrize("key", ["a b", "line\nbreak: x", "nul\x00", "schlüssel"])
-def test_key_that_no_header_can_carry_is_refused_without_being_repeated(house: House, key: str) -> None:
+def test_key_that_no_header_can_carry_is_refused_without_being_repeated(
+    services: ProviderServices, key: str
+) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(InvalidInput) as caught:
                 await service.create(ANN, new(api_key=key))
             assert key not in caught.value.message
@@ -258,9 +264,9 @@ def test_key_that_no_header_can_carry_is_refused_without_being_repeated(house: H
     run(work)
 
 
-def test_unknown_type_and_missing_url_are_refused_with_what_to_write(house: House) -> None:
+def test_unknown_type_and_missing_url_are_refused_with_what_to_write(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(InvalidInput, match="deepseek"):
                 await service.create(ANN, new(provider_type="nonsense"))
             with pytest.raises(InvalidInput, match="base_url is needed"):
@@ -273,9 +279,11 @@ def test_unknown_type_and_missing_url_are_refused_with_what_to_write(house: Hous
     run(work)
 
 
-def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_provider(house: House) -> None:
+def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_provider(
+    services: ProviderServices,
+) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(InvalidInput, match="connect a model"):
                 await service.resolve(ANN)
             plain = await service.create(ADMIN, new("shared", is_shared=True, is_default=False))
@@ -307,9 +315,9 @@ def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_shared_prov
     run(work)
 
 
-def test_provider_without_a_model_says_so(house: House) -> None:
+def test_provider_without_a_model_says_so(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             mine = await service.create(ANN, new(default_model=""))
             with pytest.raises(InvalidInput, match="name a model"):
                 await service.resolve(ANN)
@@ -318,10 +326,10 @@ def test_provider_without_a_model_says_so(house: House) -> None:
     run(work)
 
 
-def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(house: House) -> None:
+def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(services: ProviderServices) -> None:
     async def work() -> None:
         local = FakeLocal()
-        async with house.open(local=local) as service:
+        async with services.open(local=local) as service:
             await service.create(ADMIN, NewProvider(name="local", provider_type="local", is_shared=True))
             found = await service.resolve(ANN)
             assert (found.target.base_url, found.target.api_key) == (
@@ -334,16 +342,16 @@ def test_embedded_model_is_found_where_it_listens_now_and_gets_no_tools(house: H
                 await service.resolve(ANN)
             check = await service.test(ANN, found.choice.provider_id)
             assert (check.ok, check.error) == (False, "its file is gone")
-        async with house.open() as service:
+        async with services.open() as service:
             with pytest.raises(Unavailable, match="switched off"):
                 await service.resolve(ANN)
 
     run(work)
 
 
-def test_list_is_paged_newest_first(house: House) -> None:
+def test_list_is_paged_newest_first(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             for number in range(5):
                 await service.create(ANN, new(f"p{number}"))
             await service.create(ADMIN, new("shared", is_shared=True))
@@ -355,9 +363,9 @@ def test_list_is_paged_newest_first(house: House) -> None:
     run(work)
 
 
-def test_nobody_sees_anything_of_an_empty_house(house: House) -> None:
+def test_lists_of_an_empty_database_are_empty_for_everybody(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             for one in EVERYBODY:
                 assert await service.list_page(one, page=1, page_size=20) == ([], 0)
 

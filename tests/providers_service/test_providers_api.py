@@ -14,7 +14,7 @@ from luxx.api.routes.providers import AllowedHostsController, ProvidersControlle
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.providers.service import ProviderService
-from providers_service.house import ADMIN, ANN, BOB, EVE, EVERYBODY, KEY, House, run
+from providers_service.house import ADMIN, ANN, BOB, EVE, EVERYBODY, KEY, ProviderServices, run
 
 STATUS = {InvalidInput: 400, NotAllowed: 403, NotFound: 404}
 BODY = {
@@ -68,9 +68,9 @@ def by(one: Caller) -> dict[str, str]:
     return {"x-user": str(one.user_id)}
 
 
-def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(house: House) -> None:
+def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             pasted = BODY | {"api_key": KEY + "\r\n", "default_model": "one\n"}
             made = await http.post("/providers", json=pasted, headers=by(ANN))
             assert (made.status_code, made.json()["data"]["default_model"]) == (201, "one")
@@ -82,9 +82,9 @@ def test_a_line_break_that_was_pasted_with_a_key_or_a_model_is_cut_off(house: Ho
     run(work)
 
 
-def test_provider_is_made_read_changed_listed_and_deleted(house: House) -> None:
+def test_provider_is_made_read_changed_listed_and_deleted(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             made = await http.post("/providers", json=BODY, headers=by(ANN))
             assert made.status_code == 201
             body = made.json()
@@ -135,9 +135,11 @@ def test_provider_is_made_read_changed_listed_and_deleted(house: House) -> None:
         {"is_default": None},
     ],
 )
-def test_wrong_body_is_refused_before_anything_is_saved(house: House, change: dict[str, Any]) -> None:
+def test_wrong_body_is_refused_before_anything_is_saved(
+    services: ProviderServices, change: dict[str, Any]
+) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             assert (await http.post("/providers", json=BODY | change, headers=by(ANN))).status_code == 400
             made = (await http.post("/providers", json=BODY, headers=by(ANN))).json()["data"]
             path = f"/providers/{made['id']}"
@@ -148,17 +150,17 @@ def test_wrong_body_is_refused_before_anything_is_saved(house: House, change: di
 
 
 @pytest.mark.parametrize("query", ["page=0", "page_size=0", "page_size=101", "page=x", f"page={10**30}"])
-def test_wrong_page_is_400(house: House, query: str) -> None:
+def test_wrong_page_is_400(services: ProviderServices, query: str) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             assert (await http.get(f"/providers?{query}", headers=by(ANN))).status_code == 400
 
     run(work)
 
 
-def test_private_address_is_403_with_the_way_out(house: House) -> None:
+def test_private_address_is_403_and_says_what_to_do(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             body = BODY | {"base_url": "http://127.0.0.1:9999/v1"}
             refused = await http.post("/providers", json=body, headers=by(ANN))
             assert refused.status_code == 403
@@ -174,9 +176,9 @@ def test_private_address_is_403_with_the_way_out(house: House) -> None:
     run(work)
 
 
-def test_description_of_the_routes_names_every_field(house: House) -> None:
+def test_description_of_the_routes_names_every_field(services: ProviderServices) -> None:
     async def work() -> None:
-        async with house.open() as service, client(service) as http:
+        async with services.open() as service, client(service) as http:
             schema = (await http.get("/schema/openapi.json")).text
             for field in FIELDS:
                 assert f'"{field}"' in schema

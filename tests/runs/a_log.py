@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.runs.turn.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.runs.turn.state import (
+    ChatState,
+    NextAction,
+    decide,
+    fold,
+    open_calls,
+    open_questions,
+    unfinished_steps,
+)
 from luxx.wire.delta import Usage
 from luxx.wire.event import (
     CompletionNote,
@@ -25,7 +33,7 @@ from luxx.wire.event import (
 from luxx.wire.question import AnsweredBy, QuestionKind
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
-Entry = Event | tuple[Event, CompletionNote]
+LogEntry = Event | tuple[Event, CompletionNote]
 Batch = list[LoggedEvent]
 """What one transaction wrote: after a crash it is there whole or not at all."""
 
@@ -40,7 +48,7 @@ class Log:
         self.batches: list[Batch] = []
         self.state = ChatState()
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[LogEntry]) -> None:
         batch = [numbered(self.state.seq + at, entry) for at, entry in enumerate(entries, 1)]
         self.batches.append(batch)
         self.state = fold(batch, self.state)
@@ -50,7 +58,7 @@ class Log:
         return [event for batch in self.batches for event in batch]
 
 
-def numbered(seq: int, entry: Entry) -> LoggedEvent:
+def numbered(seq: int, entry: LogEntry) -> LoggedEvent:
     if isinstance(entry, tuple):
         return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
     return LoggedEvent(seq=seq, event=entry)
@@ -62,17 +70,17 @@ def logs(draw: st.DrawFn) -> Log:
     log = Log()
     for _ in range(draw(st.integers(1, 25))):
         match decide(log.state):
-            case Next.NOTHING:
+            case NextAction.NOTHING:
                 return log
-            case Next.MEND:
-                log.append([marked(step, StepStatus.INTERRUPTED) for step in unsettled(log.state)])
-            case Next.CALL_MODEL:
+            case NextAction.REPAIR:
+                log.append([marked(step, StepStatus.INTERRUPTED) for step in unfinished_steps(log.state)])
+            case NextAction.CALL_MODEL:
                 call_model(draw, log)
-            case Next.RUN_TOOLS:
+            case NextAction.RUN_TOOLS:
                 run_tools(draw, log)
-            case Next.WAIT:
+            case NextAction.WAIT:
                 answer_some(draw, log)
-            case Next.FINISH:
+            case NextAction.FINISH:
                 done = Done(message_id="m", token_count=0, usage=log.state.usage, status=DoneStatus.COMPLETED)
                 log.append([done])
     return log
@@ -91,7 +99,7 @@ def call_model(draw: st.DrawFn, log: Log) -> None:
         at = first + len(steps)
         steps.append(Step(id=step_id(at), index=at, type=type_, content=draw(WORDS)))
     for _ in range(draw(st.integers(0, 3)) if log.state.iterations < MAX_ITERATIONS else 0):
-        steps.append(a_call(draw, first + len(steps), first))
+        steps.append(draw_call(draw, first + len(steps), first))
     early = draw(st.integers(0, len(types)))
     for step in steps[:early]:
         log.append([ProcessStep(step=step)])
@@ -100,14 +108,14 @@ def call_model(draw: st.DrawFn, log: Log) -> None:
     usage = Usage(prompt_tokens=1, completion_tokens=draw(st.integers(0, 9)))
     note = CompletionNote(finish="stop", usage=usage, replay=draw(replays()))
     end = (CostUpdate(usage=log.state.usage + usage), note)
-    entries: list[Entry] = [*(ProcessStep(step=step) for step in steps[early:]), end]
+    entries: list[LogEntry] = [*(ProcessStep(step=step) for step in steps[early:]), end]
     after = fold([numbered(0, entry) for entry in entries], log.state)
     if open_calls(after) and draw(st.booleans()):
         entries += [marked(call, StepStatus.RUNNING) for call in open_calls(after)]
     log.append(entries)
 
 
-def a_call(draw: st.DrawFn, at: int, first: int) -> Step:
+def draw_call(draw: st.DrawFn, at: int, first: int) -> Step:
     """Its id is unique in its completion; some models number calls anew in every completion."""
     call_id = f"call_{at - first}" if draw(st.booleans()) else f"call_{at}_of_all"
     return Step(
@@ -132,7 +140,7 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
         ask(draw, log)
         return
     calls = draw(st.permutations(open_calls(log.state)))[: draw(st.integers(1, len(calls)))]
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     for at, call in enumerate(calls, len(log.state.steps)):
         status = draw(st.sampled_from([StepStatus.DONE, StepStatus.ERROR, StepStatus.INTERRUPTED]))
         is_good = status == StepStatus.DONE
@@ -152,16 +160,16 @@ def run_tools(draw: st.DrawFn, log: Log) -> None:
 
 def ask(draw: st.DrawFn, log: Log) -> None:
     """Some of the open calls cannot go on before a person has answered."""
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     for call in open_calls(log.state)[: draw(st.integers(1, 3))]:
         entries += [
             marked(call, StepStatus.PENDING),
-            a_question(f"q{len(log.state.asked)}-{call.index}", call),
+            make_question(f"q{len(log.state.asked)}-{call.index}", call),
         ]
     log.append(entries)
 
 
-def a_question(question_id: str, call: Step) -> QuestionAsked:
+def make_question(question_id: str, call: Step) -> QuestionAsked:
     return QuestionAsked(
         question_id=question_id,
         call_id=str(call.id_ref),
@@ -177,10 +185,10 @@ def a_question(question_id: str, call: Step) -> QuestionAsked:
 def answer_some(draw: st.DrawFn, log: Log) -> None:
     """One question after the other gets its answer, each in a transaction of its own."""
     for question in open_questions(log.state)[: draw(st.integers(1, 3))]:
-        log.append([an_answer(question)])
+        log.append([make_answer(question)])
 
 
-def an_answer(question: QuestionAsked) -> QuestionAnswered:
+def make_answer(question: QuestionAsked) -> QuestionAnswered:
     return QuestionAnswered(question_id=question.question_id, answer="this", answered_by=AnsweredBy.PERSON)
 
 

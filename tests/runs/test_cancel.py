@@ -22,7 +22,7 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def settle() -> None:
+async def run_pending_callbacks() -> None:
     """A few turns of the loop; a cancellation that was left behind would surface in one of them."""
     for _ in range(5):
         await asyncio.sleep(0)
@@ -41,7 +41,7 @@ def test_firing_ends_the_wait_in_progress_however_often_it_is_fired(times: int) 
         loop.call_soon(fire)
         with pytest.raises(RunCancelled):
             await signal.wait(forever())
-        await settle()
+        await run_pending_callbacks()
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
@@ -59,7 +59,7 @@ def test_a_fired_signal_refuses_the_next_wait_and_closes_what_it_was_given() -> 
             await signal.wait(given)
         with pytest.raises(RuntimeError):
             await given
-        await settle()
+        await run_pending_callbacks()
 
     run(work())
 
@@ -76,14 +76,14 @@ def test_an_append_inside_a_wait_is_finished_before_the_wait_ends() -> None:
             done.append("appended")
 
         async def completion() -> None:
-            await signal.hold(append())
+            await signal.shield(append())
             done.append("went on")
             await forever()
 
         waiting = asyncio.create_task(signal.wait(completion()))
         await begun.wait()
         signal.fire()
-        await settle()
+        await run_pending_callbacks()
         assert not waiting.done()
         may_end.set()
         with pytest.raises(RunCancelled):
@@ -108,12 +108,12 @@ def test_a_signal_fired_during_an_append_that_ends_the_wait_does_not_strike_late
             return number
 
         async def completion() -> int:
-            return await signal.hold(append(1))
+            return await signal.shield(append(1))
 
         with suppress(RunCancelled):
             assert await signal.wait(completion()) == 1
-        await signal.hold(append(2))
-        await settle()
+        await signal.shield(append(2))
+        await run_pending_callbacks()
         assert appended == [1, 2]
         with pytest.raises(RunCancelled):
             await signal.wait(forever())
@@ -127,11 +127,11 @@ def test_an_append_outside_of_a_wait_is_not_touched() -> None:
 
         async def append() -> str:
             signal.fire()
-            await settle()
+            await run_pending_callbacks()
             return "appended"
 
-        assert await signal.hold(append()) == "appended"
-        await settle()
+        assert await signal.shield(append()) == "appended"
+        await run_pending_callbacks()
 
     run(work())
 
@@ -140,7 +140,7 @@ def test_a_cancellation_that_is_not_the_signals_passes_as_it_is() -> None:
     async def work() -> None:
         signal = CancelSignal()
         waiting = asyncio.create_task(signal.wait(forever()))
-        await settle()
+        await run_pending_callbacks()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -159,7 +159,7 @@ def test_a_wait_that_ends_by_itself_gives_its_result_or_its_error() -> None:
         with pytest.raises(ValueError, match="as it is"):
             await signal.wait(fails())
         signal.fire()
-        await settle()
+        await run_pending_callbacks()
 
     run(work())
 
@@ -173,13 +173,13 @@ def test_a_signal_fired_during_an_append_that_fails_does_not_strike_later() -> N
             await asyncio.sleep(0)
 
         async def completion() -> None:
-            await signal.hold(append())
+            await signal.shield(append())
             raise ValueError("what the provider sent")
 
         with pytest.raises(RunCancelled):
             await signal.wait(completion())
         # Nothing is left that could tear what is written next.
         await asyncio.sleep(0)
-        await settle()
+        await run_pending_callbacks()
 
     run(work())

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.runs.streams.frames import OpenStep
 from luxx.runs.streams.hub import Frame
-from luxx.runs.turn.completion import MOST_CHARACTERS, MOST_NAMED, MOST_STEPS, CompletionReader
+from luxx.runs.turn.completion import MAX_CHARACTERS, MAX_NAME_CHARACTERS, MAX_STEPS, CompletionReader
 from luxx.runs.turn.state import fold
 from luxx.wire.delta import (
     Delta,
@@ -78,7 +78,7 @@ class Told:
         self.reader = CompletionReader("run", FIRST, self.open_steps)
         at = 0
         for length in lengths:
-            for output in self.reader.take(list(deltas[at : at + length])):
+            for output in self.reader.feed(list(deltas[at : at + length])):
                 if isinstance(output, Frame):
                     self.frames.append(output)
                 else:
@@ -94,7 +94,7 @@ class Told:
         return sorted((replace(step, duration_ms=UNSET) for step in self.logged), key=lambda step: step.index)
 
 
-def told(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE) -> Told:
+def fold_steps(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = StepStatus.DONE) -> Told:
     return Told(deltas, lengths, status)
 
 
@@ -102,9 +102,9 @@ def told(deltas: Sequence[Delta], lengths: Sequence[int], status: StepStatus = S
 def test_the_same_steps_close_however_the_deltas_are_grouped(
     deltas: list[Delta], data: st.DataObject
 ) -> None:
-    one = told(deltas, [1] * len(deltas))
-    other = told(deltas, data.draw(groupings(len(deltas))))
-    whole = told(deltas, [len(deltas)])
+    one = fold_steps(deltas, [1] * len(deltas))
+    other = fold_steps(deltas, data.draw(groupings(len(deltas))))
+    whole = fold_steps(deltas, [len(deltas)])
     assert one.steps == other.steps == whole.steps
     assert one.reader.usage == other.reader.usage == whole.reader.usage
     assert one.reader.replay == other.reader.replay == whole.reader.replay
@@ -113,14 +113,14 @@ def test_the_same_steps_close_however_the_deltas_are_grouped(
 
 @given(deltas=streams(), data=st.data())
 def test_indexes_are_dense_and_every_step_closes_once(deltas: list[Delta], data: st.DataObject) -> None:
-    steps = told(deltas, data.draw(groupings(len(deltas)))).steps
+    steps = fold_steps(deltas, data.draw(groupings(len(deltas)))).steps
     assert [step.index for step in steps] == list(range(FIRST, FIRST + len(steps)))
     assert [step.id for step in steps] == [f"step-{step.index}" for step in steps]
 
 
 @given(deltas=streams(), data=st.data())
 def test_nothing_that_was_said_is_lost_or_said_twice(deltas: list[Delta], data: st.DataObject) -> None:
-    steps = told(deltas, data.draw(groupings(len(deltas)))).steps
+    steps = fold_steps(deltas, data.draw(groupings(len(deltas)))).steps
 
     def said(type_: StepType) -> str:
         return "".join(step.content for step in steps if step.type == type_)
@@ -140,7 +140,7 @@ def test_nothing_that_was_said_is_lost_or_said_twice(deltas: list[Delta], data: 
 
 @given(deltas=streams(), data=st.data())
 def test_the_frames_deltas_join_to_what_closes(deltas: list[Delta], data: st.DataObject) -> None:
-    result = told(deltas, data.draw(groupings(len(deltas))))
+    result = fold_steps(deltas, data.draw(groupings(len(deltas))))
     texts: dict[int, str] = {}
     for frame in result.frames:
         assert frame.seq == 0
@@ -162,11 +162,11 @@ def test_the_frames_deltas_join_to_what_closes(deltas: list[Delta], data: st.Dat
 @example(deltas=[call(0, "{}"), TextDelta(text="between"), call(1, "{}")], data=None)
 @example(deltas=[call(0, "{"), TextDelta(text="a"), call(0, "}")], data=None)
 @example(deltas=[call(0, "{}"), TextDelta(text="a"), ThinkingDelta(text="b")], data=None)
-def test_steps_logged_in_the_order_told_fold_into_the_message(
+def test_steps_logged_in_their_order_fold_into_the_message(
     deltas: list[Delta], data: st.DataObject | None
 ) -> None:
     lengths = [1] * len(deltas) if data is None else data.draw(groupings(len(deltas)))
-    result = told(deltas, lengths)
+    result = fold_steps(deltas, lengths)
     before = [Step(id=f"step-{at}", index=at, type=StepType.TEXT, content="earlier") for at in range(FIRST)]
     events = [
         LoggedEvent(seq=seq, event=ProcessStep(step=replace(step, duration_ms=UNSET)))
@@ -179,17 +179,17 @@ def test_steps_logged_in_the_order_told_fold_into_the_message(
 def test_a_completion_that_is_cut_keeps_what_was_said_and_says_how_it_ended(
     deltas: list[Delta], status: StepStatus
 ) -> None:
-    cut = told(deltas, [1] * len(deltas), status)
-    whole = told(deltas, [1] * len(deltas))
+    cut = fold_steps(deltas, [1] * len(deltas), status)
+    whole = fold_steps(deltas, [1] * len(deltas))
     assert [step.content for step in cut.steps] == [step.content for step in whole.steps]
-    spoken = [step for step in cut.logged if step.status != StepStatus.DONE]
-    assert all(step.status == status for step in spoken)
+    cut_steps = [step for step in cut.logged if step.status != StepStatus.DONE]
+    assert all(step.status == status for step in cut_steps)
     assert not [step for step in cut.steps if step.status in (StepStatus.PENDING, StepStatus.RUNNING)]
 
 
 @given(deltas=streams())
 def test_a_call_whose_completion_ended_is_pending_and_all_else_is_done(deltas: list[Delta]) -> None:
-    for step in told(deltas, [1] * len(deltas)).steps:
+    for step in fold_steps(deltas, [1] * len(deltas)).steps:
         wanted = StepStatus.PENDING if step.type == StepType.TOOL_CALL else StepStatus.DONE
         assert step.status == wanted
 
@@ -197,27 +197,27 @@ def test_a_call_whose_completion_ended_is_pending_and_all_else_is_done(deltas: l
 def test_an_answer_without_an_end_is_cut_with_the_reason() -> None:
     reader = CompletionReader("run", 0, {})
     piece = TextDelta(text="x" * 1_000_000)
-    for _ in range(MOST_CHARACTERS // 1_000_000):
-        assert len(list(reader.take([piece]))) == 1
-    with pytest.raises(Garbled, match="longer than"):
-        list(reader.take([piece]))
+    for _ in range(MAX_CHARACTERS // 1_000_000):
+        assert len(list(reader.feed([piece]))) == 1
+    with pytest.raises(MalformedStream, match="longer than"):
+        list(reader.feed([piece]))
     (step,) = reader.close(StepStatus.ERROR)
-    assert len(step.content) == MOST_CHARACTERS
+    assert len(step.content) == MAX_CHARACTERS
 
 
 def test_an_answer_of_endless_steps_is_cut_with_the_reason() -> None:
     reader = CompletionReader("run", FIRST, {})
-    for slot in range(MOST_STEPS):
-        list(reader.take([call(slot, "")]))
-    with pytest.raises(Garbled, match="steps"):
-        list(reader.take([call(MOST_STEPS, "")]))
+    for slot in range(MAX_STEPS):
+        list(reader.feed([call(slot, "")]))
+    with pytest.raises(MalformedStream, match="steps"):
+        list(reader.feed([call(MAX_STEPS, "")]))
 
 
 def test_a_call_of_an_endless_name_is_refused() -> None:
     reader = CompletionReader("run", FIRST, {})
-    named = ToolCallDelta(slot=0, call_id="call", name="x" * MOST_NAMED, arguments="")
-    with pytest.raises(Garbled, match="name"):
-        list(reader.take([named]))
+    named = ToolCallDelta(slot=0, call_id="call", name="x" * MAX_NAME_CHARACTERS, arguments="")
+    with pytest.raises(MalformedStream, match="name"):
+        list(reader.feed([named]))
 
 
 class Uncopied(str):
@@ -232,16 +232,16 @@ class Uncopied(str):
 @pytest.mark.parametrize("kind", [TextDelta, ThinkingDelta])
 def test_fragments_of_one_read_are_joined_at_once(kind: type[TextDelta | ThinkingDelta]) -> None:
     reader = CompletionReader("run", FIRST, {})
-    (frame,) = reader.take([kind(text=Uncopied(text)) for text in "xyz"])
+    (frame,) = reader.feed([kind(text=Uncopied(text)) for text in "xyz"])
     assert isinstance(frame, Frame)
     assert frame.text == "xyz"
 
 
-def test_words_of_a_refusal_are_shown_after_thinking_but_not_after_an_answer() -> None:
+def test_the_text_of_a_refusal_is_shown_after_thinking_but_not_after_an_answer() -> None:
     refused = [ReplayDelta(data={"refusal": "No."}), FinishDelta(reason=FinishReason.REFUSED)]
 
     def texts(first: Delta) -> list[str]:
-        steps = told([first, *refused], [3]).steps
+        steps = fold_steps([first, *refused], [3]).steps
         return [step.content for step in steps if step.type == StepType.TEXT]
 
     assert texts(ThinkingDelta(text="Hm.")) == ["No."]
@@ -251,8 +251,8 @@ def test_words_of_a_refusal_are_shown_after_thinking_but_not_after_an_answer() -
 def test_call_with_the_id_of_an_earlier_one_gets_its_own_also_in_what_goes_back_to_the_adapter() -> None:
     note = {"gemini": [{"call": "call_0", "signature": "s"}, {"call": "call_1"}], "said": "call_0"}
     deltas: list[Delta] = [call(0, "{"), call(1, "{}"), call(0, "}"), ReplayDelta(data=note)]
-    reader = CompletionReader("run", FIRST, {}, taken={"call_0"})
-    list(reader.take(deltas))
+    reader = CompletionReader("run", FIRST, {}, used_call_ids={"call_0"})
+    list(reader.feed(deltas))
     first, second = reader.close(StepStatus.DONE)
 
     assert (second.id_ref, first.arguments) == ("call_1", "{}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from prepared import prepare
 from sqlalchemy import func, select
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import MessageRow
@@ -36,7 +36,7 @@ from luxx.providers.scripted import (
     ScriptedProvider,
     Text,
 )
-from luxx.runs.service import Sending
+from luxx.runs.service import NewMessage
 from luxx.runs.turn.spending import HIDDEN_PER_SECOND
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
@@ -50,7 +50,7 @@ PATIENCE_SECONDS = 0.2
 @asynccontextmanager
 async def opened(
     folder: Path, upstream: ScriptedProvider, limits: LimitsConfig
-) -> AsyncIterator[tuple[House, Caller]]:
+) -> AsyncIterator[tuple[Services, Caller]]:
     """A house with one user, who has a provider."""
     config = Config(
         app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
@@ -62,10 +62,10 @@ async def opened(
         data_dir=str(folder / "data"),
     )
     prepare(folder / "data")
-    house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
-    await house.open()
+    services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+    await services.open()
     try:
-        user = await house.store.read(lambda session: session.scalar(select(User.id)))
+        user = await services.store.read(lambda session: session.scalar(select(User.id)))
         assert user is not None
         caller = Caller(
             user_id=user, tenant_id=1, username="admin", permission_level=CommandPermission.ADMIN,
@@ -75,38 +75,38 @@ async def opened(
             name="scripted", provider_type="openai_compatible", base_url=f"{upstream.url}/v1",
             default_model="any", is_default=True,
         )  # fmt: skip
-        if not (await house.providers.list_page(caller, page=1, page_size=1))[1]:
-            await house.providers.create(caller, provider)
-        yield house, caller
+        if not (await services.providers.list_page(caller, page=1, page_size=1))[1]:
+            await services.providers.create(caller, provider)
+        yield services, caller
     finally:
-        await house.close()
+        await services.close()
 
 
-async def begun(house: House, caller: Caller) -> Run:
-    chat = await house.conversations.create(caller, ConversationChange())
-    return await house.runs.send(caller, Sending(conversation_id=chat.id, text="hello", tools=False))
+async def begun(services: Services, caller: Caller) -> Run:
+    chat = await services.conversations.create(caller, ConversationChange())
+    return await services.runs.send(caller, NewMessage(conversation_id=chat.id, text="hello", tools=False))
 
 
-async def ended(house: House, caller: Caller, run_id: str) -> Run:
+async def ended(services: Services, caller: Caller, run_id: str) -> Run:
     async with asyncio.timeout(30):
-        while (seen := await house.runs.get(caller, run_id)).status not in ENDED:
-            await house.durable.wait(run_id, 1)
+        while (seen := await services.runs.get(caller, run_id)).status not in ENDED:
+            await services.run_driver.wait(run_id, 1)
             await asyncio.sleep(0.02)
     return seen
 
 
-async def message_of(house: House, run: Run) -> MessageRow:
-    row = await house.store.read(lambda session: session.get(MessageRow, run.message_id))
+async def message_of(services: Services, run: Run) -> MessageRow:
+    row = await services.store.read(lambda session: session.get(MessageRow, run.message_id))
     assert row is not None
     return row
 
 
-async def one_row(house: House, table: type[ReserveRow | UsageRow]) -> ReserveRow | UsageRow:
-    return await house.store.read(lambda session: session.scalars(select(table)).one())
+async def one_row(services: Services, table: type[ReserveRow | UsageRow]) -> ReserveRow | UsageRow:
+    return await services.store.read(lambda session: session.scalars(select(table)).one())
 
 
-async def reserves(house: House) -> int | None:
-    return await house.store.read(lambda s: s.scalar(select(func.count()).select_from(ReserveRow)))
+async def reserves(services: Services) -> int | None:
+    return await services.store.read(lambda s: s.scalar(select(func.count()).select_from(ReserveRow)))
 
 
 def test_a_run_whose_time_is_up_closes_the_upstream_and_keeps_what_it_said(tmp_path: Path) -> None:
@@ -114,34 +114,34 @@ def test_a_run_whose_time_is_up_closes_the_upstream_and_keeps_what_it_said(tmp_p
         limits = LimitsConfig(seconds_per_run=0.7)
         async with (
             ScriptedProvider(WAITS) as upstream,
-            opened(tmp_path, upstream, limits) as (house, caller),
+            opened(tmp_path, upstream, limits) as (services, caller),
         ):
-            run = await ended(house, caller, (await begun(house, caller)).id)
+            run = await ended(services, caller, (await begun(services, caller)).id)
             assert (run.status, run.stop_reason) == ("completed", "time")
             assert "0.7 seconds" in str(run.error)
             await upstream.requests[0].wait_closed(5)
-            message = await message_of(house, run)
+            message = await message_of(services, run)
             assert message.status == "partial"
             assert "I am" in message.content
-            events, _ = await house.runs.events(caller, run.id, after=0, limit=100)
+            events, _ = await services.runs.events(caller, run.id, after=0, limit=100)
             assert [event.type for event in events[-2:]] == ["error", "done"]
             assert b'"code":"seconds_per_run"' in events[-2].data
             assert b'"status":"stopped"' in events[-1].data
-            assert (await house.conversations.get(caller, run.subject_id)).run_id is None
+            assert (await services.conversations.get(caller, run.subject_id)).run_id is None
 
     asyncio.run(work())
 
 
-def test_a_person_who_cancels_first_is_told_of_a_cancelled_run(tmp_path: Path) -> None:
+def test_a_user_who_cancels_first_sees_a_cancelled_run(tmp_path: Path) -> None:
     async def work() -> None:
         limits = LimitsConfig(seconds_per_run=60)
         async with (
             ScriptedProvider(WAITS) as upstream,
-            opened(tmp_path, upstream, limits) as (house, caller),
+            opened(tmp_path, upstream, limits) as (services, caller),
         ):
-            run = await begun(house, caller)
+            run = await begun(services, caller)
             await upstream.reached("g")
-            assert (await house.runs.cancel(caller, run.id)).stop_reason == "cancelled"
+            assert (await services.runs.cancel(caller, run.id)).stop_reason == "cancelled"
 
     asyncio.run(work())
 
@@ -150,8 +150,8 @@ def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> Non
     async def work() -> None:
         limits = LimitsConfig(seconds_per_run=100)
         async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (house, caller):
-                run = await begun(house, caller)
+            async with opened(tmp_path, upstream, limits) as (services, caller):
+                run = await begun(services, caller)
                 await upstream.reached("g")
             database = sqlite3.connect(tmp_path / "data" / "luxx.db")
             (kept,) = database.execute("SELECT driven_seconds FROM runs").fetchone()
@@ -159,8 +159,8 @@ def test_time_goes_on_from_where_an_earlier_drive_left_it(tmp_path: Path) -> Non
             database.execute("UPDATE runs SET driven_seconds = 99.9")
             database.commit()
             database.close()
-            async with opened(tmp_path, upstream, limits) as (house, caller):
-                assert (await ended(house, caller, run.id)).stop_reason == "time"
+            async with opened(tmp_path, upstream, limits) as (services, caller):
+                assert (await ended(services, caller, run.id)).stop_reason == "time"
             upstream.release("g")
 
     asyncio.run(work())
@@ -170,48 +170,48 @@ def test_what_was_set_aside_for_a_lost_call_is_spent(tmp_path: Path) -> None:
     async def work() -> None:
         limits = LimitsConfig(tokens_per_day=100_000, tokens_per_run=6_000)
         async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (house, caller):
-                run = await begun(house, caller)
+            async with opened(tmp_path, upstream, limits) as (services, caller):
+                run = await begun(services, caller)
                 await upstream.reached("g")
-                held = await one_row(house, ReserveRow)
-                assert (held.run_id, held.completion_tokens) == (run.id, UNKNOWN_ANSWER)
+                reservation = await one_row(services, ReserveRow)
+                assert (reservation.run_id, reservation.completion_tokens) == (run.id, UNKNOWN_ANSWER)
             upstream.release("g")
-            async with opened(tmp_path, upstream, limits) as (house, caller):
-                seen = await ended(house, caller, run.id)
-                lost, *made = await house.store.read(
+            async with opened(tmp_path, upstream, limits) as (services, caller):
+                seen = await ended(services, caller, run.id)
+                lost, *made = await services.store.read(
                     lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
                 )
                 assert (lost.prompt_tokens, lost.completion_tokens) == (
-                    held.prompt_tokens,
-                    held.completion_tokens,
+                    reservation.prompt_tokens,
+                    reservation.completion_tokens,
                 )
                 assert (lost.is_estimated, lost.kind, lost.subject_id) == (True, "chat", run.subject_id)
                 # The second call got what the run had left after the first, which nobody saw the end of.
                 assert seen.stop_reason == "finished"
-                rest = 6_000 - 2 * held.prompt_tokens - UNKNOWN_ANSWER
+                rest = 6_000 - 2 * reservation.prompt_tokens - UNKNOWN_ANSWER
                 assert upstream.requests[1].json["max_tokens"] == rest
                 assert len(made) == 1
                 assert seen.usage.prompt_tokens == made[0].prompt_tokens
-                assert await reserves(house) == 0
+                assert await reserves(services) == 0
 
     asyncio.run(work())
 
 
-def test_a_server_without_limits_settles_what_one_with_limits_set_aside(tmp_path: Path) -> None:
+def test_a_server_without_limits_releases_what_one_with_limits_reserved(tmp_path: Path) -> None:
     async def work() -> None:
         limits = LimitsConfig(tokens_per_day=100_000)
         async with ScriptedProvider(WAITS) as upstream:
-            async with opened(tmp_path, upstream, limits) as (house, caller):
-                run = await begun(house, caller)
+            async with opened(tmp_path, upstream, limits) as (services, caller):
+                run = await begun(services, caller)
                 await upstream.reached("g")
             upstream.release("g")
-            async with opened(tmp_path, upstream, LimitsConfig()) as (house, caller):
-                await ended(house, caller, run.id)
-                lost, _made = await house.store.read(
+            async with opened(tmp_path, upstream, LimitsConfig()) as (services, caller):
+                await ended(services, caller, run.id)
+                lost, _made = await services.store.read(
                     lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
                 )
                 assert lost.completion_tokens == UNKNOWN_ANSWER
-                assert await reserves(house) == 0
+                assert await reserves(services) == 0
 
     asyncio.run(work())
 
@@ -227,16 +227,16 @@ def test_a_call_waits_for_what_another_run_holds(tmp_path: Path) -> None:
         )
         async with (
             ScriptedProvider(script) as upstream,
-            opened(tmp_path, upstream, limits) as (house, caller),
+            opened(tmp_path, upstream, limits) as (services, caller),
         ):
-            first = await begun(house, caller)
+            first = await begun(services, caller)
             await upstream.reached("g")
-            second = await begun(house, caller)
-            await house.durable.wait(second.id, 0.5)
-            assert (await house.runs.get(caller, second.id)).status == "running"
+            second = await begun(services, caller)
+            await services.run_driver.wait(second.id, 0.5)
+            assert (await services.runs.get(caller, second.id)).status == "running"
             assert len(upstream.requests) == 1
             upstream.release("g")
-            runs = [await ended(house, caller, run.id) for run in (first, second)]
+            runs = [await ended(services, caller, run.id) for run in (first, second)]
             assert [run.stop_reason for run in runs] == ["finished", "finished"]
 
     asyncio.run(work())
@@ -250,9 +250,11 @@ BREAKS_ONCE = Script(
 )
 
 
-async def lines_of(house: House) -> list[UsageRow]:
+async def lines_of(services: Services) -> list[UsageRow]:
     return list(
-        await house.store.read(lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all())
+        await services.store.read(
+            lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
+        )
     )
 
 
@@ -260,18 +262,18 @@ def test_a_try_that_broke_after_it_was_sent_counts_where_tokens_are_limited(tmp_
     async def work() -> None:
         async with (
             ScriptedProvider(BREAKS_ONCE) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (house, caller),
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
         ):
-            seen = await ended(house, caller, (await begun(house, caller)).id)
+            seen = await ended(services, caller, (await begun(services, caller)).id)
             assert seen.stop_reason == "finished"
-            lost, made = await lines_of(house)
+            lost, made = await lines_of(services)
             assert lost.is_estimated
             assert lost.prompt_tokens > 0
             assert 0 < lost.completion_tokens < UNKNOWN_ANSWER
             assert (made.prompt_tokens, made.completion_tokens) == (9, 3)
             # The run's own sums are those of the calls it shows.
             assert seen.usage.prompt_tokens == 9
-            assert await reserves(house) == 0
+            assert await reserves(services) == 0
 
     asyncio.run(work())
 
@@ -281,13 +283,13 @@ def test_a_try_that_broke_is_not_made_again_where_what_it_took_is_not_left(tmp_p
         rules = [BREAKS_ONCE.rules[0]]
         async with (
             ScriptedProvider(Script(rules=rules)) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (house, caller),
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_run=2_000)) as (services, caller),
         ):
-            seen = await ended(house, caller, (await begun(house, caller)).id)
+            seen = await ended(services, caller, (await begun(services, caller)).id)
             assert seen.stop_reason == "tokens"
             assert len(upstream.requests) == 1
-            assert len(await lines_of(house)) == 1
-            assert await reserves(house) == 0
+            assert len(await lines_of(services)) == 1
+            assert await reserves(services) == 0
 
     asyncio.run(work())
 
@@ -296,10 +298,10 @@ def test_without_limits_a_try_that_broke_before_it_said_anything_is_not_written_
     async def work() -> None:
         async with (
             ScriptedProvider(BREAKS_ONCE) as upstream,
-            opened(tmp_path, upstream, LimitsConfig()) as (house, caller),
+            opened(tmp_path, upstream, LimitsConfig()) as (services, caller),
         ):
-            await ended(house, caller, (await begun(house, caller)).id)
-            assert [line.completion_tokens for line in await lines_of(house)] == [3]
+            await ended(services, caller, (await begun(services, caller)).id)
+            assert [line.completion_tokens for line in await lines_of(services)] == [3]
 
     asyncio.run(work())
 
@@ -311,14 +313,14 @@ def test_what_a_cut_call_may_have_thought_unseen_counts_by_its_time_where_tokens
         script = Script(rules=[Rule(reply=[Gate(name="g"), Text(text="late"), Finish()])])
         async with (
             ScriptedProvider(script) as upstream,
-            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (house, caller),
+            opened(tmp_path, upstream, LimitsConfig(tokens_per_day=100_000)) as (services, caller),
         ):
             begin = time.monotonic()
-            run = await begun(house, caller)
+            run = await begun(services, caller)
             await upstream.reached("g")
-            await house.runs.cancel(caller, run.id)
+            await services.runs.cancel(caller, run.id)
             most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
-            (line,) = await lines_of(house)
+            (line,) = await lines_of(services)
             assert 0 < line.completion_tokens <= most
 
     asyncio.run(work())

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bus.joined import Joined, JoinedBus
+from bus.joined import InMemoryBus, InMemoryNetwork
 from rows import add_user
 from sqlalchemy import insert, update
 
-from luxx.app.container import House
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.app.container import Services
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus, LocalBus
 from luxx.infra.clock import id_at, new_id, utc_now
@@ -26,10 +26,10 @@ from luxx.runs.streams.notices import Notices
 from luxx.wire.run import RunStatus
 from luxx.wire.socket import NotificationData
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 SECONDS = 10.0
-TALK = "01a00000-0000-7000-8000-000000000000"
+NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"
 OTHER = "01a00000-0000-7000-8000-000000000001"
 
 
@@ -43,7 +43,7 @@ class Listener:
         self.restated = 0
         self._news = asyncio.Event()
 
-    def hears(self, session_id: str) -> bool:
+    def is_subscribed(self, session_id: str) -> bool:
         return session_id in self.sessions
 
     def changed(self, session_id: str) -> None:
@@ -54,7 +54,7 @@ class Listener:
         self.notes.append(notification)
         self._news.set()
 
-    def restate(self) -> None:
+    def refresh_all(self) -> None:
         self.restated += 1
         self._news.set()
 
@@ -73,7 +73,7 @@ def store(tmp_path: Path) -> Any:
 
     def work(session: Any) -> None:
         add_user(session)
-        for session_id, title in ((TALK, "a talk"), (OTHER, "another")):
+        for session_id, title in ((NEW_CONVERSATION, "a talk"), (OTHER, "another")):
             session.execute(
                 insert(ConversationRow).values(
                     id=session_id, user_id=1, title=title, created_at=now, updated_at=now
@@ -89,7 +89,7 @@ def store(tmp_path: Path) -> Any:
 async def process(store: Store, bus: Bus, *, watched: str = "") -> AsyncIterator[Notices]:
     """The notices of one process."""
     notices = Notices(store, bus, is_watched=lambda run_id: run_id == watched)
-    telling = asyncio.create_task(notices.keep_telling())
+    telling = asyncio.create_task(notices.keep_notifying())
     try:
         yield notices
     finally:
@@ -118,38 +118,38 @@ async def put_run(store: Store, session_id: str, status: str, run_id: str = "") 
 async def met(store: Store, notices: Notices) -> None:
     """Returns once the process knows what happened before somebody listened."""
     scout = Listener(OTHER)
-    leave = notices.listen(1, scout)
+    unsubscribe = notices.listen(1, scout)
     run_id = await put_run(store, OTHER, "cancelled")
     for count in (1, 2):
         notices.told(run_id, 1)
-        await scout.until(lambda ear, count=count: len(ear.changes) >= count)
-    leave()
+        await scout.until(lambda listener, count=count: len(listener.changes) >= count)
+    unsubscribe()
 
 
-def joined(count: int = 2, **more: Any) -> tuple[Joined, list[JoinedBus]]:
-    them = Joined(**more)
+def network(count: int = 2, **more: Any) -> tuple[InMemoryNetwork, list[InMemoryBus]]:
+    them = InMemoryNetwork(**more)
     return them, [them.bus(f"process {number}") for number in range(count)]
 
 
-def test_a_change_in_one_process_is_told_in_another_at_once(
+def test_a_change_in_one_process_is_notified_in_another_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
     async def run() -> None:
-        _, (one, two) = joined()
+        _, (one, two) = network()
         async with process(store, one) as here, process(store, two) as there:
-            watching, elsewhere = Listener(TALK), Listener()
+            watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
             there.listen(1, watching)
             there.listen(1, elsewhere)
-            run_id = await put_run(store, TALK, "running")
+            run_id = await put_run(store, NEW_CONVERSATION, "running")
             here.told(run_id, 1)
-            await watching.until(lambda ear: ear.changes == [TALK])
-            await put_run(store, TALK, "completed", run_id)
+            await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
+            await put_run(store, NEW_CONVERSATION, "completed", run_id)
             here.told(run_id, None)
-            await elsewhere.until(lambda ear: [note.run_id for note in ear.notes] == [run_id])
+            await elsewhere.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
             # A sweep may say the same once more: that something is to be looked at.
-            assert set(watching.changes) == {TALK}
+            assert set(watching.changes) == {NEW_CONVERSATION}
             assert watching.notes == []
 
     asyncio.run(run())
@@ -161,52 +161,52 @@ def test_a_run_that_is_followed_in_the_other_process_is_not_noted(
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
     async def run() -> None:
-        _, (one, two) = joined()
+        _, (one, two) = network()
         followed, free = new_id(), new_id()
         async with process(store, one, watched=followed) as here, process(store, two) as there:
-            ear = Listener()
-            there.listen(1, ear)
+            listener = Listener()
+            there.listen(1, listener)
             await met(store, there)
             for run_id in (followed, free):
-                await put_run(store, TALK, "completed", run_id)
+                await put_run(store, NEW_CONVERSATION, "completed", run_id)
                 here.told(run_id, 1)
-            await ear.until(lambda ear: bool(ear.notes))
-            assert [note.run_id for note in ear.notes] == [free]
+            await listener.until(lambda listener: bool(listener.notes))
+            assert [note.run_id for note in listener.notes] == [free]
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["a new run", "a run from yesterday"])
-def test_what_no_hint_tells_the_sweep_finds_once(
+def test_the_sweep_finds_once_what_no_hint_announced(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
     async def run() -> None:
-        _, (one, two) = joined(loses=lambda topic, payload: True)
+        _, (one, two) = network(loses=lambda topic, payload: True)
         async with process(store, one) as here, process(store, two) as there:
-            watching, elsewhere = Listener(TALK), Listener()
+            watching, elsewhere = Listener(NEW_CONVERSATION), Listener()
             yesterday = id_at(int((utc_now() - timedelta(days=1)).timestamp() * 1000), 1)
-            run_id = await put_run(store, TALK, "running", "" if is_new else yesterday)
+            run_id = await put_run(store, NEW_CONVERSATION, "running", "" if is_new else yesterday)
             there.listen(1, watching)
             there.listen(1, elsewhere)
             await met(store, there)
             marker = await put_run(store, OTHER, "running")
-            await put_run(store, TALK, "waiting", run_id)
+            await put_run(store, NEW_CONVERSATION, "waiting", run_id)
             here.told(run_id, 1)
-            await watching.until(lambda ear: ear.changes == [TALK])
-            await elsewhere.until(lambda ear: len(ear.notes) == 1)
-            await put_run(store, TALK, "completed", run_id)
-            await elsewhere.until(lambda ear: len(ear.notes) == 2)
+            await watching.until(lambda listener: listener.changes == [NEW_CONVERSATION])
+            await elsewhere.until(lambda listener: len(listener.notes) == 1)
+            await put_run(store, NEW_CONVERSATION, "completed", run_id)
+            await elsewhere.until(lambda listener: len(listener.notes) == 2)
             await put_run(store, OTHER, "failed", marker)
-            await elsewhere.until(lambda ear: len(ear.notes) == 3)
+            await elsewhere.until(lambda listener: len(listener.notes) == 3)
             told = [(note.title, note.message) for note in elsewhere.notes]
             assert told == [
                 ("a talk", "A question waits for you."),
                 ("a talk", "The answer is ready."),
                 ("another", "The answer failed: the reason is not known"),
             ]
-            assert watching.changes == [TALK, TALK]
+            assert watching.changes == [NEW_CONVERSATION, NEW_CONVERSATION]
 
     asyncio.run(run())
 
@@ -217,16 +217,16 @@ def test_what_happened_before_somebody_listens_is_no_news(
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
 
     async def run() -> None:
-        await put_run(store, TALK, "completed")
+        await put_run(store, NEW_CONVERSATION, "completed")
         async with process(store, LocalBus("here")) as here:
-            ear = Listener()
-            here.listen(1, ear)
+            listener = Listener()
+            here.listen(1, listener)
             await met(store, here)
             marker = await put_run(store, OTHER, "running")
             here.told(marker, 1)
             await put_run(store, OTHER, "completed", marker)
-            await ear.until(lambda ear: bool(ear.notes))
-            assert [note.session_id for note in ear.notes] == [OTHER]
+            await listener.until(lambda listener: bool(listener.notes))
+            assert [note.session_id for note in listener.notes] == [OTHER]
 
     asyncio.run(run())
 
@@ -237,26 +237,26 @@ def test_after_the_bus_was_away_everything_is_looked_at_again(
     monkeypatch.setattr(module, "SWEEP_SECONDS", 3600.0)
 
     async def run() -> None:
-        _, (one, two) = joined()
+        _, (one, two) = network()
         async with process(store, one) as here, process(store, two) as there:
-            ear = Listener()
-            there.listen(1, ear)
+            listener = Listener()
+            there.listen(1, listener)
             await met(store, there)
-            first = await put_run(store, TALK, "running")
+            first = await put_run(store, NEW_CONVERSATION, "running")
             here.told(first, 1)
             two.cut()
-            await put_run(store, TALK, "completed", first)
+            await put_run(store, NEW_CONVERSATION, "completed", first)
             here.told(first, 1)
-            two.mend()
-            assert ear.restated == 1
-            await ear.until(lambda ear: [note.run_id for note in ear.notes] == [first])
+            two.reconnect()
+            assert listener.restated == 1
+            await listener.until(lambda listener: [note.run_id for note in listener.notes] == [first])
 
     asyncio.run(run())
 
 
 def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
     async def run() -> None:
-        _, (one, two) = joined()
+        _, (one, two) = network()
         reads = 0
 
         class Counting(Store):
@@ -267,15 +267,15 @@ def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
 
         counting = Counting(store.engine)
         async with process(counting, one) as here, process(counting, two) as there:
-            leave = there.listen(2, Listener())
+            unsubscribe = there.listen(2, Listener())
             for _ in range(3):
                 await asyncio.sleep(0)
-            leave()
+            unsubscribe()
             before = -1
             while before != reads:  # What it had begun to read for the listener.
                 before = reads
                 await asyncio.sleep(0.2)
-            here.told(await put_run(store, TALK, "completed"), 1)
+            here.told(await put_run(store, NEW_CONVERSATION, "completed"), 1)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert reads == before
@@ -286,48 +286,48 @@ def test_a_process_where_nobody_listens_reads_nothing(store: Store) -> None:
 
 def test_what_another_version_says_is_passed_over(store: Store) -> None:
     async def run() -> None:
-        _, (one, two) = joined()
+        _, (one, two) = network()
         async with process(store, two) as there:
-            ear = Listener()
-            there.listen(1, ear)
+            listener = Listener()
+            there.listen(1, listener)
             for payload in (b"", b"\xff", b"{}", b'{"run_id": 5}'):
-                one.tell("notice", payload)
-                one.tell("account", payload)
+                one.publish("notice", payload)
+                one.publish("account", payload)
             AccountChanges(two)
-            one.tell("account", b"{}")
-            run_id = await put_run(store, TALK, "completed")
+            one.publish("account", b"{}")
+            run_id = await put_run(store, NEW_CONVERSATION, "completed")
             there.told(run_id, 1)
-            await ear.until(lambda ear: [note.run_id for note in ear.notes] == [run_id])
+            await listener.until(lambda listener: [note.run_id for note in listener.notes] == [run_id])
 
     asyncio.run(run())
 
 
 def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
     async def run() -> None:
-        _, buses = joined(3)
-        all_heard = asyncio.Event()
+        _, buses = network(3)
+        all_received = asyncio.Event()
         changes = [AccountChanges(bus) for bus in buses]
-        heard: list[tuple[int, AccountChange]] = []
+        account_changes: list[tuple[int, AccountChange]] = []
 
-        def hear(number: int, change: AccountChange) -> None:
-            heard.append((number, change))
-            if len(heard) == len(buses):
-                all_heard.set()
+        def on_account_change(number: int, change: AccountChange) -> None:
+            account_changes.append((number, change))
+            if len(account_changes) == len(buses):
+                all_received.set()
 
         for number, each in enumerate(changes):
-            each.subscribe(partial(hear, number))
-        change = AccountChange(user_id=1, because=Because.SIGNED_OUT, only="a sign-in")
-        changes[1].tell(change)
-        assert heard == [(1, change)]
-        await asyncio.wait_for(all_heard.wait(), SECONDS)
-        assert sorted(number for number, _ in heard) == [0, 1, 2]
-        assert {told for _, told in heard} == {change}
+            each.subscribe(partial(on_account_change, number))
+        change = AccountChange(user_id=1, because=RevocationReason.SIGNED_OUT, only="a sign-in")
+        changes[1].publish(change)
+        assert account_changes == [(1, change)]
+        await asyncio.wait_for(all_received.wait(), SECONDS)
+        assert sorted(number for number, _ in account_changes) == [0, 1, 2]
+        assert {told for _, told in account_changes} == {change}
 
     asyncio.run(run())
 
 
 def test_every_status_worth_a_note_has_its_sentence() -> None:
-    silent = set(RunStatus) - set(module.SENTENCES)
+    silent = set(RunStatus) - set(module.NOTIFICATION_TEXTS)
     assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
 
 
@@ -338,16 +338,16 @@ def test_each_question_of_a_subagent_is_noted_and_its_end_is_not(
 
     async def run() -> None:
         async with process(store, LocalBus("p")) as here:
-            ear = Listener()
-            here.listen(1, ear)
+            listener = Listener()
+            here.listen(1, listener)
             await met(store, here)
-            run_id = await put_run(store, TALK, "running")
+            run_id = await put_run(store, NEW_CONVERSATION, "running")
             parent = update(RunRow).where(RunRow.id == run_id).values(parent_run_id=new_id())
             await store.write(lambda session: session.execute(parent))
             for status in ("waiting", "queued", "waiting", "completed"):
-                await put_run(store, TALK, status, run_id)
+                await put_run(store, NEW_CONVERSATION, status, run_id)
                 here.told(run_id, 1)
                 await met(store, here)
-            assert [note.run_id for note in ear.notes] == [run_id, run_id]
+            assert [note.run_id for note in listener.notes] == [run_id, run_id]
 
     asyncio.run(run())

@@ -121,7 +121,7 @@ def test_notes_after_a_pause_still_belong_to_their_own_completions() -> None:
     assert [m.replay.get("blocks") for m in messages if isinstance(m, AssistantPrompt)] == [[1, 2], [3]]
 
 
-def test_completion_that_paused_without_a_word_is_gone_on_with() -> None:
+def test_completion_that_paused_without_text_is_continued() -> None:
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, name="f", arguments="{}", id_ref="c")
     result = Step(id="step-1", index=1, type=StepType.TOOL_RESULT, name="f", id_ref="c", content="{}")
     silent = {"paused": True, "blocks": [2]}

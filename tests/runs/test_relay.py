@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from bus.joined import Joined
+from bus.joined import InMemoryNetwork
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rows import add_user
@@ -30,8 +30,8 @@ from luxx.runs.models import RunRow
 from luxx.runs.streams import publisher as telling
 from luxx.runs.streams.frames import OpenStep
 from luxx.runs.streams.hub import Channel, Frame, Hub
-from luxx.runs.streams.relay import LOOKS_PER_BEAT, RunRelay
-from luxx.runs.streams.watch import Watch
+from luxx.runs.streams.relay import POLLS_PER_FULL_POLL, RunRelay
+from luxx.runs.streams.watch import RunWatch
 from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
 from luxx.wire.run import Run, RunKind, RunStatus
@@ -62,7 +62,7 @@ def store() -> Iterator[Store]:
 class Client:
     """Follows one watch to its end and shows what a client shows: steps by index, the ids it got."""
 
-    def __init__(self, watch: Watch, *, accumulated: bool = False) -> None:
+    def __init__(self, watch: RunWatch, *, accumulated: bool = False) -> None:
         self.ids: list[int] = []
         self.shown: dict[int, str] = {}
         self.closed: dict[int, str] = {}
@@ -79,13 +79,13 @@ class Client:
             self._news.clear()
             await self._news.wait()
 
-    async def _read(self, watch: Watch) -> None:
+    async def _read(self, watch: RunWatch) -> None:
         with watch.attached():
             while chunk := await watch.next():
                 self._take(chunk)
 
     @property
-    def is_clear(self) -> bool:
+    def is_writable(self) -> bool:
         """Now and then it is slow."""
         self._looks += 1
         return self._looks % 7 > 0
@@ -129,20 +129,22 @@ class Client:
 class Process:
     """One process: it can watch runs, drive them, and die."""
 
-    def __init__(self, joined: Joined, store: Store, name: str, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, network: InMemoryNetwork, store: Store, name: str, poll_seconds: float = LOOK_SECONDS
+    ) -> None:
         self.name = name
-        self.joined = joined
-        self.bus = joined.bus(name)
+        self.network = network
+        self.bus = network.bus(name)
         self.hub = Hub()
-        self.relay = RunRelay(self.hub, self.bus, store, look_seconds=look_seconds)
+        self.relay = RunRelay(self.hub, self.bus, store, poll_seconds=poll_seconds)
         self.clients: list[Client] = []
         self._store = store
 
     def watch(self, run: Run, after: int = 0, *, accumulated: bool = False) -> Client:
-        watch = Watch(self.hub, self._store, run, after=after, accumulated=accumulated)
+        watch = RunWatch(self.hub, self._store, run, after=after, accumulated=accumulated)
         client = Client(watch, accumulated=accumulated)
         if len(self.clients) % 2 == 0:
-            watch.into(client)
+            watch.write_to(client)
         self.clients.append(client)
         return client
 
@@ -159,7 +161,7 @@ class Process:
 
     async def die(self) -> None:
         """Without a word: neither its clients nor the others are told."""
-        self.joined.leave(self.name)
+        self.network.leave(self.name)
         for client in self.clients:
             client.reading.cancel()
         await self.relay.close()
@@ -223,9 +225,9 @@ def new_run(store: Store) -> Run:
 
 @asynccontextmanager
 async def processes(
-    store: Store, joined: Joined, names: str = "ab", *, look_seconds: float = LOOK_SECONDS
+    store: Store, network: InMemoryNetwork, names: str = "ab", *, poll_seconds: float = LOOK_SECONDS
 ) -> AsyncIterator[tuple[Process, ...]]:
-    made = [Process(joined, store, name, look_seconds) for name in names]
+    made = [Process(network, store, name, poll_seconds) for name in names]
     try:
         async with asyncio.timeout(SECONDS):
             for one in made:
@@ -240,7 +242,7 @@ async def processes(
             await one.relay.close()
 
 
-async def seen_to_the_end(store: Store, run: Run, *clients: Client) -> None:
+async def read_to_the_end(store: Store, run: Run, *clients: Client) -> None:
     """Waits until the clients' streams have ended, and checks that they show what is stored."""
     await asyncio.gather(*(client.reading for client in clients))
     log = await store.read(lambda session: read_log(session.connection(), run.id))
@@ -259,7 +261,7 @@ async def seen_to_the_end(store: Store, run: Run, *clients: Client) -> None:
 def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             drive = await a.drive(run, 1)
             client = b.watch(run)
             old = b.watch(run, accumulated=True)
@@ -273,7 +275,7 @@ def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> No
             drive.say("more")
             await client.until(lambda: client.shown == {2: "more"})
             await drive.end()
-            await seen_to_the_end(store, run, client, old)
+            await read_to_the_end(store, run, client, old)
             assert client.ids == [1, 2, 3, 4]
             assert client.deltas >= 20
             assert client.snapshots <= 1
@@ -281,26 +283,26 @@ def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store) -> No
     asyncio.run(work())
 
 
-def test_a_run_that_nobody_watches_elsewhere_says_nothing_on_the_bus(store: Store) -> None:
+def test_a_run_without_remote_subscribers_publishes_nothing_on_the_bus(store: Store) -> None:
     async def work() -> None:
-        run, joined = new_run(store), Joined()
-        async with processes(store, joined) as (a, _):
+        run, network = new_run(store), InMemoryNetwork()
+        async with processes(store, network) as (a, _):
             drive = await a.drive(run, 1)
             here = a.watch(run)
             for _ in range(100):
                 drive.say("x")
                 await asyncio.sleep(0)
             await drive.end()
-            await seen_to_the_end(store, run, here)
-        assert joined.said == []
+            await read_to_the_end(store, run, here)
+        assert network.said == []
 
     asyncio.run(work())
 
 
-def test_once_nobody_watches_any_more_nothing_is_told(store: Store) -> None:
+def test_after_the_last_unsubscribe_nothing_is_published(store: Store) -> None:
     async def work() -> None:
-        run, joined = new_run(store), Joined()
-        async with processes(store, joined) as (a, b):
+        run, network = new_run(store), InMemoryNetwork()
+        async with processes(store, network) as (a, b):
             drive = await a.drive(run, 1)
             client = b.watch(run)
             drive.say("x")
@@ -309,12 +311,12 @@ def test_once_nobody_watches_any_more_nothing_is_told(store: Store) -> None:
             await asyncio.gather(client.reading, return_exceptions=True)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert joined.said[-1][1] == "unwatch"
-            before = len(joined.said)
+            assert network.said[-1][1] == "unwatch"
+            before = len(network.said)
             for _ in range(50):
                 drive.say("x")
                 await asyncio.sleep(0)
-            assert len(joined.said) == before
+            assert len(network.said) == before
             await drive.end()
 
     asyncio.run(work())
@@ -323,7 +325,7 @@ def test_once_nobody_watches_any_more_nothing_is_told(store: Store) -> None:
 def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined(), "abc") as (a, b, c):
+        async with processes(store, InMemoryNetwork(), "abc") as (a, b, c):
             drive = await a.drive(run, 1)
             await drive.note()
             drive.say("begun ")
@@ -335,20 +337,20 @@ def test_one_who_comes_in_the_middle_of_a_step_gets_it_whole(store: Store) -> No
             await third.until(lambda: third.shown == {1: "begun and "})
             drive.say("ended")
             await drive.end()
-            await seen_to_the_end(store, run, first, second, third)
+            await read_to_the_end(store, run, first, second, third)
             assert (first.ids, second.ids, third.ids) == ([1, 2, 3], [2, 3], [1, 2, 3])
 
     asyncio.run(work())
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_another_that_takes_the_run_up_says_the_open_step_anew(store: Store, is_told: bool) -> None:
+def test_a_process_that_takes_the_run_over_publishes_the_open_step_again(store: Store, is_told: bool) -> None:
     """The first driver dies in the middle of a step; clients elsewhere, and at the new driver itself."""
 
     async def work() -> None:
         run = new_run(store)
-        joined = Joined(loses=lambda topic, _: not is_told and topic == "driven")
-        async with processes(store, joined, "abc") as (a, b, c):
+        network = InMemoryNetwork(loses=lambda topic, _: not is_told and topic == "driven")
+        async with processes(store, network, "abc") as (a, b, c):
             drive = await a.drive(run, 1)
             await drive.note()
             at_b, at_c = b.watch(run), c.watch(run, accumulated=True)
@@ -361,7 +363,7 @@ def test_another_that_takes_the_run_up_says_the_open_step_anew(store: Store, is_
             for client in (at_b, at_c):
                 await client.until(lambda client=client: client.shown == {1: "stored"})
             await again.end()
-            await seen_to_the_end(store, run, at_b, at_c)
+            await read_to_the_end(store, run, at_b, at_c)
 
     asyncio.run(work())
 
@@ -369,15 +371,15 @@ def test_another_that_takes_the_run_up_says_the_open_step_anew(store: Store, is_
 def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             client = b.watch(run)
             await client.until(lambda: client.types == ["run"])
             drive = await a.drive(run, 1)
             drive.say("now")
             await client.until(lambda: client.shown == {0: "now"})
-            assert b.relay.mirrors == 1
+            assert b.relay.followed_runs == 1
             await drive.end()
-            await seen_to_the_end(store, run, client)
+            await read_to_the_end(store, run, client)
 
     asyncio.run(work())
 
@@ -385,9 +387,9 @@ def test_a_run_is_followed_before_anybody_drives_it(store: Store) -> None:
 def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store: Store) -> None:
     async def work() -> None:
         run = msgspec.structs.replace(new_run(store), status=RunStatus.QUEUED)
-        async with processes(store, Joined(), look_seconds=2 * SECONDS) as (a, b):
-            watch = Watch(b.hub, store, run)
-            watch.attach_first()
+        async with processes(store, InMemoryNetwork(), poll_seconds=2 * SECONDS) as (a, b):
+            watch = RunWatch(b.hub, store, run)
+            watch.attach_before_start()
             client = Client(watch)
             b.clients.append(client)
             await client.until(lambda: client.types == ["run"])
@@ -395,7 +397,7 @@ def test_a_run_that_was_queued_here_is_seen_at_once_when_another_takes_it(store:
             drive.say("now")
             await client.until(lambda: client.shown == {0: "now"})
             await drive.end()
-            await seen_to_the_end(store, run, client)
+            await read_to_the_end(store, run, client)
 
     asyncio.run(work())
 
@@ -417,7 +419,7 @@ class Breaking:
 def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             breaking = Breaking(store)
             b.relay._store = breaking  # type: ignore[assignment]
             drive = await a.drive(run, 1)
@@ -429,30 +431,30 @@ def test_a_client_goes_on_after_the_log_could_not_be_read_for_it(store: Store) -
             await client.until(lambda: client.shown == {2: "two"})
             assert breaking.broke
             await drive.end()
-            await seen_to_the_end(store, run, client)
+            await read_to_the_end(store, run, client)
 
     asyncio.run(work())
 
 
-def test_who_would_follow_a_run_is_forgotten_if_it_is_not_heard_of_again(
+def test_a_subscriber_that_sends_no_heartbeat_is_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telling, "FORGET_SECONDS", 0.3)
 
     async def work() -> None:
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             clients = [b.watch(new_run(store)) for _ in range(2)]
-            wanted = a.relay._telling._wanted
+            wanted = a.relay._publisher._wanted
             while len(wanted) < 2:  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(LOOK_SECONDS)
             clients[0].reading.cancel()
             while len(wanted) == 2:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
-            assert a.relay._telling.is_busy, "the other is still heard of"
-            b.joined.leave("b")
+            assert a.relay._publisher.is_busy, "the other is still heard of"
+            b.network.leave("b")
             while wanted:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
-            assert not a.relay._telling.is_busy
+            assert not a.relay._publisher.is_busy
 
     asyncio.run(work())
 
@@ -460,7 +462,7 @@ def test_who_would_follow_a_run_is_forgotten_if_it_is_not_heard_of_again(
 def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             drive = await a.drive(run, 1)
             client = b.watch(run)
             drive.say("heard ")
@@ -470,12 +472,12 @@ def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(sto
                 drive.say("and ")
                 await drive.note()
                 await client.until(lambda: bool(client.ids) and client.ids[-1] == drive.log.seq)
-                bus.mend()
+                bus.reconnect()
                 drive.say("after")
                 at = drive.log.seq
                 await client.until(lambda at=at: client.shown.get(at) == "after")
             await drive.end()
-            await seen_to_the_end(store, run, client)
+            await read_to_the_end(store, run, client)
 
     asyncio.run(work())
 
@@ -483,31 +485,31 @@ def test_while_the_bus_is_away_the_log_is_followed_and_then_the_deltas_again(sto
 def test_a_run_that_is_deleted_ends_its_streams(store: Store) -> None:
     async def work() -> None:
         run = new_run(store)
-        async with processes(store, Joined()) as (a, b):
+        async with processes(store, InMemoryNetwork()) as (a, b):
             client = b.watch(run)
             await client.until(lambda: client.types == ["run"])
             await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
             await client.reading
             assert client.types == ["run"]
-            assert a.relay.mirrors == 0
+            assert a.relay.followed_runs == 0
 
     asyncio.run(work())
 
 
-def test_a_run_that_was_just_left_is_looked_at_before_the_next_beat(store: Store) -> None:
+def test_a_run_that_was_just_released_is_checked_before_the_next_heartbeat(store: Store) -> None:
     """It may have been given up, and where a process is alone nobody else would tell."""
 
     async def work() -> None:
         run, hub = new_run(store), Hub()
-        relay = RunRelay(hub, LocalBus("one"), store, look_seconds=LOOK_SECONDS)
+        relay = RunRelay(hub, LocalBus("one"), store, poll_seconds=LOOK_SECONDS)
         await relay.open()
         try:
             with hub.driven(run.id, 0):
-                client = Client(Watch(hub, store, run))
+                client = Client(RunWatch(hub, store, run))
                 await client.until(lambda: client.types == ["run"])
                 await store.write(lambda session: session.execute(delete(RunRow).where(RunRow.id == run.id)))
             await client.reading
-            assert 0 < relay._looks < LOOKS_PER_BEAT
+            assert 0 < relay._looks < POLLS_PER_FULL_POLL
         finally:
             await relay.close()
 
@@ -534,7 +536,7 @@ WORDS = [
 OPERATIONS = st.lists(st.sampled_from(WORDS), max_size=25)
 
 
-class Play:
+class Scenario:
     """One run in the hands of six processes; each operation is a method."""
 
     def __init__(self, store: Store, run: Run, processes: tuple[Process, ...], chance: random.Random) -> None:
@@ -552,7 +554,7 @@ class Play:
         self._drive = await self._driver.drive(self._run, self._fence)
 
     async def end(self) -> None:
-        self._mend()
+        self._reconnect()
         await self._drive.end()
 
     async def say(self) -> None:
@@ -580,7 +582,7 @@ class Play:
         await asyncio.sleep(self._chance.choice([0.001, LOOK_SECONDS, 6 * LOOK_SECONDS]))
 
     async def cut(self) -> None:
-        self._mend()
+        self._reconnect()
         self._cut = self._chance.choice(self._alive)
         self._cut.bus.cut()
 
@@ -596,23 +598,23 @@ class Play:
         self._driver = self._chance.choice(self._alive)
         await self.begin()
 
-    def _mend(self) -> None:
+    def _reconnect(self) -> None:
         if self._cut is not None and self._cut in self._alive:
-            self._cut.bus.mend()
+            self._cut.bus.reconnect()
         self._cut = None
 
 
-async def play(store: Store, operations: list[str], seed: int, loss: float) -> None:
+async def run_operations(store: Store, operations: list[str], seed: int, loss: float) -> None:
     chance = random.Random(seed)
-    joined = Joined(loses=lambda topic, _: chance.random() < loss)
+    network = InMemoryNetwork(loses=lambda topic, _: chance.random() < loss)
     run = new_run(store)
-    async with processes(store, joined, "abcdef") as all_:
-        one = Play(store, run, all_, chance)
+    async with processes(store, network, "abcdef") as all_:
+        one = Scenario(store, run, all_, chance)
         await one.begin()
         for operation in operations:
             await getattr(one, operation)()
         await one.end()
-        await seen_to_the_end(store, run, *one.clients)
+        await read_to_the_end(store, run, *one.clients)
 
 
 @QUICK
@@ -620,7 +622,7 @@ async def play(store: Store, operations: list[str], seed: int, loss: float) -> N
 def test_whatever_happens_every_client_sees_what_is_stored(
     store: Store, operations: list[str], seed: int
 ) -> None:
-    asyncio.run(play(store, operations, seed, 0.0))
+    asyncio.run(run_operations(store, operations, seed, 0.0))
 
 
 @QUICK
@@ -628,4 +630,4 @@ def test_whatever_happens_every_client_sees_what_is_stored(
 def test_whatever_is_lost_every_client_sees_what_is_stored(
     store: Store, operations: list[str], seed: int, loss: float
 ) -> None:
-    asyncio.run(play(store, operations, seed, loss))
+    asyncio.run(run_operations(store, operations, seed, loss))

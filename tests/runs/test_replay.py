@@ -8,7 +8,7 @@ import pytest
 from rows import add_user
 from sqlalchemy import insert
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.clock import new_id, utc_now
@@ -19,9 +19,9 @@ from luxx.runs.models import RunEventRow, RunRow
 from luxx.wire.run import RunStatus
 from luxx.wire.tool import CommandPermission
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
-TALK = "01a00000-0000-7000-8000-000000000000"
+NEW_CONVERSATION = "01a00000-0000-7000-8000-000000000000"
 ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission(1), sign_in_id="s")
 
 
@@ -34,7 +34,9 @@ def store(tmp_path: Path) -> Any:
     def work(session: Any) -> None:
         add_user(session)
         session.execute(
-            insert(ConversationRow).values(id=TALK, user_id=1, title="t", created_at=now, updated_at=now)
+            insert(ConversationRow).values(
+                id=NEW_CONVERSATION, user_id=1, title="t", created_at=now, updated_at=now
+            )
         )
 
     asyncio.run(made.write(work))
@@ -46,7 +48,7 @@ def add_run(session: Any, status: RunStatus, parent: str | None = None) -> str:
     run_id = new_id()
     session.execute(
         insert(RunRow).values(
-            id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=TALK, parent_run_id=parent,
+            id=run_id, user_id=1, tenant_id=1, kind="chat", subject_id=NEW_CONVERSATION, parent_run_id=parent,
             status=status.value, usage="{}", request="{}", created_at=utc_now(),
         )
     )  # fmt: skip
@@ -65,10 +67,10 @@ def test_a_cursor_goes_on_to_what_a_run_logs_after_its_subagent_began(store: Sto
         subagent = await store.write(lambda session: add_run(session, RunStatus.RUNNING, parent))
         await store.write(lambda session: log(session, parent, 1, 2))
         await store.write(lambda session: log(session, subagent, 1))
-        first, cursor, _more = await replay.events(ANN, TALK, cursor=None, limit=50)
+        first, cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=None, limit=50)
         await store.write(lambda session: log(session, subagent, 2, 3))
         await store.write(lambda session: log(session, parent, 3, 4))
-        then, _cursor, _more = await replay.events(ANN, TALK, cursor=cursor, limit=50)
+        then, _cursor, _more = await replay.events(ANN, NEW_CONVERSATION, cursor=cursor, limit=50)
         assert [event.seq for event in (*first, *then)] == [1, 2, 3, 4]
 
     asyncio.run(main())
@@ -78,7 +80,7 @@ def test_a_conversation_is_at_what_its_own_run_is_at(store: Store) -> None:
     async def main() -> None:
         parent = await store.write(lambda session: add_run(session, RunStatus.COMPLETED))
         await store.write(lambda session: add_run(session, RunStatus.FAILED, parent))
-        status = await ReplayService(store).status(ANN, TALK)
+        status = await ReplayService(store).status(ANN, NEW_CONVERSATION)
         assert status.run is not None
         assert (status.run.id, status.run.status) == (parent, RunStatus.COMPLETED)
 

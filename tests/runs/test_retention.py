@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 from rows import add_user
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
@@ -18,7 +18,7 @@ from store.conftest import database_url, postgresql
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
-from luxx.runs.log.retention import EVENTS_AT_ONCE, forget_logs
+from luxx.runs.log.retention import EVENTS_AT_ONCE, delete_old_logs
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
 
 __all__ = ["database_url", "postgresql"]
@@ -97,17 +97,17 @@ def test_what_ended_before_goes_and_all_else_stays(store: Store) -> None:
 
     ids = store.write_now(fill)
     before = left(store)
-    assert asyncio.run(forget_logs(store, utc_now(), days=90)) == 3
+    assert asyncio.run(delete_old_logs(store, utc_now(), days=90)) == 3
     gone = {ids[0], ids[3], ids[4]}
     assert left(store) == {id_: (0, 0, 0) if id_ in gone else before[id_] for id_ in ids}
-    assert asyncio.run(forget_logs(store, utc_now(), days=90)) == 0
+    assert asyncio.run(delete_old_logs(store, utc_now(), days=90)) == 0
 
 
 def test_others_write_while_a_large_log_goes(store: Store) -> None:
     store.write_now(lambda session: add_run(session, began=100, ended=99, events=20 * EVENTS_AT_ONCE))
 
     async def run() -> int:
-        forgetting = asyncio.create_task(forget_logs(store, utc_now(), days=90))
+        forgetting = asyncio.create_task(delete_old_logs(store, utc_now(), days=90))
         written = 0
         while not forgetting.done():
             written += 1
@@ -119,7 +119,7 @@ def test_others_write_while_a_large_log_goes(store: Store) -> None:
 
 
 def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
-    with Server(tmp_path) as server, Person(server, None).register("ann") as ann:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None).register("ann") as ann:
         user_id = ann.user["id"]
         conversation_id = ann.good("POST", "/conversations", json={})["id"]
         server.stop()
@@ -131,7 +131,7 @@ def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
 
     old, new = store.write_now(fill)
     store.close()
-    with Server(tmp_path) as server, Person(server, None, ann.token) as ann:
+    with ServerProcess(tmp_path) as server, ApiClient(server, None, ann.token) as ann:
         await_gone(ann, old)
         for more in ("", "?from_sequence=2", "?last_event_id=1"):
             for accept in ("application/json", "text/event-stream"):
@@ -148,7 +148,7 @@ def test_it_is_said_that_a_log_is_gone(tmp_path: Path) -> None:
         assert ann.good("GET", f"/runs/{new}/results/c")["output"] == "whole"
 
 
-def await_gone(person: Person, run_id: str) -> None:
+def await_gone(person: ApiClient, run_id: str) -> None:
     """The background job of a server that has just started."""
     deadline = time.monotonic() + SOON_SECONDS
     path = f"/runs/{run_id}/events"

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from luxx.domain.usage.estimate import prompt_size
 from luxx.domain.usage.reserve import (
-    LEAST_ANSWER,
-    USUAL_ANSWER,
+    MIN_ANSWER_TOKENS,
+    PREFERRED_ANSWER_TOKENS,
     Call,
-    Limit,
-    Room,
-    Verdict,
+    LimitHeadroom,
+    ReserveVerdict,
+    SpendingLimit,
     check_price,
-    judged,
+    fit_call,
 )
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import LimitsConfig
@@ -83,7 +83,7 @@ def test_the_longest_answer_is_what_was_asked_for_or_what_the_model_gives_within
     assert worst_case(request("hi"), CARD).answer == 2_000
     assert worst_case(request("hi", 50), CARD).answer == 50
     assert worst_case(request("word " * 7_200), CARD).answer == 1_000
-    assert worst_case(request("word " * 70_000), CARD).answer == LEAST_ANSWER
+    assert worst_case(request("word " * 70_000), CARD).answer == MIN_ANSWER_TOKENS
 
 
 def test_a_prompt_costs_at_most_the_dearest_of_its_prices() -> None:
@@ -91,8 +91,10 @@ def test_a_prompt_costs_at_most_the_dearest_of_its_prices() -> None:
     assert call.cost(100) == pytest.approx((call.prompt * 1.25 + 100 * 4.0) / 1e6)
 
 
-def room(left: float, held: float = 0, limit: Limit = Limit.TOKENS_PER_DAY) -> Room:
-    return Room(limit=limit, amount=10_000, spent=10_000 - left, held=held)
+def headroom(
+    left: float, reserved: float = 0, limit: SpendingLimit = SpendingLimit.TOKENS_PER_DAY
+) -> LimitHeadroom:
+    return LimitHeadroom(limit=limit, amount=10_000, spent=10_000 - left, reserved=reserved)
 
 
 LONG = Call(prompt=1_000, answer=8_000)
@@ -101,22 +103,22 @@ LONG = Call(prompt=1_000, answer=8_000)
 @pytest.mark.parametrize(
     ("left", "held", "may_wait", "verdict", "tokens"),
     [
-        (10_000, 0, True, Verdict.FITS, 8_000),
-        (6_000, 0, True, Verdict.FITS, 5_000),
-        (1_000 + LEAST_ANSWER, 0, True, Verdict.FITS, LEAST_ANSWER),
-        (999 + LEAST_ANSWER, 0, True, Verdict.NEVER, 0),
-        (500, 0, True, Verdict.NEVER, 0),
-        (10_000, 4_000, True, Verdict.FITS, 5_000),
-        (10_000, 8_000, True, Verdict.WAITS, 0),
-        (10_000, 8_000, False, Verdict.FITS, 1_000),
-        (10_000, 9_000, False, Verdict.NEVER, 0),
-        (1_000 + LEAST_ANSWER, 1, True, Verdict.WAITS, 0),
+        (10_000, 0, True, ReserveVerdict.FITS, 8_000),
+        (6_000, 0, True, ReserveVerdict.FITS, 5_000),
+        (1_000 + MIN_ANSWER_TOKENS, 0, True, ReserveVerdict.FITS, MIN_ANSWER_TOKENS),
+        (999 + MIN_ANSWER_TOKENS, 0, True, ReserveVerdict.NEVER, 0),
+        (500, 0, True, ReserveVerdict.NEVER, 0),
+        (10_000, 4_000, True, ReserveVerdict.FITS, 5_000),
+        (10_000, 8_000, True, ReserveVerdict.WAITS, 0),
+        (10_000, 8_000, False, ReserveVerdict.FITS, 1_000),
+        (10_000, 9_000, False, ReserveVerdict.NEVER, 0),
+        (1_000 + MIN_ANSWER_TOKENS, 1, True, ReserveVerdict.WAITS, 0),
     ],
 )
 def test_a_call_fits_waits_or_never_fits(
-    left: float, held: float, may_wait: bool, verdict: Verdict, tokens: int
+    left: float, reserved: float, may_wait: bool, verdict: ReserveVerdict, tokens: int
 ) -> None:
-    answer = judged(LONG, [room(left, held)], may_wait=may_wait)
+    answer = fit_call(LONG, [headroom(left, reserved)], may_wait=may_wait)
     assert (answer.verdict, answer.tokens) == (verdict, tokens)
 
 
@@ -128,30 +130,30 @@ def test_a_call_fits_waits_or_never_fits(
     ),
     st.lists(
         st.builds(
-            Room, limit=st.sampled_from(Limit), amount=st.floats(0.001, 20_000), spent=st.floats(0, 9_000),
-            held=st.floats(0, 9_000),
+            LimitHeadroom, limit=st.sampled_from(SpendingLimit), amount=st.floats(0.001, 20_000), spent=st.floats(0, 9_000),
+            reserved=st.floats(0, 9_000),
         ),
         min_size=1, max_size=4,
     ),
     st.booleans(),
 )  # fmt: skip
-def test_what_fits_leaves_no_limit_passed(call: Call, rooms: list[Room], may_wait: bool) -> None:
-    answer = judged(call, rooms, may_wait=may_wait)
-    if answer.verdict != Verdict.FITS:
+def test_what_fits_leaves_no_limit_passed(call: Call, headrooms: list[LimitHeadroom], may_wait: bool) -> None:
+    answer = fit_call(call, headrooms, may_wait=may_wait)
+    if answer.verdict != ReserveVerdict.FITS:
         assert answer.tokens == 0
         return
     assert 0 < answer.tokens <= call.answer
-    for each in rooms:
+    for each in headrooms:
         taken = call.cost(answer.tokens) if each.limit.is_money else call.prompt + answer.tokens
-        whole = each.spent + each.held + taken
+        whole = each.spent + each.reserved + taken
         assert whole <= each.amount or math.isclose(whole, each.amount)
 
 
-def test_a_short_answer_that_was_asked_for_needs_no_more_room_than_it_takes() -> None:
+def test_a_short_requested_answer_needs_no_more_headroom_than_it_takes() -> None:
     short = Call(prompt=10, answer=5)
-    assert judged(short, [room(15)], may_wait=False).tokens == 5
-    assert judged(short, [room(14)], may_wait=False).verdict == Verdict.NEVER
-    assert USUAL_ANSWER > LEAST_ANSWER > short.answer
+    assert fit_call(short, [headroom(15)], may_wait=False).tokens == 5
+    assert fit_call(short, [headroom(14)], may_wait=False).verdict == ReserveVerdict.NEVER
+    assert PREFERRED_ANSWER_TOKENS > MIN_ANSWER_TOKENS > short.answer
 
 
 def test_where_money_is_limited_a_price_must_be_known_and_the_embedded_model_is_free() -> None:
@@ -162,4 +164,7 @@ def test_where_money_is_limited_a_price_must_be_known_and_the_embedded_model_is_
     check_price(Catalog().find("gpt-4o"), limits, "gpt-4o")
     check_price(embedded_card("any.gguf"), limits, "any.gguf")
     free = worst_case(request("hi"), embedded_card("any.gguf"))
-    assert judged(free, [room(0.01, limit=Limit.COST_PER_DAY)], may_wait=False).tokens == free.answer
+    assert (
+        fit_call(free, [headroom(0.01, limit=SpendingLimit.COST_PER_DAY)], may_wait=False).tokens
+        == free.answer
+    )

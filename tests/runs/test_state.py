@@ -4,11 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from luxx.runs.turn.state import ChatState, Next, decide, fold, open_calls, open_questions, unsettled
+from luxx.runs.turn.state import (
+    ChatState,
+    NextAction,
+    decide,
+    fold,
+    open_calls,
+    open_questions,
+    unfinished_steps,
+)
 from luxx.wire.delta import Usage
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
 from luxx.wire.step import Step, StepStatus, StepType, step_id
-from runs.a_log import Log, a_question, an_answer, logs
+from runs.a_log import Log, logs, make_answer, make_question
 
 
 @given(log=logs(), data=st.data())
@@ -33,7 +41,7 @@ def test_after_every_transaction_the_state_is_whole(log: Log) -> None:
         state = fold(batch, state)
         assert state.seq == batch[-1].seq
         assert [step.index for step in state.steps] == list(range(len(state.steps)))
-        assert 0 <= state.settled <= len(state.steps)
+        assert 0 <= state.finished_count <= len(state.steps)
         assert state.iterations == len(state.notes)
         sums = sum((note.usage for note in state.notes), Usage())
         assert state.usage == sums
@@ -45,29 +53,29 @@ def test_what_is_next_always_fits_the_state(log: Log) -> None:
     for batch in [[], *log.batches]:
         state = fold(batch, state)
         todo = decide(state)
-        assert (todo == Next.NOTHING) is state.is_done
+        assert (todo == NextAction.NOTHING) is state.is_done
         match todo:
-            case Next.MEND:
-                assert unsettled(state)
-            case Next.RUN_TOOLS:
+            case NextAction.REPAIR:
+                assert unfinished_steps(state)
+            case NextAction.RUN_TOOLS:
                 assert open_calls(state)
                 assert not open_questions(state)
-                assert not unsettled(state)
-            case Next.WAIT:
+                assert not unfinished_steps(state)
+            case NextAction.WAIT:
                 assert {question.call_id for question in open_questions(state)} <= {
                     call.id_ref for call in open_calls(state)
                 }
-                assert not unsettled(state)
-            case Next.CALL_MODEL:
-                assert not unsettled(state)
+                assert not unfinished_steps(state)
+            case NextAction.CALL_MODEL:
+                assert not unfinished_steps(state)
                 assert not open_calls(state)
                 assert not state.is_answered
-            case Next.FINISH:
-                assert not unsettled(state)
+            case NextAction.FINISH:
+                assert not unfinished_steps(state)
                 assert not open_calls(state)
                 assert state.is_answered
                 assert state.iterations > 0
-            case Next.NOTHING:
+            case NextAction.NOTHING:
                 pass
 
 
@@ -76,7 +84,7 @@ def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> Non
     state = log.state
     answered = {one.question.question_id: one.answer for one in state.asked if one.answer is not None}
     again = [
-        LoggedEvent(seq=state.seq + at, event=replace(an_answer(one.question), answer="another"))
+        LoggedEvent(seq=state.seq + at, event=replace(make_answer(one.question), answer="another"))
         for at, one in enumerate(state.asked, 1)
     ]
     for one in fold(again, state).asked:
@@ -112,16 +120,16 @@ def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> No
     state = log.state
     for _ in range(7):
         match decide(state):
-            case Next.MEND:
-                entries = [_with(step, StepStatus.INTERRUPTED) for step in unsettled(state)]
-            case Next.WAIT:
-                entries = [LoggedEvent(seq=0, event=an_answer(one)) for one in open_questions(state)]
-            case Next.RUN_TOOLS:
+            case NextAction.REPAIR:
+                entries = [_with(step, StepStatus.INTERRUPTED) for step in unfinished_steps(state)]
+            case NextAction.WAIT:
+                entries = [LoggedEvent(seq=0, event=make_answer(one)) for one in open_questions(state)]
+            case NextAction.RUN_TOOLS:
                 entries = []
                 for at, call in enumerate(open_calls(state), len(state.steps)):
                     result = replace(call, index=at, id=step_id(at), type=StepType.TOOL_RESULT)
                     entries += [_with(call, StepStatus.DONE), _with(result, StepStatus.DONE)]
-            case Next.CALL_MODEL:
+            case NextAction.CALL_MODEL:
                 at = len(state.steps)
                 text = Step(id=step_id(at), index=at, type=StepType.TEXT, content="the end")
                 note = CompletionNote(finish="stop", usage=Usage())
@@ -129,7 +137,7 @@ def test_a_run_that_goes_on_ends_after_a_bounded_number_of_steps(log: Log) -> No
                     _with(text, StepStatus.DONE),
                     LoggedEvent(seq=0, event=CostUpdate(usage=state.usage), note=note),
                 ]
-            case Next.FINISH | Next.NOTHING:
+            case NextAction.FINISH | NextAction.NOTHING:
                 return
         state = fold([replace(entry, seq=state.seq + at) for at, entry in enumerate(entries, 1)], state)
     raise AssertionError(f"still {decide(state)}")
@@ -143,8 +151,8 @@ def test_completion_that_paused_is_not_the_answer() -> None:
         return LoggedEvent(seq=at, event=CostUpdate(usage=Usage()), note=note)
 
     paused = fold([LoggedEvent(seq=1, event=ProcessStep(step=text)), ended("paused", 2)])
-    assert decide(paused) == Next.CALL_MODEL
-    assert decide(fold([ended("stop", 3)], paused)) == Next.FINISH
+    assert decide(paused) == NextAction.CALL_MODEL
+    assert decide(fold([ended("stop", 3)], paused)) == NextAction.FINISH
 
 
 ANY_STEP = st.builds(
@@ -156,8 +164,8 @@ ANY_STEP = st.builds(
 ANY_ENTRY = st.one_of(
     ANY_STEP.map(lambda step: (ProcessStep(step=step), None)),
     st.just((Warning(message="w"), None)),
-    ANY_STEP.map(lambda step: (a_question("q", step), None)),
-    ANY_STEP.map(lambda step: (an_answer(a_question("q", step)), None)),
+    ANY_STEP.map(lambda step: (make_question("q", step), None)),
+    ANY_STEP.map(lambda step: (make_answer(make_question("q", step)), None)),
     st.just((CostUpdate(usage=Usage()), CompletionNote(finish="stop", usage=Usage()))),
     st.just((CostUpdate(usage=Usage()), None)),
 )
@@ -171,11 +179,11 @@ def test_even_a_log_nobody_would_write_folds_the_same_in_parts(entries: list, da
     state = fold(events)
     assert fold(events[cut:], fold(events[:cut])) == state
     todo = decide(state)
-    if todo == Next.RUN_TOOLS:
+    if todo == NextAction.RUN_TOOLS:
         assert open_calls(state)
-    if todo == Next.MEND:
-        assert unsettled(state)
-    if todo == Next.WAIT:
+    if todo == NextAction.REPAIR:
+        assert unfinished_steps(state)
+    if todo == NextAction.WAIT:
         assert open_questions(state)
 
 

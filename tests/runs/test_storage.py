@@ -112,7 +112,7 @@ COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(promp
 
 
 @pytest.mark.heavy
-def test_a_stranger_who_registers_cannot_use_a_shared_provider_without_end(tmp_path: Path) -> None:
+def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "1000"}
     with scripted_models(COUNTED) as model:
         with (

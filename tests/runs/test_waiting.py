@@ -9,7 +9,7 @@ from pathlib import Path
 from prepared import prepare
 from sqlalchemy import func, select
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.views import ConversationChange
@@ -26,7 +26,7 @@ from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider
 from luxx.runs.models import RunFilter
 from luxx.runs.question_rows import QuestionRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.service import Sending
+from luxx.runs.service import NewMessage
 from luxx.runs.stopping import RunStopper
 from luxx.runs.streams.hub import Channel
 from luxx.wire.question import QuestionStatus
@@ -46,7 +46,7 @@ OPEN = QuestionFilter(status=QuestionStatus.OPEN)
 
 
 @asynccontextmanager
-async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[House, Caller]]:
+async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tuple[Services, Caller]]:
     """A house without limits whose model asks back."""
     config = Config(
         app=AppConfig(secret_key="a-secret-key-of-a-test-of-32-bytes"),
@@ -57,10 +57,10 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
         data_dir=str(folder / "data"),
     )
     prepare(folder / "data")
-    house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
-    await house.open()
+    services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+    await services.open()
     try:
-        user_id = await house.store.read(lambda session: session.scalar(select(User.id)))
+        user_id = await services.store.read(lambda session: session.scalar(select(User.id)))
         assert user_id is not None
         level = CommandPermission.ADMIN
         caller = Caller(user_id=user_id, tenant_id=1, username="admin", permission_level=level, sign_in_id="")
@@ -70,20 +70,20 @@ async def opened(folder: Path, upstream: ScriptedProvider) -> AsyncIterator[tupl
             base_url=f"{upstream.url}/v1",
             default_model="any",
         )
-        await house.providers.create(caller, new)
-        yield house, caller
+        await services.providers.create(caller, new)
+        yield services, caller
     finally:
-        await house.close()
+        await services.close()
 
 
-async def begin_waiting(house: House, caller: Caller, count: int) -> None:
+async def begin_waiting(services: Services, caller: Caller, count: int) -> None:
     """Returns when so many more runs wait for an answer."""
 
     async def one() -> None:
-        conversation = await house.conversations.create(caller, ConversationChange())
-        run = await house.runs.send(caller, Sending(conversation_id=conversation.id, text="hello"))
-        await house.durable.wait(run.id, 30)
-        assert (await house.runs.get(caller, run.id)).status == RunStatus.WAITING
+        conversation = await services.conversations.create(caller, ConversationChange())
+        run = await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
+        await services.run_driver.wait(run.id, 30)
+        assert (await services.runs.get(caller, run.id)).status == RunStatus.WAITING
 
     for _ in range(count // AT_ONCE):
         await asyncio.gather(*(one() for _ in range(AT_ONCE)))
@@ -99,29 +99,29 @@ def channels() -> int:
     return sum(isinstance(each, Channel) for each in gc.get_objects())
 
 
-async def count_runs(house: House, caller: Caller, status: RunStatus) -> int:
+async def count_runs(services: Services, caller: Caller, status: RunStatus) -> int:
     wanted = RunFilter(status=status)
-    return (await house.runs.list_page(caller, wanted, page=1, page_size=1))[1]
+    return (await services.runs.list_page(caller, wanted, page=1, page_size=1))[1]
 
 
 def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_path: Path) -> None:
     async def work() -> None:
-        async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (house, caller):
-            await begin_waiting(house, caller, AT_ONCE)
+        async with ScriptedProvider(ASKS) as upstream, opened(tmp_path, upstream) as (services, caller):
+            await begin_waiting(services, caller, AT_ONCE)
             tasks, lines = own_tasks(), channels()
-            await begin_waiting(house, caller, MANY)
-            assert await count_runs(house, caller, RunStatus.WAITING) == MANY + AT_ONCE
+            await begin_waiting(services, caller, MANY)
+            assert await count_runs(services, caller, RunStatus.WAITING) == MANY + AT_ONCE
             assert own_tasks() <= tasks
             assert channels() <= lines
-            questions, total = await house.questions.list_page(caller, OPEN, page=1, page_size=100)
+            questions, total = await services.questions.list_page(caller, OPEN, page=1, page_size=100)
             assert total == MANY + AT_ONCE
             one = questions[0]
-            await house.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
+            await services.questions.answer(caller, one.run_id, one.id, GivenAnswer(answer="yes"))
             # It is taken from the line for a place, and then driven to its end.
             async with asyncio.timeout(30):
-                while (await house.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
+                while (await services.runs.get(caller, one.run_id)).status not in ENDED:  # noqa: ASYNC110 - rows
                     await asyncio.sleep(0.02)
-            assert (await house.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
+            assert (await services.runs.get(caller, one.run_id)).status == RunStatus.COMPLETED
 
     asyncio.run(work())
 
@@ -129,12 +129,12 @@ def test_two_hundred_runs_that_wait_cost_no_task_no_channel_and_no_lease(tmp_pat
 def test_stopping_all_of_a_user_ends_what_waits_and_closes_its_questions(tmp_path: Path) -> None:
     async def work() -> None:
         script = Script(rules=ASKS.rules[:1])
-        async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (house, caller):
-            await begin_waiting(house, caller, AT_ONCE)
-            await RunStopper(house.store, house.durable).stop_all_of(caller.user_id)
-            assert await count_runs(house, caller, RunStatus.CANCELLED) == AT_ONCE
+        async with ScriptedProvider(script) as upstream, opened(tmp_path, upstream) as (services, caller):
+            await begin_waiting(services, caller, AT_ONCE)
+            await RunStopper(services.store, services.run_driver).stop_all_of(caller.user_id)
+            assert await count_runs(services, caller, RunStatus.CANCELLED) == AT_ONCE
             is_open = QuestionRow.status == QuestionStatus.OPEN.value
-            left = await house.store.read(
+            left = await services.store.read(
                 lambda session: session.scalar(select(func.count()).select_from(QuestionRow).where(is_open))
             )
             assert left == 0

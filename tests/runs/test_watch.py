@@ -24,7 +24,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.streams import watch as module
 from luxx.runs.streams.frames import COMMENT, OpenStep
 from luxx.runs.streams.hub import Channel, Frame, Hub
-from luxx.runs.streams.watch import BEAT_SECONDS, Watch
+from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
 from luxx.wire.delta import Usage
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
 from luxx.wire.run import Run, RunKind, RunStatus
@@ -51,7 +51,7 @@ class Attach(msgspec.Struct, frozen=True):
 
     share: float
     permits: int
-    room: int | None = None
+    permits_left: int | None = None
 
 
 class Pull(msgspec.Struct, frozen=True):
@@ -80,9 +80,9 @@ BURST = st.builds(Grow, st.just(StepType.TEXT), st.just(PAST_THE_RING))
 class Watcher:
     """One client: reads chunk by chunk as it is permitted, and checks what it reads."""
 
-    def __init__(self, watch: Watch, after: int, permits: int, room: int | None = None) -> None:
+    def __init__(self, watch: RunWatch, after: int, permits: int, permits_left: int | None = None) -> None:
         self.after = after
-        self.room = room or 0
+        self.permits_left = permits_left or 0
         self.pushed = 0
         self.ids: list[int] = []
         self.texts: dict[int, str] = {}
@@ -90,17 +90,17 @@ class Watcher:
         self.types: list[str] = []
         self.permits = asyncio.Semaphore(permits)
         self._watch = watch
-        if room is not None:
-            watch.into(self)
+        if permits_left is not None:
+            watch.write_to(self)
 
     @property
-    def is_clear(self) -> bool:
-        return self.room > 0
+    def is_writable(self) -> bool:
+        return self.permits_left > 0
 
     def push(self, data: bytes) -> None:
         assert data
-        assert self.is_clear
-        self.room -= 1
+        assert self.is_writable
+        self.permits_left -= 1
         self.pushed += 1
         self._take_all(data)
 
@@ -165,18 +165,20 @@ class Driver:
                 await self._close()
                 await self.log.append([Warning(message="w")])
             case Attach():
-                self.attach(int(operation.share * self.log.seq), operation.permits, operation.room)
+                self.attach(int(operation.share * self.log.seq), operation.permits, operation.permits_left)
             case Pull():
                 for watcher in self.watchers:
-                    watcher.room += operation.permits
+                    watcher.permits_left += operation.permits
                     for _ in range(operation.permits):
                         watcher.permits.release()
             case Wait():
                 for _ in range(operation.turns):
                     await asyncio.sleep(0)
 
-    def attach(self, after: int, permits: int = 1_000_000, room: int | None = None) -> Watcher:
-        watcher = Watcher(Watch(self._hub, self._store, self.run, after=after), after, permits, room)
+    def attach(self, after: int, permits: int = 1_000_000, permits_left: int | None = None) -> Watcher:
+        watcher = Watcher(
+            RunWatch(self._hub, self._store, self.run, after=after), after, permits, permits_left
+        )
         self.watchers.append(watcher)
         self.reading.append(asyncio.create_task(watcher.read()))
         return watcher
@@ -234,7 +236,7 @@ def new_run(store: Store) -> Run:
     return run
 
 
-def play(store: Store, operations: list[Any]) -> Driver:
+def run_operations(store: Store, operations: list[Any]) -> Driver:
     """Drives a run through the operations, lets every watcher read to the end, and returns it all."""
 
     async def work() -> Driver:
@@ -284,37 +286,40 @@ FEW = settings(
 @QUICK
 @given(operations=st.lists(OPERATIONS, max_size=15))
 def test_every_watcher_gets_every_logged_event_once_in_order(store: Store, operations: list[Any]) -> None:
-    check(play(store, operations))
+    check(run_operations(store, operations))
 
 
 @FEW
 @given(
-    before=st.lists(OPERATIONS, max_size=6), burst=BURST, after=st.lists(OPERATIONS, max_size=6), room=ROOMS
+    before=st.lists(OPERATIONS, max_size=6),
+    burst=BURST,
+    after=st.lists(OPERATIONS, max_size=6),
+    permits_left=ROOMS,
 )
 def test_one_that_fell_off_the_ring_is_sent_back_to_the_log_and_misses_nothing(
-    store: Store, before: list[Any], burst: Grow, after: list[Any], room: int | None
+    store: Store, before: list[Any], burst: Grow, after: list[Any], permits_left: int | None
 ) -> None:
-    slow = [Attach(0.0, 1, room), Wait(3)]
-    check(play(store, [*slow, *before, burst, *after, burst, Note()]))
+    slow = [Attach(0.0, 1, permits_left), Wait(3)]
+    check(run_operations(store, [*slow, *before, burst, *after, burst, Note()]))
 
 
 def test_one_that_takes_all_at_once_is_pushed_what_comes(store: Store) -> None:
     growing: list[Any] = [Grow(StepType.TEXT, 1)] * 40
-    driver = play(store, [Attach(0.0, 1_000_000, 1_000_000), Wait(20), *growing, Note(), *growing])
+    driver = run_operations(store, [Attach(0.0, 1_000_000, 1_000_000), Wait(20), *growing, Note(), *growing])
     check(driver)
     assert driver.watchers[0].pushed >= len(growing)
 
 
 @QUICK
-@given(operations=st.lists(OPERATIONS, max_size=12), room=ROOMS)
+@given(operations=st.lists(OPERATIONS, max_size=12), permits_left=ROOMS)
 def test_one_who_watches_from_the_start_sees_every_step_grow_to_the_whole(
-    store: Store, operations: list[Any], room: int | None
+    store: Store, operations: list[Any], permits_left: int | None
 ) -> None:
     # It gets a turn after every operation, so nothing runs ahead of it.
-    watched: list[Any] = [Attach(0.0, 1_000_000, room), Wait(3)]
+    watched: list[Any] = [Attach(0.0, 1_000_000, permits_left), Wait(3)]
     for operation in operations:
         watched += [operation, Wait(3)]
-    driver = play(store, watched)
+    driver = run_operations(store, watched)
     check(driver)
     first = driver.watchers[0]
     assert first.texts == first.closed == driver.said
@@ -328,7 +333,7 @@ def test_an_end_that_is_on_disk_and_not_yet_published_is_waited_for(store: Store
         async with asyncio.timeout(10):
             with hub.driven(begun.id, 0) as channel:
                 log = RunLog(store, channel, CancelSignal(), run_id=begun.id, fence=1, seq=0)
-                watch = Watch(hub, store, ended)
+                watch = RunWatch(hub, store, ended)
                 with watch.attached():
                     seen += await watch.next()
                     reading = asyncio.create_task(watch.next())
@@ -348,7 +353,7 @@ def test_a_watcher_that_is_stopped_ends_and_the_run_goes_on(store: Store) -> Non
         async with asyncio.timeout(20):
             with hub.driven(run.id, 0) as channel:
                 driver = Driver(store, hub, run, channel)
-                stopped = Watch(hub, store, run)
+                stopped = RunWatch(hub, store, run)
                 with stopped.attached():
                     assert b"event: run" in await stopped.next()
                     await driver.do(Grow(StepType.TEXT, 2))
@@ -366,10 +371,10 @@ class Taking:
     """A client that takes all that is pushed; the steps it was told, as `(key, text)`."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.text_pieces: list[tuple[str, str]] = []
 
     @property
-    def is_clear(self) -> bool:
+    def is_writable(self) -> bool:
         return True
 
     def push(self, data: bytes) -> None:
@@ -378,7 +383,9 @@ class Taking:
     def read(self, data: bytes) -> None:
         events = [json.loads(block.partition("data: ")[2]) for block in data.decode().split("\n\n")[:-1]]
         steps = [event["step"] for event in events if event["type"] == "process_step"]
-        self.told += [(key, step[key]) for step in steps for key in ("delta", "content") if key in step]
+        self.text_pieces += [
+            (key, step[key]) for step in steps for key in ("delta", "content") if key in step
+        ]
 
 
 def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that_it_continues(
@@ -386,8 +393,8 @@ def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that
 ) -> None:
     async def work() -> list[tuple[str, str]]:
         hub, run, client = Hub(), new_run(store), Taking()
-        watch = Watch(hub, store, run)
-        watch.into(client)
+        watch = RunWatch(hub, store, run)
+        watch.write_to(client)
         first, second = (OpenStep(run.id, 0, StepType.TEXT) for _ in range(2))
         async with asyncio.timeout(10):
             with hub.driven(run.id, 0) as channel, watch.attached():
@@ -408,7 +415,7 @@ def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that
                 await asyncio.sleep(0.05)
                 watch.stop()
                 await reading
-        return client.told
+        return client.text_pieces
 
     assert asyncio.run(work()) == [
         ("content", ""),
@@ -420,13 +427,13 @@ def test_what_a_new_producer_says_at_once_is_not_pushed_before_the_snapshot_that
 
 
 @pytest.mark.parametrize("types", [[StepType.TEXT], [StepType.TEXT, StepType.THINKING]])
-def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every_word(
+def test_a_slow_accumulating_client_does_not_get_the_text_again_for_every_delta(
     store: Store, types: list[StepType]
 ) -> None:
     async def work() -> bytes:
         hub, run = Hub(), new_run(store)
-        watch = Watch(hub, store, run, accumulated=True)
-        watch.attach_first()
+        watch = RunWatch(hub, store, run, accumulated=True)
+        watch.attach_before_start()
         async with asyncio.timeout(10):
             with hub.driven(run.id, 0) as channel, watch.attached():
                 assert b"event: run" in await watch.next()
@@ -439,10 +446,12 @@ def test_a_slow_client_that_wants_the_text_so_far_is_not_told_it_again_for_every
 
     piece = asyncio.run(work())
     assert len(piece) < 200_000, "twice what was said, and a little"
-    told = [json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]]
-    assert [(step["delta"], step["accumulated"]) for step in told] == [("x" * 40_000, "x" * 40_000)] * len(
-        types
-    )
+    text_pieces = [
+        json.loads(block.partition("data: ")[2])["step"] for block in piece.decode().split("\n\n")[:-1]
+    ]
+    assert [(step["delta"], step["accumulated"]) for step in text_pieces] == [
+        ("x" * 40_000, "x" * 40_000)
+    ] * len(types)
 
 
 def logging_elsewhere(store: Store, run: Run, seq: int = 0) -> RunLog:
@@ -459,14 +468,14 @@ def test_a_waiting_run_shows_what_is_logged_here_after_what_was_logged_elsewhere
     async def work() -> Watcher:
         hub, run = Hub(), new_run(store)
         log = logging_elsewhere(store, run)
-        watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+        watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
         async with asyncio.timeout(10):
             await log.append([Warning(message="asked")])
             reading = asyncio.create_task(watcher.read())
             await read_up_to(watcher, 1)
             await log.append([Warning(message="answered elsewhere")])
             await log.append([Warning(message="answered here")])
-            hub.tell(run.id, 3)
+            hub.announce_log(run.id, 3)
             await read_up_to(watcher, 3)
             hub.close()
             await reading
@@ -481,11 +490,11 @@ def test_what_is_logged_while_the_driver_leaves_is_shown_once_it_has_left(store:
         log = logging_elsewhere(store, run)
         async with asyncio.timeout(10):
             await log.append([Warning(message="asked")])
-            watcher = Watcher(Watch(hub, store, run), 0, 1_000_000)
+            watcher = Watcher(RunWatch(hub, store, run), 0, 1_000_000)
             with hub.driven(run.id, 1):
                 hub.watch(run.id)
                 await log.append([Warning(message="answered")])
-                hub.tell(run.id, 2)
+                hub.announce_log(run.id, 2)
                 reading = asyncio.create_task(watcher.read())
                 await read_up_to(watcher, 1)
             await read_up_to(watcher, 2)
@@ -501,7 +510,7 @@ def test_a_watch_that_is_stopped_while_it_reads_the_log_stays_stopped(store: Sto
         hub, run = Hub(), new_run(store)
         async with asyncio.timeout(10):
             await logging_elsewhere(store, run).append([Warning(message="w")])
-            watch = Watch(hub, store, run)
+            watch = RunWatch(hub, store, run)
             with watch.attached():
                 assert b"event: run" in await watch.next()
                 reading = asyncio.create_task(watch.next())
@@ -524,7 +533,7 @@ def test_a_log_of_large_events_is_sent_a_little_at_a_time_and_whole(store: Store
                 [Done(message_id="m", token_count=0, usage=Usage(), status=DoneStatus.COMPLETED)]
             )
             ended = msgspec.structs.replace(run, status=RunStatus.COMPLETED, last_seq=log.seq)
-            watch = Watch(hub, store, ended)
+            watch = RunWatch(hub, store, ended)
             with watch.attached():
                 pieces: list[bytes] = []
                 while piece := await watch.next():
@@ -545,14 +554,14 @@ def test_a_quiet_stream_says_something_every_15_seconds(
         now = 1002.0
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
         hub, run = Hub(), new_run(store)
-        watch = Watch(hub, store, run)
-        watch.attach_first()
+        watch = RunWatch(hub, store, run)
+        watch.attach_before_start()
         async with asyncio.timeout(10):
             with watch.attached():
                 await watch.next()
                 said, reading = now, asyncio.create_task(watch.next())
-                for beat in range(1, 12):
-                    now = 1000.0 + beat * BEAT_SECONDS
+                for heartbeat in range(1, 12):
+                    now = 1000.0 + heartbeat * WAKE_SECONDS
                     await asyncio.sleep(0)
                     hub.wake_all()
                     await asyncio.sleep(0)

@@ -5,10 +5,12 @@ Each is a Python program; `{token}` in its argument list tells its processes fro
 
 from typing import NamedTuple
 
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.process import Hit
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.process import ExceededLimit
 
-LIMITS = Limits(seconds=4, cpu_seconds=3, memory_mb=128, processes=24, file_mb=4, disk_mb=16, output_kb=64)
+LIMITS = ProgramLimits(
+    seconds=4, cpu_seconds=3, memory_mb=128, processes=24, file_mb=4, disk_mb=16, output_kb=64
+)
 
 
 class Bomb(NamedTuple):
@@ -19,12 +21,14 @@ class Bomb(NamedTuple):
 
     name: str
     code: str
-    hits: frozenset[Hit] = frozenset()
-    limits: Limits = LIMITS
+    hits: frozenset[ExceededLimit] = frozenset()
+    limits: ProgramLimits = LIMITS
     kernel: bool = False
 
 
-MANY = Limits(seconds=6, cpu_seconds=5, memory_mb=256, processes=64, file_mb=4, disk_mb=16, output_kb=64)
+MANY = ProgramLimits(
+    seconds=6, cpu_seconds=5, memory_mb=256, processes=64, file_mb=4, disk_mb=16, output_kb=64
+)
 KERNEL_BOMBS = [
     Bomb(
         "xattr",
@@ -32,7 +36,7 @@ KERNEL_BOMBS = [
         "for n in range(100000):\n    fd = os.open(f'file-{n}', os.O_CREAT | os.O_RDWR)\n"
         "    try:\n        for m in range(40): os.setxattr(fd, f'user.{m}', bytes(60000))\n"
         "    except OSError as error: print('refused', error.errno == 95); break\n    os.close(fd)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
         MANY,
         kernel=True,
     ),
@@ -40,8 +44,8 @@ KERNEL_BOMBS = [
         "empty_files",
         "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
         "for n in range(10**8):\n    os.close(os.open('x' * 200 + f'{n}', os.O_CREAT))",
-        frozenset({Hit.MEMORY, Hit.DISK}),
-        Limits(seconds=12, cpu_seconds=10, memory_mb=64, disk_mb=16),
+        frozenset({ExceededLimit.MEMORY, ExceededLimit.DISK}),
+        ProgramLimits(seconds=12, cpu_seconds=10, memory_mb=64, disk_mb=16),
         kernel=True,
     ),
     Bomb(
@@ -59,7 +63,7 @@ KERNEL_BOMBS = [
         "import os, time\nfor _ in range(59):\n    if os.fork() == 0: break\n"
         "for _ in range(118):\n    ours, theirs = os.pipe(); os.set_blocking(theirs, False)\n"
         "    os.write(theirs, bytes(1 << 17)); os.close(theirs)\ntime.sleep(60)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
         MANY,
         kernel=True,
     ),
@@ -70,7 +74,7 @@ KERNEL_BOMBS = [
         "for one in held:\n    one.setblocking(False)\n"
         "    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)\n"
         "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: pass\ntime.sleep(60)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
         MANY,
         kernel=True,
     ),
@@ -84,7 +88,7 @@ KERNEL_BOMBS = [
         "    one.setblocking(False)\n"
         "    try:\n        while one.send(bytes(1 << 16)): pass\n    except OSError: one.close()\n"
         "time.sleep(60)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
         MANY,
         kernel=True,
     ),
@@ -103,7 +107,7 @@ KERNEL_BOMBS = [
         "    for _ in range(150): one.sendall(bytes(1 << 16)); other.recv(1 << 16, socket.MSG_WAITALL)\n"
         "    fill(one); fill(other)\n"
         "time.sleep(60)",
-        frozenset({Hit.TIME}),
+        frozenset({ExceededLimit.TIME}),
         MANY,
         kernel=True,
     ),
@@ -113,31 +117,31 @@ BOMBS = [
     Bomb(
         "fork",
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-        frozenset({Hit.PROCESSES}),
+        frozenset({ExceededLimit.PROCESSES}),
     ),
     Bomb(
         "fork and leave",
         "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass",
-        frozenset({Hit.PROCESSES}),
+        frozenset({ExceededLimit.PROCESSES}),
     ),
     Bomb(
         "threads",
         "import threading, time\n"
         "while True:\n    try: threading.Thread(target=time.sleep, args=(60,)).start()\n"
         "    except RuntimeError: pass",
-        frozenset({Hit.PROCESSES, Hit.TIME, Hit.CPU}),
+        frozenset({ExceededLimit.PROCESSES, ExceededLimit.TIME, ExceededLimit.CPU}),
     ),
     Bomb(
         "memory, shared",
         "import mmap\nheld = []\n"
         "while True:\n    held.append(mmap.mmap(-1, 1 << 24)); held[-1].write(bytes(1 << 24))",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
     ),
     Bomb(
         "memory, of many",
         "import os, time\nfor _ in range(8):\n    if os.fork() == 0: break\n"
         "held = bytearray(os.urandom(1 << 20)) * 60\ntime.sleep(60)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
     ),
     Bomb(
         "memory, of one",
@@ -148,25 +152,25 @@ BOMBS = [
         "disk, one file",
         "file = open('big', 'wb')\nimport signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
         "while True: file.write(bytes(1 << 20))",
-        frozenset({Hit.FILE}),
+        frozenset({ExceededLimit.FILE}),
     ),
     Bomb(
         "disk, many files",
         "for n in range(1000):\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))",
-        frozenset({Hit.DISK}),
+        frozenset({ExceededLimit.DISK}),
     ),
     Bomb(
         "disk, reserved",
         "import os\nfor n in range(1000):\n    fd = os.open(f'kept-{n}', os.O_RDWR | os.O_CREAT)\n"
         "    try: os.posix_fallocate(fd, 0, 1 << 20)\n    except OSError: pass",
-        frozenset({Hit.DISK, Hit.TIME, Hit.CPU}),
+        frozenset({ExceededLimit.DISK, ExceededLimit.TIME, ExceededLimit.CPU}),
     ),
     Bomb(
         "disk, /tmp",
         "import os, tempfile\nfor n in range(1000):\n    try:\n"
         "        with open(f'{tempfile.gettempdir()}/part-{n}', 'wb') as file: file.write(bytes(1 << 20))\n"
         "    except OSError: print('refused'); break",
-        frozenset({Hit.DISK}),
+        frozenset({ExceededLimit.DISK}),
     ),
     Bomb(
         "memory, /dev/shm",
@@ -174,15 +178,20 @@ BOMBS = [
         "        with open(f'/dev/shm/part-{n}', 'wb') as file: file.write(bytes(1 << 20))\n"
         "    except OSError: print('refused', n < 129); break",
     ),
-    Bomb("output", "while True: print('x' * 10000)", frozenset({Hit.OUTPUT})),
-    Bomb("time", "import time\ntime.sleep(600)", frozenset({Hit.TIME}), Limits(seconds=0.5)),
-    Bomb("processor", "while True: pass", frozenset({Hit.CPU}), Limits(seconds=10, cpu_seconds=1)),
+    Bomb("output", "while True: print('x' * 10000)", frozenset({ExceededLimit.OUTPUT})),
+    Bomb("time", "import time\ntime.sleep(600)", frozenset({ExceededLimit.TIME}), ProgramLimits(seconds=0.5)),
+    Bomb(
+        "processor",
+        "while True: pass",
+        frozenset({ExceededLimit.CPU}),
+        ProgramLimits(seconds=10, cpu_seconds=1),
+    ),
     Bomb(
         "deaf",
         "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n"
         "    except OSError: pass\ntime.sleep(600)",
-        frozenset({Hit.TIME}),
-        Limits(seconds=0.5),
+        frozenset({ExceededLimit.TIME}),
+        ProgramLimits(seconds=0.5),
     ),
     Bomb(
         "left behind",
@@ -200,15 +209,15 @@ BOMBS = [
     Bomb(
         "stopped",
         "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-        frozenset({Hit.TIME}),
-        Limits(seconds=0.5),
+        frozenset({ExceededLimit.TIME}),
+        ProgramLimits(seconds=0.5),
     ),
     Bomb("died", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"),
     Bomb(
         "silent",
         "import os, time\nos.close(1); os.close(2); time.sleep(600)",
-        frozenset({Hit.TIME}),
-        Limits(seconds=0.5),
+        frozenset({ExceededLimit.TIME}),
+        ProgramLimits(seconds=0.5),
     ),
     Bomb(
         "endless nesting", "import os\nfor n in range(3000):\n    os.mkdir('d'); os.chdir('d')\nprint('done')"
@@ -220,7 +229,7 @@ BOMBS = [
         "for _ in range(8):\n    if os.fork() == 0: break\n"
         "libc.prctl(15, b'RssAnon:0', 0, 0, 0)\n"
         "held = bytearray(os.urandom(1 << 20)) * 60\ntime.sleep(60)",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
     ),
     Bomb(
         "memory, of maps of pages",
@@ -231,7 +240,7 @@ BOMBS = [
         "    if start == 2**64 - 1: print('refused'); break\n"
         "    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(1 << 36), 15)\n"
         "    for at in range(0, 1 << 36, 1 << 21): ctypes.c_char.from_address(start + at).value",
-        frozenset({Hit.MEMORY}),
+        frozenset({ExceededLimit.MEMORY}),
     ),
     Bomb(
         "memory, without the first thread",
@@ -240,7 +249,7 @@ BOMBS = [
         "for _ in range(8):\n    if os.fork() == 0: break\n"
         "threading.Thread(target=hold).start()\n"
         "time.sleep(0.1)\nctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)",
-        frozenset({Hit.MEMORY, Hit.DISK}),
+        frozenset({ExceededLimit.MEMORY, ExceededLimit.DISK}),
     ),
     Bomb(
         "left behind without the first thread",
@@ -259,13 +268,13 @@ BOMBS = [
         "        for m in range(5): open(f'part-{n}-{m}', 'wb').write(bytes(1 << 20))\n"
         "        os._exit(0)\n"
         "    time.sleep(0.02)",
-        frozenset({Hit.DISK}),
+        frozenset({ExceededLimit.DISK}),
     ),
     Bomb(
         "disk, hidden",
         "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"
         "for n in range(1000):\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))",
-        frozenset({Hit.DISK}),
+        frozenset({ExceededLimit.DISK}),
     ),
     Bomb(
         "processor, of many that nobody waits for",
@@ -276,8 +285,8 @@ BOMBS = [
         "        while time.process_time() < 0.3: pass\n"
         "        os._exit(0)\n"
         "    os.close(theirs); os.read(ours, 1); os.close(ours)",
-        frozenset({Hit.CPU}),
-        Limits(seconds=15, cpu_seconds=1),
+        frozenset({ExceededLimit.CPU}),
+        ProgramLimits(seconds=15, cpu_seconds=1),
     ),
     Bomb(
         "orphans, one after the other",

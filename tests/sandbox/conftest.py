@@ -10,7 +10,7 @@ import pytest
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.desk import Desk, WithDesk
+from sandbox.desk import OpenSandboxClient, SandboxClient
 
 T = TypeVar("T")
 
@@ -21,21 +21,21 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def with_desk(tmp_path: Path) -> WithDesk:
+def open_sandbox_client(tmp_path: Path) -> OpenSandboxClient:
     """Runs `work(desk)` in a loop, with a sandbox that is closed afterwards.
 
     A backend that this host cannot offer leaves nothing to test; `test_escapes` tells which these are.
     """
 
-    def run(work: Callable[[Desk], Awaitable[T]], backend: str = "auto", **more: Any) -> T | None:
+    def run(work: Callable[[SandboxClient], Awaitable[T]], backend: str = "auto", **more: Any) -> T | None:
         async def at_work() -> T | None:
             config = msgspec.convert({"sandbox": backend, **more}, ToolsConfig)
             sandbox = Sandbox(config, tmp_path / "data", tmp_path / "workspaces")
             await sandbox.open()
             try:
-                if sandbox.in_force == "none":
+                if sandbox.backend_name == "none":
                     return None
-                return await work(Desk(sandbox, config, tmp_path))
+                return await work(SandboxClient(sandbox, config, tmp_path))
             finally:
                 await sandbox.close()
 

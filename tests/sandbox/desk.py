@@ -17,16 +17,16 @@ from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
 
 
-class Desk:
+class SandboxClient:
     """A user's way to the program tools of a sandbox."""
 
-    def __init__(self, sandbox: Sandbox, config: ToolsConfig, home: Path) -> None:
+    def __init__(self, sandbox: Sandbox, config: ToolsConfig, root_dir: Path) -> None:
         self.sandbox = sandbox
         self.executor = ToolExecutor(ToolRegistry(program_tools(sandbox)), config)
-        self.home = home
+        self.root_dir = root_dir
 
     def workspace(self, user_id: int = 1) -> Path:
-        path = self.home / f"workspaces/{user_id}"
+        path = self.root_dir / f"workspaces/{user_id}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -47,7 +47,7 @@ class Desk:
         return await self.call("shell_execute", command=command, **more)
 
 
-WithDesk = Callable[..., Any]
+OpenSandboxClient = Callable[..., Any]
 
 
 def processes_with(token: str) -> list[int]:
@@ -61,10 +61,10 @@ def processes_with(token: str) -> list[int]:
     return found
 
 
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> float:
+async def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
     """Seconds until it holds. Fails past the bound."""
     began = time.monotonic()
-    while not holds():
+    while not condition():
         assert time.monotonic() - began < seconds, "it never held"
         await asyncio.sleep(0.005)
     return time.monotonic() - began

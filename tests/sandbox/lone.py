@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from desk import Desk, processes_with
+from desk import SandboxClient, processes_with
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.service import Sandbox
@@ -22,25 +22,25 @@ print(sum(found))
 """
 
 
-async def main(backend: str, home: Path, token: str) -> dict[str, Any]:
+async def main(backend: str, root_dir: Path, token: str) -> dict[str, Any]:
     config = ToolsConfig(sandbox=backend)  # type: ignore[arg-type]
-    sandbox = Sandbox(config, home / "data", home / "workspaces")
+    sandbox = Sandbox(config, root_dir / "data", root_dir / "workspaces")
     await sandbox.open()
-    desk = Desk(sandbox, config, home)
-    if token and sandbox.in_force != "none":
-        await desk.shell(f"setsid sh -c 'sleep 600; : {token}' & sh -c 'sleep 600; : {token}'")
-    able = await desk.python(CAPABILITIES)
-    done = [await desk.python("print(2 * 3)"), await desk.shell("echo $((2 * 3))")]
+    client = SandboxClient(sandbox, config, root_dir)
+    if token and sandbox.backend_name != "none":
+        await client.shell(f"setsid sh -c 'sleep 600; : {token}' & sh -c 'sleep 600; : {token}'")
+    able = await client.python(CAPABILITIES)
+    done = [await client.python("print(2 * 3)"), await client.shell("echo $((2 * 3))")]
     await sandbox.close()
     return {
-        "in_force": sandbox.in_force,
+        "in_force": sandbox.backend_name,
         "errors": [one.result.error for one in done],
         "outputs": [(one.result.data or {}).get("stdout") for one in done],
         "capabilities": (able.result.data or {}).get("stdout"),
-        "risks": [str(one.risk) for one in desk.executor.registry.list_all()],
+        "risks": [str(one.risk) for one in client.executor.registry.list_all()],
         "untrusted": [one.is_untrusted for one in done],
-        "egress": [one.is_egress for one in desk.executor.registry.list_all()],
-        "left": processes_with(f"{home}/workspaces"),
+        "egress": [one.is_egress for one in client.executor.registry.list_all()],
+        "left": processes_with(f"{root_dir}/workspaces"),
     }
 
 

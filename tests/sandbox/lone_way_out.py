@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.network.egress import Traveller
-from luxx.tools.sandbox.plan import Limits
+from luxx.infra.network.egress import EgressCaller
+from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.service import Sandbox
 
 ASKS = """
@@ -30,24 +30,26 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def main(home: Path) -> dict[str, Any]:
+async def main(root_dir: Path) -> dict[str, Any]:
     listener = socket.create_server(("127.0.0.1", 0))
     entry = f"127.0.0.1:{listener.getsockname()[1]}"
     config = ToolsConfig(sandbox="bubblewrap", network_allow=[entry], web_allow_private=[entry])
-    sandbox = Sandbox(config, home / "data", home / "workspaces")
-    workspace = home / "workspaces/1"
+    sandbox = Sandbox(config, root_dir / "data", root_dir / "workspaces")
+    workspace = root_dir / "workspaces/1"
     workspace.mkdir(parents=True)
     async with await asyncio.start_server(answer, sock=listener):
         await sandbox.open()
-        if sandbox.in_force == "none":
+        if sandbox.backend_name == "none":
             return {"in_force": "none"}
-        outing = sandbox.way_out.outing(Traveller(user_id=1))
+        egress_session = sandbox.egress.egress_session(EgressCaller(user_id=1))
         urls = [f"http://{entry}/", "http://other.example/"]
-        ran = await sandbox.run_python(f"URLS = {urls!r}\n{ASKS}", workspace, Limits(), 20, outing)
+        ran = await sandbox.run_python(
+            f"URLS = {urls!r}\n{ASKS}", workspace, ProgramLimits(), 20, egress_session
+        )
         await sandbox.close()
     return {
-        "in_force": sandbox.in_force,
-        "problem": sandbox.way_out.problem,
+        "in_force": sandbox.backend_name,
+        "problem": sandbox.egress.problem,
         "said": ran.stdout.decode().split(),
         "errors": ran.stderr.decode(),
     }

@@ -49,8 +49,8 @@ def children_once(
     server: LuxxServer, name: str, *, more: Callable[[Child], bool] = lambda _: True
 ) -> list[Child]:
     """`children` as soon as one of them has `name` in its command line and fits."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+    wait_until = time.monotonic() + PATIENCE
+    while time.monotonic() < wait_until:
         found = children(server)
         if any(name in one.command and more(one) for one in found):
             return found
@@ -82,7 +82,7 @@ class Attacker:
         self._pages.routes[path] = page(body, kind)
         return self.execute("web_fetch", url=f"http://127.0.0.1:{self._pages.port}{path}")
 
-    def bring(self, content: bytes) -> Json:
+    def import_data(self, content: bytes) -> Json:
         """What the import of a file answers."""
         answer = self._client.post("/conversations/import", files={"file": ("a.json", content)})
         found: Json = answer.json()
@@ -100,7 +100,7 @@ class Attacker:
 
 
 @contextmanager
-def attacked(
+def attacked_server(
     data_dir: Path, environment: Mapping[str, str], inherited: Sequence[int] = (), config: str = ""
 ) -> Iterator[Attacker]:
     """A server whose parent leaves it `inherited`; `config` is its configuration file."""

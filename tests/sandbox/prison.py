@@ -22,11 +22,11 @@ from bombs import BOMBS, Bomb
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.process import Ran
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.process import ProgramResult
 from luxx.tools.sandbox.service import Sandbox
 
-LIMITS = Limits(seconds=10, cpu_seconds=10)
+LIMITS = ProgramLimits(seconds=10, cpu_seconds=10)
 SCRATCH = "/tmp/luxx-jail-"
 NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
@@ -38,16 +38,16 @@ OVERSHOOT_MB = 400
 OTHERS_MB = 512
 """What other processes of the machine may take while a program runs."""
 
-Found = dict[str, dict[str, Any]]
+AttackResults = dict[str, dict[str, Any]]
 
 
-class Outside:
+class Surroundings:
     """What lies around the jails: secrets, a victim, listeners; and whether any of it was touched."""
 
-    def __init__(self, home: Path, stack: ExitStack) -> None:
-        self.data = home / "data/luxx.db"
-        self.other = home / "workspaces/other/notes.txt"
-        self.file = home / "outside.txt"
+    def __init__(self, root_dir: Path, stack: ExitStack) -> None:
+        self.data = root_dir / "data/luxx.db"
+        self.other = root_dir / "workspaces/other/notes.txt"
+        self.file = root_dir / "outside.txt"
         for one in (self.data, self.other, self.file):
             one.parent.mkdir(parents=True, exist_ok=True)
             one.parent.chmod(0o777)
@@ -57,12 +57,12 @@ class Outside:
         self.segment = _segment(stack)
         self.tcp = _bound(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
         self.udp = _bound(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
-        self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{home}/stream.sock")
-        self.datagrams = _bound(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{home}/datagrams.sock")
+        self.unix = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"{root_dir}/stream.sock")
+        self.datagrams = _bound(stack, socket.AF_UNIX, socket.SOCK_DGRAM, f"{root_dir}/datagrams.sock")
         self.abstract = _bound(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0luxx-{uuid.uuid4().hex}")
         self._settings = [Path(one).read_text() for one in WATCHED]
 
-    def facts(self) -> dict[str, Any]:
+    def attack_facts(self) -> dict[str, Any]:
         """What attackers are told."""
         return {
             "server": os.getpid(),
@@ -79,27 +79,27 @@ class Outside:
             "abstract": self.abstract.getsockname(),
         }
 
-    def harm(self) -> str | None:
+    def damage(self) -> str | None:
         """What was touched since the last look; it is mended."""
-        found: str | None = None
+        problem: str | None = None
         if self.victim.poll() is not None:
-            found, self.victim = "the victim died", self._new_victim()
+            problem, self.victim = "the victim died", self._new_victim()
         elif os.getpriority(os.PRIO_PROCESS, self.victim.pid) != os.getpriority(os.PRIO_PROCESS, 0):
             self.victim.kill()
             # As long as it is there, slow as it is, its user may not give all processes another priority.
             self.victim.wait()
-            found, self.victim = "the victim was slowed", self._new_victim()
+            problem, self.victim = "the victim was slowed", self._new_victim()
         for one in (self.data, self.other, self.file):
             if _state(one) != self._states[one]:
-                found = f"{one.name} is different"
+                problem = f"{one.name} is different"
                 self._restore(one)
         for one in (self.tcp, self.udp, self.unix, self.datagrams, self.abstract):
             with suppress(BlockingIOError):
                 one.recv(64) if one.type == socket.SOCK_DGRAM else one.accept()[0].close()
-                found = f"{one.getsockname()!r} was reached"
+                problem = f"{one.getsockname()!r} was reached"
         if [Path(one).read_text() for one in WATCHED] != self._settings:
-            found = "a setting of the kernel is different"
-        return found
+            problem = "a setting of the kernel is different"
+        return problem
 
     _states: dict[Path, Any] = {}  # noqa: RUF012 - one outside per process
 
@@ -145,27 +145,31 @@ def _bound(stack: ExitStack, family: int, kind: int, address: Any) -> socket.soc
 
 
 async def attack_all(
-    sandbox: Sandbox, outside: Outside, workspace: Path, chosen: list[Attack], **more: Any
-) -> Found:
-    found: Found = {}
+    sandbox: Sandbox, surroundings: Surroundings, workspace: Path, chosen: list[Attack], **more: Any
+) -> AttackResults:
+    problem: AttackResults = {}
     for attack in chosen:
         ran, _ = await run(
-            sandbox, workspace, f"OUT = {outside.facts()!r}\n{PRELUDE}{attack.code}", LIMITS, **more
+            sandbox,
+            workspace,
+            f"OUT = {surroundings.attack_facts()!r}\n{PRELUDE}{attack.code}",
+            LIMITS,
+            **more,
         )
-        said = (ran.stdout.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
-        outcome, _, how = said.partition(" ")
+        output = (ran.stdout.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
+        outcome, _, how = output.partition(" ")
         if outcome not in ("escaped", "held"):
             # A program that makes a call of another architecture has no last word.
             outcome = "held" if ran.exit_code in KILLED_BY_FILTER else "broken"
-            how = f"{said}, exit code {ran.exit_code}, {ran.stderr[-300:]!r}"
-        harm = outside.harm()
-        found[attack.name] = {"outcome": "escaped" if harm else outcome, "how": harm or how}
-    return found
+            how = f"{output}, exit code {ran.exit_code}, {ran.stderr[-300:]!r}"
+        damage = surroundings.damage()
+        problem[attack.name] = {"outcome": "escaped" if damage else outcome, "how": damage or how}
+    return problem
 
 
 async def run(
-    sandbox: Sandbox, workspace: Path, code: str, limits: Limits, token: str = "", **more: Any
-) -> tuple[Ran, float]:
+    sandbox: Sandbox, workspace: Path, code: str, limits: ProgramLimits, token: str = "", **more: Any
+) -> tuple[ProgramResult, float]:
     """A program in a fresh workspace, and the seconds it took."""
     _renew(workspace)
     assert sandbox.interpreter is not None
@@ -188,28 +192,32 @@ def _size(workspace: Path) -> int:
         return 0
 
 
-def _scratch_left(ran: Ran) -> list[str]:
+def _scratch_left(ran: ProgramResult) -> list[str]:
     """The directories for temporary files that the program named, and that are still there."""
     named = [one for one in ran.stdout.decode("utf-8", "replace").split() if one.startswith(SCRATCH)]
     return [one for one in named if os.path.exists(one)]
 
 
-async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
+async def run_bomb(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, Any]:
     """Whether it ended as it should, in time, with nothing left of it."""
     token = f"luxx-bomb-{uuid.uuid4().hex}"
-    before = held_by_kernel()
-    watching = asyncio.create_task(most_held_by_kernel())
+    before = kernel_memory()
+    watching = asyncio.create_task(peak_kernel_memory())
     ran, took = await run(sandbox, workspace, bomb.code, bomb.limits, token)
     watching.cancel()
     kernel = await watching - before
     left = [*processes_with(token), *_scratch_left(ran)]
     size = _size(workspace)
     how = (
-        f"hit {ran.hit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "
+        f"hit {ran.exceeded_limit}, code {ran.exit_code}, {took:.1f} s, {len(left)} left, {size >> 20} MiB, "
         f"{ran.memory >> 20} MiB held, {kernel >> 20} MiB of the kernel, "
         f"said {ran.stdout[-60:]!r} {ran.stderr[-200:]!r}"
     )
-    is_right = ran.hit in bomb.hits if bomb.hits and ran.hit else not bomb.hits or b"refused" in ran.stdout
+    is_right = (
+        ran.exceeded_limit in bomb.hits
+        if bomb.hits and ran.exceeded_limit
+        else not bomb.hits or b"refused" in ran.stdout
+    )
     is_held = (
         is_right
         and not left
@@ -223,60 +231,60 @@ async def set_off(sandbox: Sandbox, workspace: Path, bomb: Bomb) -> dict[str, An
     return {"outcome": "held" if is_held else "escaped", "how": how}
 
 
-def held_by_kernel() -> int:
+def kernel_memory() -> int:
     """Bytes of the machine's memory that are neither free nor of processes nor a cache of files on disks."""
     with open("/proc/meminfo") as file:
-        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
+        problem = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file}
     others = ("MemFree", "Buffers", "Cached", "AnonPages")
-    return found["MemTotal"] - sum(found[name] for name in others) + found["Shmem"]
+    return problem["MemTotal"] - sum(problem[name] for name in others) + problem["Shmem"]
 
 
-async def most_held_by_kernel() -> int:
+async def peak_kernel_memory() -> int:
     """The most there was until it was cancelled."""
-    most = held_by_kernel()
+    most = kernel_memory()
     with suppress(asyncio.CancelledError):
         while True:
             await asyncio.sleep(0.01)
-            most = max(most, held_by_kernel())
+            most = max(most, kernel_memory())
     return most
 
 
 def processes_with(token: str) -> list[int]:
-    found: list[int] = []
+    problem: list[int] = []
     for one in Path("/proc").iterdir():
         if one.name.isdigit():
             with suppress(OSError):
                 if token.encode() in (one / "cmdline").read_bytes():
-                    found.append(int(one.name))
-    return found
+                    problem.append(int(one.name))
+    return problem
 
 
-async def main(backend: str, home: Path) -> dict[str, Any]:
-    workspace = home / "workspaces/mine"
+async def main(backend: str, root_dir: Path) -> dict[str, Any]:
+    workspace = root_dir / "workspaces/mine"
     os.environ["LUXX_KEY"] = "top-secret"
     with ExitStack() as stack:
-        outside = Outside(home, stack)
+        surroundings = Surroundings(root_dir, stack)
         config = ToolsConfig(sandbox=backend)  # type: ignore[arg-type]
-        sandbox = Sandbox(config, home / "data", home / "workspaces")
+        sandbox = Sandbox(config, root_dir / "data", root_dir / "workspaces")
         await sandbox.open()
-        if sandbox.in_force != backend or sandbox.interpreter is None:
+        if sandbox.backend_name != backend or sandbox.interpreter is None:
             return {
-                "unavailable": "; ".join(f"{one.name}: {one.reason} {one.said}" for one in sandbox.reports)
+                "unavailable": "; ".join(f"{one.name}: {one.reason} {one.output}" for one in sandbox.reports)
             }
         who = "root" if os.geteuid() == 0 else "ordinary"
         cells = {backend, f"{backend}-{who}"}
-        found: dict[str, Any] = {"python": sandbox.interpreter.program}
-        found["attacks"] = await attack_all(sandbox, outside, workspace, ATTACKS)
+        problem: dict[str, Any] = {"python": sandbox.interpreter.program}
+        problem["attacks"] = await attack_all(sandbox, surroundings, workspace, ATTACKS)
         open_to = [one for one in ATTACKS if one.filtered & cells]
-        found["unfiltered"] = await attack_all(sandbox, outside, workspace, open_to, filter=NO_FILTER)
-        found["bombs"] = {}
+        problem["unfiltered"] = await attack_all(sandbox, surroundings, workspace, open_to, filter=NO_FILTER)
+        problem["bombs"] = {}
         for bomb in BOMBS:
             try:
-                found["bombs"][bomb.name] = await set_off(sandbox, workspace, bomb)
+                problem["bombs"][bomb.name] = await run_bomb(sandbox, workspace, bomb)
             except ToolFailed as error:
-                found["bombs"][bomb.name] = {"outcome": "escaped", "how": str(error)}
+                problem["bombs"][bomb.name] = {"outcome": "escaped", "how": str(error)}
         await sandbox.close()
-    return found
+    return problem
 
 
 if __name__ == "__main__":

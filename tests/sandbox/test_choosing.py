@@ -16,24 +16,24 @@ from pathlib import Path
 import pytest
 
 from luxx.app.cli.doctor.tools import examine_sandbox
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, ToolsConfig, WorkspaceConfig
-from luxx.tools.sandbox.choosing import Standing, forbid_unprotected_root
-from luxx.tools.sandbox.plan import Limits
+from luxx.tools.sandbox.choosing import BackendStatus, forbid_unprotected_root
+from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.processes import children
-from sandbox.desk import Desk, WithDesk, processes_with, until
+from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody
 
-LONE = Path(__file__).with_name("lone.py")
+PROBE = Path(__file__).with_name("lone.py")
 
 
-def alone(
-    home: Path, *words: str, sandbox: str = "auto", before: tuple[str, ...] = (), **more: object
+def run_probe(
+    root_dir: Path, *words: str, sandbox: str = "auto", before: tuple[str, ...] = (), **more: object
 ) -> dict:
     """What `lone.py` prints, run in a process of its own."""
     done = subprocess.run(
-        [*before, str(more.pop("program", sys.executable)), str(LONE), sandbox, str(home), *words],
+        [*before, str(more.pop("program", sys.executable)), str(PROBE), sandbox, str(root_dir), *words],
         env=environ(),
         cwd="/",
         capture_output=True,
@@ -49,7 +49,7 @@ def alone(
 def test_where_nothing_holds_programs_in_none_is_started(tmp_path: Path) -> None:
     no_namespaces = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
     before = ("unshare", "--user", "--map-root-user", "sh", "-c", no_namespaces, "sh")
-    found = alone(tmp_path, sandbox="bubblewrap", before=before)
+    found = run_probe(tmp_path, sandbox="bubblewrap", before=before)
     assert found["in_force"] == "none"
     for error in found["errors"]:
         assert error.startswith(
@@ -67,7 +67,7 @@ def test_a_backend_that_is_in_force_reaches_the_workspaces() -> None:
     try:
         without = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
         for backend, before in (("landlock", ()), ("bubblewrap", without)):
-            found = alone(private, sandbox=backend, before=before)
+            found = run_probe(private, sandbox=backend, before=before)
             if found["in_force"] == backend:
                 assert found["outputs"] == ["6\n", "6\n"]
             else:
@@ -78,17 +78,17 @@ def test_a_backend_that_is_in_force_reaches_the_workspaces() -> None:
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
-def test_capabilities_that_the_server_was_given_end_at_the_jail(name: str) -> None:
+def test_capabilities_of_the_server_do_not_reach_the_sandbox_process(name: str) -> None:
     if os.geteuid() != 0:
         return
     given = ("--inh-caps", "+net_bind_service,+kill", "--ambient-caps", "+net_bind_service,+kill")
     before = ("setpriv", "--reuid", str(ORDINARY), "--regid", str(ORDINARY), "--clear-groups", *given)
-    with tempfile.TemporaryDirectory(prefix="luxx-able-") as home:
-        os.chmod(home, 0o777)
+    with tempfile.TemporaryDirectory(prefix="luxx-able-") as root_dir:
+        os.chmod(root_dir, 0o777)
         program = python_of_everybody()
         if program is None:
             return
-        found = alone(Path(home), sandbox=name, before=before, program=program)
+        found = run_probe(Path(root_dir), sandbox=name, before=before, program=program)
     assert found["in_force"] in (name, "none")
     if found["in_force"] == name:
         assert found["capabilities"] == "0\n"
@@ -101,10 +101,10 @@ def test_root_is_refused_to_run_programs_unprotected(tmp_path: Path) -> None:
     forbid_unprotected_root(config, 1000)
     if os.geteuid() != 0:
         return
-    house = Config(tools=config, data_dir=str(tmp_path / "data"))
+    server_config = Config(tools=config, data_dir=str(tmp_path / "data"))
     with pytest.raises(ConfigError):
-        House(house, {})
-    (finding,) = asyncio.run(examine_sandbox(house))
+        Services(server_config, {})
+    (finding,) = asyncio.run(examine_sandbox(server_config))
     assert finding.is_bad
     assert "root" in finding.text
 
@@ -114,9 +114,9 @@ def test_an_ordinary_user_may_choose_to_run_them_unprotected_and_is_asked() -> N
     if os.geteuid() == 0:
         program = python_of_everybody() or sys.executable
         more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
-    with tempfile.TemporaryDirectory(prefix="luxx-alone-") as home:
-        os.chmod(home, 0o777)
-        found = alone(Path(home), sandbox="none", program=program, **more)
+    with tempfile.TemporaryDirectory(prefix="luxx-alone-") as root_dir:
+        os.chmod(root_dir, 0o777)
+        found = run_probe(Path(root_dir), sandbox="none", program=program, **more)
     assert found["in_force"] == "none"
     assert found["risks"] == ["high", "high"]
     # They have the server's own network, and nobody sees where they were.
@@ -144,59 +144,59 @@ def test_the_doctor_names_the_backend_in_force_and_why_others_are_not(tmp_path: 
 
 
 def test_the_doctor_misses_packages_and_a_python(tmp_path: Path) -> None:
-    def told(**tools: object) -> list[str]:
+    def problems(**tools: object) -> list[str]:
         config = Config(tools=ToolsConfig(**tools), data_dir=str(tmp_path))  # type: ignore[arg-type]
         return [str(one) for one in asyncio.run(examine_sandbox(config)) if one.is_bad]
 
-    assert told(packages=["numpy"]) == [
+    assert problems(packages=["numpy"]) == [
         "BAD  packages     tools.packages asks for numpy, installed are none → luxx packages"
     ]
-    (line,) = told(python="/nowhere/python3")
+    (line,) = problems(python="/nowhere/python3")
     assert "tools.python, /nowhere/python3, does not start there" in line
 
 
-def test_every_backend_is_reported(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        reports = {one.name: one for one in desk.sandbox.reports}
+def test_every_backend_is_reported(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
+    async def work(client: SandboxClient) -> None:
+        reports = {one.name: one for one in client.sandbox.reports}
         assert set(reports) == {"bubblewrap", "landlock"}
-        assert [one.name for one in reports.values() if one.standing == Standing.IN_FORCE] == [backend]
-        assert all(one.reason for one in reports.values() if one.standing != Standing.IN_FORCE)
+        assert [one.name for one in reports.values() if one.standing == BackendStatus.IN_FORCE] == [backend]
+        assert all(one.reason for one in reports.values() if one.standing != BackendStatus.IN_FORCE)
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "keeper"])
-def test_a_jail_ends_where_one_that_watches_it_is_killed(
-    with_desk: WithDesk, backend: str, victim: str
+def test_a_sandbox_process_ends_when_its_supervisor_is_killed(
+    open_sandbox_client: OpenSandboxClient, backend: str, victim: str
 ) -> None:
-    async def work(desk: Desk) -> None:
+    async def work(client: SandboxClient) -> None:
         token = f"luxx-{uuid.uuid4().hex}"
         code = (
             "import ctypes, os, sys, time\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\n"
             "if os.fork() == 0: os.setsid()\nprint(os.environ['TMPDIR'], flush=True)\ntime.sleep(600)"
         )
-        heard: list[bytes] = []
-        python = desk.sandbox.interpreter
+        audit_lines: list[bytes] = []
+        python = client.sandbox.interpreter
         assert python is not None
         running = asyncio.create_task(
-            desk.sandbox.run_sandboxed(
+            client.sandbox.run_sandboxed(
                 [python.program, "-I", "-S", "-c", code, token],
-                desk.workspace(),
-                Limits(),
-                on_output=lambda _, piece: heard.append(piece),
+                client.workspace(),
+                ProgramLimits(),
+                on_output=lambda _, piece: audit_lines.append(piece),
             )
         )
-        await until(lambda: b"".join(heard).count(b"\n") == 2)
+        await wait_until(lambda: b"".join(audit_lines).count(b"\n") == 2)
         keeper = await asyncio.to_thread(keeper_of, token)
         (supervisor,) = children(keeper)
         os.kill(keeper if victim == "keeper" else supervisor, signal.SIGKILL)
-        await until(lambda: programs(token) == [], 5)
+        await wait_until(lambda: programs(token) == [], 5)
         await running
         if backend == "landlock":
-            path = heard[0].decode().split()[0]
-            await until(lambda: not os.path.exists(path), 5)
+            path = audit_lines[0].decode().split()[0]
+            await wait_until(lambda: not os.path.exists(path), 5)
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
 def keeper_of(token: str) -> int:
@@ -207,45 +207,47 @@ def keeper_of(token: str) -> int:
     return pid
 
 
-def test_what_killed_jails_left_is_deleted_at_the_start(with_desk: WithDesk) -> None:
+def test_files_left_by_killed_sandbox_processes_are_deleted_at_start_up(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
     left = Path(tempfile.mkdtemp(prefix="luxx-jail-0-"))
-    held = Path(tempfile.mkdtemp(prefix="luxx-jail-1-"))
+    leftover = Path(tempfile.mkdtemp(prefix="luxx-jail-1-"))
     deep = left
     for _ in range(100):
         deep = deep / "d"
         deep.mkdir()
     there: list[str] = []
-    holder = os.open(held, os.O_RDONLY)
+    holder = os.open(leftover, os.O_RDONLY)
     fcntl.flock(holder, fcntl.LOCK_EX)
     try:
 
-        async def work(_: Desk) -> None:
+        async def work(_: SandboxClient) -> None:
             there.extend(os.listdir(left.parent))
 
-        with_desk(work)
+        open_sandbox_client(work)
         assert left.name not in there
-        assert held.name in there
+        assert leftover.name in there
     finally:
         os.close(holder)
-        held.rmdir()
+        leftover.rmdir()
 
 
 @pytest.mark.parametrize("name", ["bubblewrap", "landlock"])
 def test_a_killed_server_takes_its_programs_along(tmp_path: Path, name: str) -> None:
     token = f"luxx-{uuid.uuid4().hex}"
     server = subprocess.Popen(
-        [sys.executable, str(LONE), name, str(tmp_path), token],
+        [sys.executable, str(PROBE), name, str(tmp_path), token],
         env=environ(),
         cwd="/",
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        asyncio.run(until(lambda: server.poll() is not None or len(programs(token)) >= 2, 60))
+        asyncio.run(wait_until(lambda: server.poll() is not None or len(programs(token)) >= 2, 60))
         if server.poll() is None:
             server.send_signal(signal.SIGKILL)
             server.wait()
-            assert asyncio.run(until(lambda: programs(token) == [])) < 5
+            assert asyncio.run(wait_until(lambda: programs(token) == [])) < 5
     finally:
         server.kill()
         server.wait()

@@ -15,7 +15,7 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.secrets import SECRET_FILE
 from luxx.tools.sandbox.plan import Limits
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.outside import Attacker, Child, Json, attacked, children_once, in_force
+from sandbox.outside import Attacker, Child, Json, attacked_server, children_once, in_force
 
 TRIES = f"""
 import json, os, stat
@@ -56,25 +56,28 @@ LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
 @contextmanager
-def held_open(data_dir: Path) -> Iterator[list[int]]:
+def files_held_open(data_dir: Path) -> Iterator[list[int]]:
     """Inheritable descriptors of a data directory and of a secret in it."""
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / SECRET_FILE).write_text("0123456789abcdef" * 4)
     (data_dir / SECRET_FILE).chmod(0o600)
-    held = [os.open(one, os.O_RDONLY) for one in (data_dir, data_dir / SECRET_FILE)]
-    for fd in held:
+    open_files = [os.open(one, os.O_RDONLY) for one in (data_dir, data_dir / SECRET_FILE)]
+    for fd in open_files:
         os.set_inheritable(fd, True)
     try:
-        yield held
+        yield open_files
     finally:
-        for fd in held:
+        for fd in open_files:
             os.close(fd)
 
 
 @pytest.fixture
 def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
     data_dir = tmp_path / "data"
-    with held_open(data_dir) as held, attacked(data_dir, {}, held, MCP.replace("BACKEND", backend)) as one:
+    with (
+        files_held_open(data_dir) as open_files,
+        attacked_server(data_dir, {}, open_files, MCP.replace("BACKEND", backend)) as one,
+    ):
         if in_force(one) != backend:
             pytest.skip(f"{backend} does not work here")
         # Else there would be nothing to inherit.
@@ -100,7 +103,7 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
             if sandbox.interpreter is None:
                 pytest.skip(f"{backend} does not work here")
             # As a library does that opens it without O_CLOEXEC once the server runs.
-            with held_open(tmp_path / "data"):
+            with files_held_open(tmp_path / "data"):
                 argv = (sandbox.interpreter.program, "-I", "-S", "-c", TRIES)
                 ran = await sandbox.run_sandboxed(argv, None, Limits())
             assert json.loads(ran.stdout) == [[0, 1, 2], []]
@@ -114,17 +117,17 @@ def test_a_program_inherits_nothing_on_either_loop(backend: str, loop: str, tmp_
 @pytest.mark.heavy
 def test_no_process_of_the_server_has_what_its_parent_left_open(attacker: Attacker) -> None:
     data_dir = attacker.server.data_dir
-    held = {str(data_dir), str(data_dir / SECRET_FILE)}
+    open_files = {str(data_dir), str(data_dir / SECRET_FILE)}
     reads: dict[str, Callable[[], Json]] = {
         "sleep 1000": dict,
         "luxx.infra.documents.page_text": lambda: attacker.read(SLOW_PAGE, "text/html"),
         "luxx.infra.documents.pdf_text": lambda: attacker.read(SLOW_PDF, "application/pdf"),
-        "luxx.domain.transfer.child": lambda: attacker.bring(BIG_IMPORT),
+        "luxx.domain.transfer.child": lambda: attacker.import_data(BIG_IMPORT),
     }
     for name, work in reads.items():
         with attacker.meanwhile(work) as answers:
             found = children_once(attacker.server, name)
-        assert {one.command: set(one.descriptors.values()) & held for one in found} == {
+        assert {one.command: set(one.descriptors.values()) & open_files for one in found} == {
             one.command: set() for one in found
         }
         assert answers[0].get("error") is None

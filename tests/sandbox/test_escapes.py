@@ -18,7 +18,7 @@ from luxx.tools.sandbox.bubblewrap import find_programs
 from luxx.tools.sandbox.landlock import landlock_abi
 
 ROOT = Path(__file__).parent.parent.parent
-PRISON = Path(__file__).with_name("prison.py")
+ATTACK_RUNNER = Path(__file__).with_name("prison.py")
 ORDINARY = 65534
 SECONDS = 220
 CELLS = [(backend, who) for backend in ("bubblewrap", "landlock") for who in ("root", "ordinary")]
@@ -61,14 +61,14 @@ def python_of_everybody() -> str | None:
     return None
 
 
-def imprison(backend: str, who: str, home: Path) -> dict[str, Any]:
+def run_attacks(backend: str, who: str, root_dir: Path) -> dict[str, Any]:
     program, more = sys.executable, {}
     if who == "ordinary" and os.geteuid() == 0:
         program = python_of_everybody() or ""
         more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
-        os.chown(home, ORDINARY, ORDINARY)
+        os.chown(root_dir, ORDINARY, ORDINARY)
     done = subprocess.run(
-        [program, str(PRISON), backend, str(home)],
+        [program, str(ATTACK_RUNNER), backend, str(root_dir)],
         env=environ(),
         cwd="/",
         capture_output=True,
@@ -83,11 +83,11 @@ def imprison(backend: str, who: str, home: Path) -> dict[str, Any]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("backend", "who"), CELLS, ids=["-".join(cell) for cell in CELLS])
-def test_nothing_gets_out_of_a_jail(backend: str, who: str, record_property: Record) -> None:
+def test_nothing_escapes_from_the_sandbox(backend: str, who: str, record_property: Record) -> None:
     reason = unavailable(who)
-    with tempfile.TemporaryDirectory(prefix="luxx-prison-") as home:
-        os.chmod(home, 0o777)
-        found = {"unavailable": reason} if reason else imprison(backend, who, Path(home))
+    with tempfile.TemporaryDirectory(prefix="luxx-prison-") as root_dir:
+        os.chmod(root_dir, 0o777)
+        found = {"unavailable": reason} if reason else run_attacks(backend, who, Path(root_dir))
     if "unavailable" in found:
         record_property("matrix", f"{backend}, {who}: not available: {found['unavailable']}")
         assert reason or not offered(backend), found["unavailable"]
@@ -109,13 +109,13 @@ def offered(backend: str) -> bool:
 
 
 def _counts(found: dict[str, Any]) -> str:
-    def held(kind: str) -> int:
+    def count_held(kind: str) -> int:
         return sum(one["outcome"] == "held" for one in found[kind].values())
 
     out = sum(one["outcome"] == "escaped" for one in found["unfiltered"].values())
     return (
-        f"{held('attacks')} of {len(found['attacks'])} attempts held, "
-        f"{held('bombs')} of {len(found['bombs'])} programs ended as they must; "
+        f"{count_held('attacks')} of {len(found['attacks'])} attempts held, "
+        f"{count_held('bombs')} of {len(found['bombs'])} programs ended as they must; "
         f"without the filter {out} of {len(found['unfiltered'])} attempts got out; with {found['python']}"
     )
 

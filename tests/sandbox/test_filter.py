@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import ToolFailed
-from luxx.tools.sandbox.seccomp import NEWEST_NUMBER, Denied, assemble, denied_calls
+from luxx.tools.sandbox.seccomp import NEWEST_NUMBER, DeniedCall, assemble, denied_calls
 from luxx.tools.sandbox.syscalls import AUDIT_ARCH, NUMBERS, number_of
 
 MACHINES = list(AUDIT_ARCH)
@@ -23,26 +23,26 @@ def verdict(program: bytes, machine: str, number: int, *arguments: int, arch: in
     given = [*arguments, *[0] * (6 - len(arguments))]
     about = struct.pack("=IIQ6Q", number, arch or AUDIT_ARCH[machine], 0, *given)
     steps = list(struct.iter_unpack("=HBBI", program))
-    held, place = 0, 0
+    accumulator, program_counter = 0, 0
     while True:
-        code, if_true, if_false, value = steps[place]
-        place += 1
+        code, if_true, if_false, value = steps[program_counter]
+        program_counter += 1
         match code:
             case 0x20:
-                (held,) = struct.unpack_from("=I", about, value)
+                (accumulator,) = struct.unpack_from("=I", about, value)
             case 0x54:
-                held &= value
+                accumulator &= value
             case 0x15:
-                place += if_true if held == value else if_false
+                program_counter += if_true if accumulator == value else if_false
             case 0x35:
-                place += if_true if held >= value else if_false
+                program_counter += if_true if accumulator >= value else if_false
             case 0x06:
                 return value
             case _:
                 pytest.fail(f"no such step: {code:#x}")
 
 
-def of(machine: str, name: str, *arguments: int, denied: list[Denied] | None = None) -> int:
+def of(machine: str, name: str, *arguments: int, denied: list[DeniedCall] | None = None) -> int:
     number = number_of(name, machine)
     assert number is not None
     program = assemble(denied_calls(network=False) if denied is None else denied, machine)

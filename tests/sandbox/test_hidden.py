@@ -6,43 +6,43 @@ from pathlib import Path
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.sandbox.choosing import choose
-from luxx.tools.sandbox.plan import Interpreter, Limits, Order
-from luxx.tools.sandbox.process import Jail
+from luxx.tools.sandbox.plan import Interpreter, ProgramLimits, ProgramSpec
+from luxx.tools.sandbox.process import SandboxProcess
 
 READ = "cat shown.txt; cat data/secret.txt; cat luxx.db; ls data"
 
 
-def said_beneath(shown: Path, backend: str, hidden: tuple[Path, ...]) -> str | None:
+def read_beneath_shown(shown: Path, backend: str, hidden: tuple[Path, ...]) -> str | None:
     """What a program can read of a directory that is shown to it as that of its Python."""
 
     async def work() -> str | None:
         choice = await choose(ToolsConfig(sandbox=backend), hidden, shown / "none", shown)  # type: ignore[arg-type]
         if choice.backend is None:
             return None
-        order = Order(
+        program_spec = ProgramSpec(
             argv=("/bin/sh", "-c", f"cd {shown}; {READ}"),
             workspace=None,
-            limits=Limits(),
+            limits=ProgramLimits(),
             interpreter=Interpreter(program="/bin/sh", prefixes=(str(shown),)),
         )
-        ran = await (await Jail.start(choice.backend.spec(order))).run(b"", Limits())
+        ran = await (await SandboxProcess.start(choice.backend.spec(program_spec))).run(b"", ProgramLimits())
         return ran.stdout.decode()
 
     return asyncio.run(work())
 
 
 def test_links_and_files_are_hidden_as_directories_are(backend: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="luxx-shown-") as place:
-        shown, told = Path(place) / "shown", Path(place) / "told"
+    with tempfile.TemporaryDirectory(prefix="luxx-shown-") as folder:
+        shown, given_path = Path(folder) / "shown", Path(folder) / "told"
         (shown / "data").mkdir(parents=True)
-        for path in (Path(place), shown, shown / "data"):
+        for path in (Path(folder), shown, shown / "data"):
             path.chmod(0o755)
         for name in ("shown.txt", "data/secret.txt", "luxx.db"):
             (shown / name).write_text(f"read {name}\n")
-        told.symlink_to(shown / "data")
-        assert said_beneath(shown, backend, ()) in (
+        given_path.symlink_to(shown / "data")
+        assert read_beneath_shown(shown, backend, ()) in (
             None,
             "read shown.txt\nread data/secret.txt\nread luxx.db\nsecret.txt\n",
         )
-        said = said_beneath(shown, backend, (told, shown / "luxx.db"))
+        said = read_beneath_shown(shown, backend, (given_path, shown / "luxx.db"))
         assert said in (None, "read shown.txt\n", "read shown.txt\nsecret.txt\n")

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from luxx.tools.sandbox.process import Hit
-from sandbox.desk import Desk, WithDesk
+from luxx.tools.sandbox.process import ExceededLimit
+from sandbox.desk import OpenSandboxClient, SandboxClient
 
 HONEST = """
 set -e
@@ -37,120 +37,128 @@ until grep -q hello seen; do sleep 0.1; done; cat seen complaint
 WAITS = "touch here-{name}; until test -e here-{other}; do sleep 0.05; done; echo met"
 
 
-def test_honest_programs_copy_pack_pipe_and_follow(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        done = await desk.shell(HONEST)
+def test_honest_programs_copy_pack_pipe_and_follow(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        done = await client.shell(HONEST)
         assert (done.result.success, done.result.data["stdout"]) == (True, "20000\n"), done.result
-        piped = await desk.python(MANY_PIPES)
+        piped = await client.python(MANY_PIPES)
         assert piped.result.data["stdout"] == f"200000 {50 * 65536}\n", piped.result
-        followed = await desk.shell(FOLLOWED)
+        followed = await client.shell(FOLLOWED)
         said = followed.result.data["stdout"]
         assert said.startswith("hello\n"), followed.result
         assert "inotify cannot be used" in said
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_a_program_serves_itself_where_it_has_a_network_of_its_own(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        done = await desk.python(LOCAL_SERVER)
+def test_a_program_serves_itself_where_it_has_a_network_of_its_own(
+    open_sandbox_client: OpenSandboxClient,
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        done = await client.python(LOCAL_SERVER)
         assert done.result.data["stdout"] == "20\n", done.result
 
-    with_desk(work, "bubblewrap")
+    open_sandbox_client(work, "bubblewrap")
 
 
-def test_a_program_that_reads_its_input_is_at_its_end_at_once(with_desk: WithDesk, backend: str) -> None:
+def test_a_program_that_reads_its_input_is_at_its_end_at_once(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
     kind = "import os, stat, sys; print(repr(sys.stdin.read()), stat.S_ISCHR(os.fstat(0).st_mode))"
 
-    async def work(desk: Desk) -> None:
-        done = await desk.shell(f'cat; read line; python3 -c "{kind}"', timeout=30)
+    async def work(client: SandboxClient) -> None:
+        done = await client.shell(f'cat; read line; python3 -c "{kind}"', timeout=30)
         assert done.result.data["stdout"] == "'' True\n", done.result
-        assert (await desk.python(kind)).result.data["stdout"] == "'' True\n"
+        assert (await client.python(kind)).result.data["stdout"] == "'' True\n"
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_home_is_a_programs_own_and_nothing_in_it_stays(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        made = await desk.shell(
+def test_home_is_a_programs_own_and_nothing_in_it_stays(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        made = await client.shell(
             'mkdir -p ~/.cache && echo kept > ~/.cache/x && cat ~/.cache/x && cd && ls "$PWD"'
         )
         assert made.result.success, made.result
         assert made.result.data["stdout"] == "kept\n"
         assert made.result.data["files"]["created"] == []
-        gone = await desk.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
+        gone = await client.shell('ls -A ~; test ~ != "$PWD" && test ~ = "$TMPDIR"')
         assert (gone.result.success, gone.result.data["stdout"]) == (True, ""), gone.result
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_a_package_goes_before_a_file_of_the_workspace(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        package = desk.home / "data/packages/drawing.py"
+def test_a_package_goes_before_a_file_of_the_workspace(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        package = client.root_dir / "data/packages/drawing.py"
         package.parent.mkdir(parents=True)
         package.write_text("whose = 'installed'")
-        (desk.home / "data").chmod(0o755)
+        (client.root_dir / "data").chmod(0o755)
         for name in ("drawing", "own"):
-            (desk.workspace() / f"{name}.py").write_text("whose = 'workspace'")
-        done = await desk.python("import drawing, own\nprint(drawing.whose, own.whose)")
+            (client.workspace() / f"{name}.py").write_text("whose = 'workspace'")
+        done = await client.python("import drawing, own\nprint(drawing.whose, own.whose)")
         assert done.result.data["stdout"] == "installed workspace\n", done.result
 
-    with_desk(work, "bubblewrap")
+    open_sandbox_client(work, "bubblewrap")
 
 
 def test_programs_end_when_the_machine_has_less_left_than_its_reserve(
-    with_desk: WithDesk, backend: str
+    open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(desk: Desk) -> None:
-        ended = await desk.shell("sleep 30")
-        assert ended.result.data["limit"] == Hit.MACHINE, ended.result
+    async def work(client: SandboxClient) -> None:
+        ended = await client.shell("sleep 30")
+        assert ended.result.data["limit"] == ExceededLimit.MACHINE_MEMORY, ended.result
         assert ended.result.error == (
             "the program was ended: the machine had too little memory left; try again later"
         )
 
-    async def control(desk: Desk) -> None:
-        assert (await desk.shell("sleep 0.5")).result.success
+    async def control(client: SandboxClient) -> None:
+        assert (await client.shell("sleep 0.5")).result.success
 
-    with_desk(work, backend, memory_reserve_mb=10**9)
-    with_desk(control, backend, memory_reserve_mb=1)
+    open_sandbox_client(work, backend, memory_reserve_mb=10**9)
+    open_sandbox_client(control, backend, memory_reserve_mb=1)
 
 
 @pytest.mark.heavy
-def test_programs_of_one_user_share_a_bound_on_memory(with_desk: WithDesk) -> None:
-    async def pair(desk: Desk, users: tuple[int, int]) -> list[str | None]:
+def test_programs_of_one_user_share_a_bound_on_memory(open_sandbox_client: OpenSandboxClient) -> None:
+    async def pair(client: SandboxClient, users: tuple[int, int]) -> list[str | None]:
         both = (
-            desk.shell(WAITS.format(name=name, other=other), user_id=user, timeout=5)
+            client.shell(WAITS.format(name=name, other=other), user_id=user, timeout=5)
             for user, name, other in zip(users, "ab", "ba", strict=True)
         )
         return [one.result.data["limit"] for one in await asyncio.gather(*both)]
 
-    async def bounded(desk: Desk) -> None:
+    async def bounded(client: SandboxClient) -> None:
         # Each waits for the other: the first only until its time is over.
-        assert sorted(map(str, await pair(desk, (1, 1)))) == ["None", "time"]
-        began = asyncio.create_task(desk.shell("sleep 5; echo slow", user_id=2))
-        other = await desk.shell("echo quick", user_id=3)
+        assert sorted(map(str, await pair(client, (1, 1)))) == ["None", "time"]
+        began = asyncio.create_task(client.shell("sleep 5; echo slow", user_id=2))
+        other = await client.shell("echo quick", user_id=3)
         assert other.result.data["stdout"] == "quick\n"
         assert not began.done()
         await began
 
-    async def roomy(desk: Desk) -> None:
-        assert await pair(desk, (1, 1)) == [None, None]
+    async def roomy(client: SandboxClient) -> None:
+        assert await pair(client, (1, 1)) == [None, None]
 
-    with_desk(bounded, memory_per_user_mb=600, prewarmed=0)
-    with_desk(roomy, memory_per_user_mb=1024, prewarmed=0)
+    open_sandbox_client(bounded, memory_per_user_mb=600, prewarmed=0)
+    open_sandbox_client(roomy, memory_per_user_mb=1024, prewarmed=0)
 
 
-def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        first = asyncio.create_task(desk.shell("sleep 2; echo first"))
+def test_a_cancelled_wait_for_memory_leaves_it_to_the_next(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        first = asyncio.create_task(client.shell("sleep 2; echo first"))
         await asyncio.sleep(0)
-        second = asyncio.create_task(desk.shell("echo second"))
-        third = asyncio.create_task(desk.shell("echo third"))
+        second = asyncio.create_task(client.shell("echo second"))
+        third = asyncio.create_task(client.shell("echo third"))
         await asyncio.sleep(0)
         second.cancel()
         done = await asyncio.gather(first, third)
         said = [one.result.data["stdout"] for one in done]
         assert said == ["first\n", "third\n"], json.dumps(said)
-        assert (await desk.shell("echo fourth")).result.success
+        assert (await client.shell("echo fourth")).result.success
 
-    with_desk(work, memory_per_user_mb=1)
+    open_sandbox_client(work, memory_per_user_mb=1)

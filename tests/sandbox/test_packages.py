@@ -8,7 +8,7 @@ import pytest
 
 from luxx.errors import Unavailable
 from luxx.tools.sandbox.packages import install, installed
-from sandbox.desk import Desk, WithDesk
+from sandbox.desk import OpenSandboxClient, SandboxClient
 
 
 def wheel_in(folder: Path, name: str) -> str:
@@ -24,21 +24,21 @@ def wheel_in(folder: Path, name: str) -> str:
 
 
 def test_installed_packages_are_found_inside_and_replaced_as_a_whole(
-    with_desk: WithDesk, tmp_path: Path
+    open_sandbox_client: OpenSandboxClient, tmp_path: Path
 ) -> None:
-    async def work(desk: Desk) -> None:
+    async def work(client: SandboxClient) -> None:
         (tmp_path / "data").mkdir(mode=0o755)
-        assert desk.sandbox.interpreter is not None
-        program = desk.sandbox.interpreter.program
+        assert client.sandbox.interpreter is not None
+        program = client.sandbox.interpreter.program
         for name, other in (("first", "second"), ("second", "first")):
             wheel = wheel_in(tmp_path, name)
-            install([wheel], program, desk.sandbox.packages)
-            assert installed(desk.sandbox.packages) == [wheel]
-            done = await desk.python(f"import {name}; print({name}.NAME)\nimport {other}")
+            install([wheel], program, client.sandbox.packages)
+            assert installed(client.sandbox.packages) == [wheel]
+            done = await client.python(f"import {name}; print({name}.NAME)\nimport {other}")
             assert done.result.data["stdout"] == f"{name}\n", done.result
             assert f"No module named '{other}'" in (done.result.error or "")
 
-    with_desk(work, "bubblewrap", prewarmed=0)
+    open_sandbox_client(work, "bubblewrap", prewarmed=0)
 
 
 def test_what_cannot_be_installed_leaves_what_was_there(tmp_path: Path) -> None:

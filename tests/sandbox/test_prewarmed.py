@@ -5,11 +5,11 @@ import signal
 import time
 from pathlib import Path
 
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.prewarmed import Place, Prewarmed
-from luxx.tools.sandbox.process import Jail
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
+from luxx.tools.sandbox.process import SandboxProcess
 from luxx.tools.sandbox.service import INSIDE
-from sandbox.desk import Desk, WithDesk, processes_with, until
+from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
 WAITING = INSIDE.splitlines()[0]
 """Every Python jail has this in its command line."""
@@ -38,140 +38,148 @@ def ancestors(pid: int) -> list[int]:
     return found
 
 
-async def ready(desk: Desk, user_id: int = 1) -> int:
+async def ready(client: SandboxClient, user_id: int = 1) -> int:
     """The process that waits for the user's next program."""
-    await until(lambda: len(waiting(desk.workspace(user_id))) == 1)
-    (pid,) = waiting(desk.workspace(user_id))
+    await wait_until(lambda: len(waiting(client.workspace(user_id))) == 1)
+    (pid,) = waiting(client.workspace(user_id))
     return pid
 
 
-def test_no_jail_is_made_before_the_first_use_and_one_after_it(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        desk.workspace()
-        assert waiting(desk.workspace()) == []
-        await desk.python("print(1)")
-        await ready(desk)
-        assert (await desk.shell("echo hi")).result.success
-        await ready(desk)
-
-    with_desk(work, backend)
-
-
-def test_the_next_program_runs_in_the_jail_that_waits_and_nothing_of_it_is_left(
-    with_desk: WithDesk, backend: str
+def test_no_sandbox_process_is_started_before_the_first_use_and_one_after_it(
+    open_sandbox_client: OpenSandboxClient, backend: str
 ) -> None:
-    async def work(desk: Desk) -> None:
-        await desk.python("print(1)")
-        first = await ready(desk)
+    async def work(client: SandboxClient) -> None:
+        client.workspace()
+        assert waiting(client.workspace()) == []
+        await client.python("print(1)")
+        await ready(client)
+        assert (await client.shell("echo hi")).result.success
+        await ready(client)
+
+    open_sandbox_client(work, backend)
+
+
+def test_the_next_program_runs_in_the_prewarmed_process_and_leaves_nothing(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        await client.python("print(1)")
+        first = await ready(client)
         mark = (
             "import builtins, os, tempfile\nbuiltins.mark = 1\nopen(tempfile.gettempdir() + '/mark', 'w')\n"
         )
-        assert (await desk.python(f"{mark}print('marked')")).result.data["stdout"] == "marked\n"
-        second = await ready(desk)
+        assert (await client.python(f"{mark}print('marked')")).result.data["stdout"] == "marked\n"
+        second = await ready(client)
         assert first != second
         assert first not in processes_with(WAITING)
         look = "import builtins, os, tempfile\n"
         look += "print(hasattr(builtins, 'mark'), os.listdir(tempfile.gettempdir()))"
-        assert (await desk.python(look)).result.data["stdout"] == "False []\n"
+        assert (await client.python(look)).result.data["stdout"] == "False []\n"
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_users_and_limits_never_share_a_jail(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
+def test_users_and_limits_never_share_a_sandbox_process(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
         for user_id in (1, 2):
-            (desk.workspace(user_id) / "mine.txt").write_text(f"of user {user_id}")
-            await desk.python("print(1)", user_id=user_id)
+            (client.workspace(user_id) / "mine.txt").write_text(f"of user {user_id}")
+            await client.python("print(1)", user_id=user_id)
         for user_id in (2, 1, 2):
-            await ready(desk, user_id)
-            done = await desk.python(
+            await ready(client, user_id)
+            done = await client.python(
                 "import os; print(os.listdir(), open('mine.txt').read())", user_id=user_id
             )
             assert done.result.data["stdout"] == f"['mine.txt'] of user {user_id}\n"
-        low = await ready(desk)
+        low = await ready(client)
         show = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[1] >> 20)"
-        assert (await desk.python(show, level=4)).result.data["stdout"] == "700\n"
+        assert (await client.python(show, level=4)).result.data["stdout"] == "700\n"
         assert low in processes_with(WAITING)
-        assert (await desk.python(show, level=3)).result.data["stdout"] == "300\n"
+        assert (await client.python(show, level=3)).result.data["stdout"] == "300\n"
 
-    with_desk(work, backend, limits=[{"memory_mb": 300}, {"level": 4, "memory_mb": 700}])
+    open_sandbox_client(work, backend, limits=[{"memory_mb": 300}, {"level": 4, "memory_mb": 700}])
 
 
-def test_only_so_many_wait_and_the_oldest_goes_first(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
+def test_only_so_many_wait_and_the_oldest_goes_first(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
         for user_id in (1, 2, 3):
-            await desk.python("print(1)", user_id=user_id)
-            await ready(desk, user_id)
-        await until(lambda: waiting(desk.workspace(1)) == [])
-        assert len(waiting(desk.workspace(2))) == len(waiting(desk.workspace(3))) == 1
+            await client.python("print(1)", user_id=user_id)
+            await ready(client, user_id)
+        await wait_until(lambda: waiting(client.workspace(1)) == [])
+        assert len(waiting(client.workspace(2))) == len(waiting(client.workspace(3))) == 1
 
-    with_desk(work, prewarmed=2)
+    open_sandbox_client(work, prewarmed=2)
 
 
-def test_none_wait_where_none_are_wanted(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
+def test_none_wait_where_none_are_wanted(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
         for _ in range(2):
-            assert (await desk.python("print(1)")).result.success
-        assert waiting(desk.workspace()) == []
+            assert (await client.python("print(1)")).result.success
+        assert waiting(client.workspace()) == []
 
-    with_desk(work, prewarmed=0)
+    open_sandbox_client(work, prewarmed=0)
 
 
-def test_a_jail_that_waits_too_long_ends(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        workspace = desk.workspace()
-        made: list[Jail] = []
+def test_a_prewarmed_process_that_waits_too_long_ends(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        workspace = client.workspace()
+        made: list[SandboxProcess] = []
 
-        async def start(place: Place) -> Jail:
-            made.append(await desk.sandbox.start_waiting(place))
+        async def start(slot_key: PrewarmedKey) -> SandboxProcess:
+            made.append(await client.sandbox.start_prewarmed(slot_key))
             return made[-1]
 
-        prewarmed = Prewarmed(start, 2, idle_seconds=0.3)
-        place = Place(workspace=workspace, limits=Limits())
-        prewarmed.refill(place)
-        await until(lambda: len(prewarmed) == 1)
-        await until(lambda: len(prewarmed) == 0)
-        await until(lambda: waiting(workspace) == [])
-        assert prewarmed.take(place) is None
+        prewarmed = PrewarmedPool(start, 2, idle_seconds=0.3)
+        slot_key = PrewarmedKey(workspace=workspace, limits=ProgramLimits())
+        prewarmed.refill(slot_key)
+        await wait_until(lambda: len(prewarmed) == 1)
+        await wait_until(lambda: len(prewarmed) == 0)
+        await wait_until(lambda: waiting(workspace) == [])
+        assert prewarmed.take(slot_key) is None
         await prewarmed.close()
-        assert [jail.is_alive for jail in made] == [False]
+        assert [sandbox_process.is_alive for sandbox_process in made] == [False]
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_a_jail_that_died_while_it_waited_is_replaced(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        await desk.python("print(1)")
-        pid = await ready(desk)
+def test_a_prewarmed_process_that_died_is_replaced(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        await client.python("print(1)")
+        pid = await ready(client)
         above = ancestors(pid)
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: not any(Path(f"/proc/{one}").exists() for one in above))
-        done = await desk.python("print('still')")
+        await wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in above))
+        done = await client.python("print('still')")
         assert done.result.data["stdout"] == "still\n"
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_closing_ends_those_that_wait(with_desk: WithDesk, tmp_path: Path) -> None:
-    async def work(desk: Desk) -> None:
-        await desk.python("print(1)")
-        await ready(desk)
+def test_closing_ends_those_that_wait(open_sandbox_client: OpenSandboxClient, tmp_path: Path) -> None:
+    async def work(client: SandboxClient) -> None:
+        await client.python("print(1)")
+        await ready(client)
 
-    with_desk(work)
+    open_sandbox_client(work)
     assert waiting(tmp_path / "workspaces/1") == []
 
 
-def test_a_jail_that_waits_answers_faster_than_a_new_one(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
+def test_a_prewarmed_process_answers_faster_than_a_new_one(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
         fresh, kept = [], []
         for user_id in range(1, 6):
             began = time.monotonic()
-            await desk.python("print(1)", user_id=user_id)
+            await client.python("print(1)", user_id=user_id)
             fresh.append(time.monotonic() - began)
-            await ready(desk, user_id)
+            await ready(client, user_id)
             began = time.monotonic()
-            await desk.python("print(1)", user_id=user_id)
+            await client.python("print(1)", user_id=user_id)
             kept.append(time.monotonic() - began)
         assert min(kept) < min(fresh)
 
-    with_desk(work, prewarmed=16)
+    open_sandbox_client(work, prewarmed=16)

@@ -10,7 +10,7 @@ import pytest
 from luxx.tools.history import CallStatus
 from luxx.tools.sandbox.plan import Limits
 from luxx.wire.tool import CommandPermission, Risk
-from sandbox.desk import Desk, WithDesk, processes_with, until
+from sandbox.desk import OpenSandboxClient, SandboxClient, processes_with, wait_until
 
 DETACHED = """
 import subprocess, sys, time
@@ -20,11 +20,13 @@ for _ in range(3):
 """
 
 
-def test_a_program_tells_how_it_ended_and_what_it_changed(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        (desk.workspace() / "old.txt").write_text("old")
-        (desk.workspace() / "gone.txt").write_text("gone")
-        done = await desk.python(
+def test_a_program_reports_how_it_ended_and_what_it_changed(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
+        (client.workspace() / "old.txt").write_text("old")
+        (client.workspace() / "gone.txt").write_text("gone")
+        done = await client.python(
             "import os, sys\nprint(open('old.txt').read())\nopen('old.txt', 'a').write('er')\n"
             "os.mkdir('new')\nopen('new/one.txt', 'w').write('1')\nos.unlink('gone.txt')\n"
             "print('beside', file=sys.stderr)"
@@ -38,35 +40,35 @@ def test_a_program_tells_how_it_ended_and_what_it_changed(with_desk: WithDesk, b
             "deleted": ["gone.txt"],
             "is_complete": True,
         }
-        assert (desk.workspace() / "new/one.txt").read_text() == "1"
-        again = await desk.shell("cat new/one.txt old.txt; exit 3")
+        assert (client.workspace() / "new/one.txt").read_text() == "1"
+        again = await client.shell("cat new/one.txt old.txt; exit 3")
         assert again.result.data["stdout"] == "1older"
         assert again.result.data["exit_code"] == 3
         assert again.result.error == "the program ended with exit code 3"
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_a_traceback_shows_the_programs_own_lines(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        done = await desk.python("def f():\n    return 1 / 0\n\nf()\n")
+def test_a_traceback_shows_the_programs_own_lines(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        done = await client.python("def f():\n    return 1 / 0\n\nf()\n")
         assert done.result.error == "the program ended with exit code 1: ZeroDivisionError: division by zero"
         said = done.result.data["stderr"]
         assert 'File "main.py", line 4, in <module>' in said
         assert "return 1 / 0" in said
         assert said.count("File ") == 2
-        broken = await desk.python("print('never'\n")
+        broken = await client.python("print('never'\n")
         assert "SyntaxError" in broken.result.error
         assert "never" not in broken.result.data["stdout"]
-        assert (await desk.python("import sys; sys.exit(7)")).result.data["exit_code"] == 7
-        assert (await desk.python("quit()")).result.success
+        assert (await client.python("import sys; sys.exit(7)")).result.data["exit_code"] == 7
+        assert (await client.python("quit()")).result.success
 
-    with_desk(work)
+    open_sandbox_client(work)
 
 
-def test_open_figures_are_saved_and_named(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        drawing = desk.home / "data/packages/matplotlib"
+def test_open_figures_are_saved_and_named(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        drawing = client.root_dir / "data/packages/matplotlib"
         drawing.mkdir(parents=True)
         (drawing / "__init__.py").write_text("")
         (drawing / "pyplot.py").write_text(
@@ -75,45 +77,47 @@ def test_open_figures_are_saved_and_named(with_desk: WithDesk) -> None:
             "def get_fignums(): return [1, 2]\n"
             "def figure(number): return Figure()\n"
         )
-        (desk.home / "data").chmod(0o755)
-        done = await desk.python("import matplotlib.pyplot\nprint('drawn')")
+        (client.root_dir / "data").chmod(0o755)
+        done = await client.python("import matplotlib.pyplot\nprint('drawn')")
         assert done.result.data["stdout"] == "drawn\n", done.result
         figures = done.result.data["figures"]
         assert len(figures) == 2
         for name in figures:
-            assert (desk.workspace() / name).read_bytes() == b"\x89PNG"
+            assert (client.workspace() / name).read_bytes() == b"\x89PNG"
 
-    with_desk(work, "bubblewrap")
+    open_sandbox_client(work, "bubblewrap")
 
 
 @pytest.mark.parametrize("tool", ["python_execute", "shell_execute"])
-def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(with_desk: WithDesk, tool: str) -> None:
+def test_a_program_is_ended_in_time_and_what_it_printed_is_kept(
+    open_sandbox_client: OpenSandboxClient, tool: str
+) -> None:
     programs = {
         "python_execute": {"code": "import time\nprint('begun')\ntime.sleep(600)"},
         "shell_execute": {"command": "echo begun; sleep 600"},
     }
 
-    async def work(desk: Desk) -> None:
-        done = await desk.call(tool, **programs[tool], timeout=1)
+    async def work(client: SandboxClient) -> None:
+        done = await client.call(tool, **programs[tool], timeout=1)
         assert done.result.data["limit"] == "time"
         assert done.result.data["stdout"] == "begun\n"
         assert done.result.error == "the program was ended: it took longer than 1 seconds"
 
-    with_desk(work)
+    open_sandbox_client(work)
 
 
-def test_more_time_than_the_level_allows_is_not_given(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        done = await desk.shell("sleep 600", timeout=3600)
+def test_more_time_than_the_level_allows_is_not_given(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        done = await client.shell("sleep 600", timeout=3600)
         assert done.result.error == "the program was ended: it took longer than 1 seconds"
 
-    with_desk(work, limits=[{"level": 3, "seconds": 1}])
+    open_sandbox_client(work, limits=[{"level": 3, "seconds": 1}])
 
 
-def test_limits_are_set_by_tool_and_level(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
+def test_limits_are_set_by_tool_and_level(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
         def of(tool: str, level: CommandPermission) -> Limits:
-            return desk.sandbox.limits_for(tool, level)
+            return client.sandbox.limits_for(tool, level)
 
         level = CommandPermission.EXECUTE
         assert of("shell_execute", level) == Limits(memory_mb=300, seconds=5)
@@ -126,54 +130,56 @@ def test_limits_are_set_by_tool_and_level(with_desk: WithDesk) -> None:
         {"tool": "shell_execute", "level": 3, "seconds": 5},
         {"level": 4, "memory_mb": 400},
     ]
-    with_desk(work, limits=entries)
+    open_sandbox_client(work, limits=entries)
 
 
-def test_output_past_the_limit_is_dropped_and_said_to_be(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        done = await desk.python("print('x' * 2000)\n" * 3)
+def test_output_past_the_limit_is_dropped_and_said_to_be(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        done = await client.python("print('x' * 2000)\n" * 3)
         data = done.result.data
         assert (data["truncated"], data["limit"], data["exit_code"]) == (True, None, 0)
         assert len(data["stdout"]) == 1024
-        flood = await desk.python("while True: print('x' * 10000)")
+        flood = await client.python("while True: print('x' * 10000)")
         assert flood.result.data["limit"] == "output"
         assert "printed far more than 1 KiB" in (flood.result.error or "")
 
-    with_desk(work, limits=[{"output_kb": 1}])
+    open_sandbox_client(work, limits=[{"output_kb": 1}])
 
 
-def test_output_is_told_as_it_comes(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
-        workspace = desk.workspace()
-        heard: list[tuple[str, bytes]] = []
+def test_output_is_reported_as_it_arrives(open_sandbox_client: OpenSandboxClient, backend: str) -> None:
+    async def work(client: SandboxClient) -> None:
+        workspace = client.workspace()
+        output_pieces: list[tuple[str, bytes]] = []
         running = asyncio.create_task(
-            desk.sandbox.run_sandboxed(
+            client.sandbox.run_sandboxed(
                 ["/bin/sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two >&2"],
                 workspace,
                 Limits(),
-                on_output=lambda name, piece: heard.append((name, piece)),
+                on_output=lambda name, piece: output_pieces.append((name, piece)),
             )
         )
-        await until(lambda: heard == [("stdout", b"one\n")])
+        await wait_until(lambda: output_pieces == [("stdout", b"one\n")])
         assert not running.done()
         (workspace / "go").touch()
         ran = await running
-        assert heard == [("stdout", b"one\n"), ("stderr", b"two\n")]
+        assert output_pieces == [("stdout", b"one\n"), ("stderr", b"two\n")]
         assert (ran.stdout, ran.stderr, ran.exit_code) == (b"one\n", b"two\n", 0)
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
 @pytest.mark.parametrize("tool", ["python_execute", "shell_execute"])
-def test_cancelling_ends_the_whole_tree_within_a_second(with_desk: WithDesk, backend: str, tool: str) -> None:
-    async def work(desk: Desk) -> None:
+def test_cancelling_ends_the_whole_tree_within_a_second(
+    open_sandbox_client: OpenSandboxClient, backend: str, tool: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
         token = f"luxx-{uuid.uuid4().hex}"
         code = DETACHED.replace("{token}", token) + "time.sleep(600)"
         given = (
             {"code": code} if tool == "python_execute" else {"command": f"python3 - {token} <<'E'\n{code}\nE"}
         )
-        running = asyncio.create_task(desk.call(tool, **given))
-        await until(lambda: len(processes_with(token)) >= 3)
+        running = asyncio.create_task(client.call(tool, **given))
+        await wait_until(lambda: len(processes_with(token)) >= 3)
         began = time.monotonic()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -181,20 +187,24 @@ def test_cancelling_ends_the_whole_tree_within_a_second(with_desk: WithDesk, bac
         assert processes_with(token) == []
         assert time.monotonic() - began < 1.0
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_what_a_program_leaves_behind_ends_with_it(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
+def test_what_a_program_leaves_behind_ends_with_it(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
         token = f"luxx-{uuid.uuid4().hex}"
-        done = await desk.python(DETACHED.replace("{token}", token) + "print('left')")
+        done = await client.python(DETACHED.replace("{token}", token) + "print('left')")
         assert done.result.data["stdout"] == "left\n"
         assert processes_with(token) == []
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_a_bad_program_costs_its_own_result_only(with_desk: WithDesk, backend: str) -> None:
+def test_a_bad_program_costs_its_own_result_only(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
     bad = {
         "hangs": "import time; time.sleep(600)",
         "floods": "while True: print('x' * 100000)",
@@ -202,27 +212,27 @@ def test_a_bad_program_costs_its_own_result_only(with_desk: WithDesk, backend: s
         "dies": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     }
 
-    async def work(desk: Desk) -> None:
-        calls = [desk.python(code, user_id=2, timeout=2) for code in bad.values()]
-        *ended, good = await asyncio.gather(*calls, desk.python("print(6 * 7)", user_id=1))
+    async def work(client: SandboxClient) -> None:
+        calls = [client.python(code, user_id=2, timeout=2) for code in bad.values()]
+        *ended, good = await asyncio.gather(*calls, client.python("print(6 * 7)", user_id=1))
         assert good.result.data["stdout"] == "42\n"
         assert [one.result.success for one in ended] == [False] * 4
         assert [one.result.data["limit"] for one in ended] == ["time", "output", "processes", None]
         assert "SIGKILL" in (ended[3].result.error or "")
-        assert (await desk.shell("echo on", user_id=2)).result.data["stdout"] == "on\n"
+        assert (await client.shell("echo on", user_id=2)).result.data["stdout"] == "on\n"
 
-    with_desk(work, backend, limits=[{"processes": 20, "output_kb": 64}])
+    open_sandbox_client(work, backend, limits=[{"processes": 20, "output_kb": 64}])
 
 
-def test_strange_texts_are_a_result_and_no_accident(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
-        surrogate = await desk.python("print('\\ud800'.encode('utf-8', 'surrogatepass'))")
+def test_strange_texts_are_a_result_and_no_accident(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
+        surrogate = await client.python("print('\\ud800'.encode('utf-8', 'surrogatepass'))")
         assert surrogate.result.success
-        raw = await desk.shell("printf '\\377\\000x'")
+        raw = await client.shell("printf '\\377\\000x'")
         assert raw.result.data["stdout"] == "�\0x"
-        nul = await desk.python("print('a\0b')")
+        nul = await client.python("print('a\0b')")
         assert nul.status == CallStatus.FAILED
-        assert (await desk.shell("echo 'a\0b'")).status == CallStatus.FAILED
+        assert (await client.shell("echo 'a\0b'")).status == CallStatus.FAILED
         for arguments in (
             {},
             {"code": ""},
@@ -230,33 +240,35 @@ def test_strange_texts_are_a_result_and_no_accident(with_desk: WithDesk) -> None
             {"code": "1", "timeout": 0},
             {"code": "1", "more": 1},
         ):
-            assert (await desk.call("python_execute", **arguments)).status == CallStatus.INVALID
+            assert (await client.call("python_execute", **arguments)).status == CallStatus.INVALID
 
-    with_desk(work)
+    open_sandbox_client(work)
 
 
-def test_programs_need_level_three(with_desk: WithDesk) -> None:
-    async def work(desk: Desk) -> None:
+def test_programs_need_level_three(open_sandbox_client: OpenSandboxClient) -> None:
+    async def work(client: SandboxClient) -> None:
         for tool, given in (("python_execute", {"code": "1"}), ("shell_execute", {"command": "true"})):
-            assert (await desk.call(tool, level=2, **given)).status == CallStatus.DENIED
-            definition = desk.executor.registry.get(tool)
+            assert (await client.call(tool, level=2, **given)).status == CallStatus.DENIED
+            definition = client.executor.registry.get(tool)
             assert definition is not None
             assert definition.risk == (Risk.MEDIUM if tool == "python_execute" else Risk.HIGH)
 
-    with_desk(work)
+    open_sandbox_client(work)
 
 
-def test_what_the_server_writes_between_calls_can_be_used(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
+def test_what_the_server_writes_between_calls_can_be_used(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
         for count in range(3):
-            path = desk.workspace() / f"deep/er/{count}.txt"
+            path = client.workspace() / f"deep/er/{count}.txt"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(str(count))
             os.chmod(path, 0o600)
-            done = await desk.python(
+            done = await client.python(
                 f"path = 'deep/er/{count}.txt'\nprint(open(path).read())\nopen(path, 'a').write('!')"
             )
             assert done.result.data["stdout"] == f"{count}\n", done.result
             assert path.read_text() == f"{count}!"
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)

@@ -12,7 +12,7 @@ from files.putting import pdf, pdf_of
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess, PageRequest, PdfProcess
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.outside import Attacker, Child, Json, attacked, children_once, in_force
+from sandbox.outside import Attacker, Child, Json, attacked_server, children_once, in_force
 
 SLOW_PAGE = "<p><b>word</b> <i>word</i>" * 12_000
 SLOW_PDF = pdf_of(*[b"1 0 0 1 5 5 Tm (a) Tj " * 5_000] * 3)
@@ -22,13 +22,13 @@ FILTER = "2"
 
 @pytest.fixture
 def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
-    with attacked(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as one:
+    with attacked_server(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as one:
         if in_force(one) != backend:
             pytest.skip(f"{backend} does not work here")
         yield one
 
 
-def is_held(one: Child) -> bool:
+def is_waiting(one: Child) -> bool:
     return one.status.get("Seccomp") == FILTER
 
 
@@ -40,9 +40,9 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
     }
     module = f"luxx.documents.{kind}_text"
     with attacker.meanwhile(works[kind]) as answers:
-        found = children_once(attacker.server, module, more=is_held)
+        found = children_once(attacker.server, module, more=is_waiting)
     server = Child(attacker.server.pid)
-    readers = [one for one in found if module in one.command and is_held(one)]
+    readers = [one for one in found if module in one.command and is_waiting(one)]
     for one in readers:
         assert one.status["NoNewPrivs"] == "1"
         assert int(one.status["CapEff"], 16) == int(one.status["CapBnd"], 16) == 0
@@ -51,7 +51,7 @@ def test_a_document_is_read_in_the_sandbox(attacker: Attacker, backend: str, kin
             assert not set(one.namespaces.values()) & set(server.namespaces.values())
             assert one.status["Uid"].split()[0] != "0"
     # A process of the server's user that reads the document itself would not be held.
-    others = [one for one in found if module in one.command and not is_held(one)]
+    others = [one for one in found if module in one.command and not is_waiting(one)]
     assert all("bwrap" in one.command for one in others), [one.command[:100] for one in others]
     assert answers[0]["success"], answers
     assert "word" in answers[0]["data"]["content"] or "a" in answers[0]["data"]["content"]
@@ -67,14 +67,14 @@ def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
         if sandbox.in_force == "none":
             pytest.skip(f"{backend} does not work here")
         try:
-            assert sandbox.readers.held_by == backend, sandbox.readers.problem
+            assert sandbox.readers.backend_name == backend, sandbox.readers.problem
             run = sandbox.readers.run
             text = await PageProcess(run).read(b"<p>a page", PageRequest(url="http://a/", characters=100))
             with tempfile.TemporaryFile() as file:
                 file.write(pdf("one", "two"))
                 file.flush()
-                told = await PdfProcess(run).read(file.fileno(), characters=100, user_id=1)
-            return text.text, told.text
+                text_read = await PdfProcess(run).read(file.fileno(), characters=100, user_id=1)
+            return text.text, text_read.text
         finally:
             await sandbox.close()
 

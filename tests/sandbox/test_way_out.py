@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import Names
+from web.conftest import FakeResolver
 from web.site import Site, page, site
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.network.egress import Outing
+from luxx.infra.network.egress import EgressSession
 from luxx.infra.network.hosts import Resolve
 from luxx.infra.network.proxy import ProxyBounds
 from luxx.tools.sandbox.service import Sandbox
-from sandbox.desk import Desk, WithDesk, until
+from sandbox.desk import OpenSandboxClient, SandboxClient, wait_until
 from sandbox.test_prewarmed import ready
 
 PROXY = """
@@ -46,17 +46,17 @@ def public() -> Iterator[Site]:
 
 
 @pytest.fixture
-def open_desk(tmp_path: Path, public: Site) -> Callable[..., Any]:
+def open_egress_client(tmp_path: Path, public: Site) -> Callable[..., Any]:
     """Runs `work(desk, ended)` where `public` is listed; `ended` are the outings that ended."""
 
     def run(
-        work: Callable[[Desk, list[Outing]], Awaitable[None]],
+        work: Callable[[SandboxClient, list[EgressSession]], Awaitable[None]],
         backend: str = "bubblewrap",
         bounds: ProxyBounds | None = None,
         **more: Any,
     ) -> None:
         async def at_work() -> None:
-            names = Names()
+            names = FakeResolver()
 
             def resolve_for(user_id: int) -> Resolve:
                 return names.resolve
@@ -64,18 +64,18 @@ def open_desk(tmp_path: Path, public: Site) -> Callable[..., Any]:
             entry = f"public.example:{public.port}"
             given = {"network_allow": [entry], "web_allow_private": [entry], **more}
             config = ToolsConfig(sandbox=backend, **given)  # type: ignore[arg-type]
-            places = (tmp_path / "data", tmp_path / "workspaces")
-            sandbox = Sandbox(config, *places, resolve_for=resolve_for, bounds=bounds)
-            ended: list[Outing] = []
+            folders = (tmp_path / "data", tmp_path / "workspaces")
+            sandbox = Sandbox(config, *folders, resolve_for=resolve_for, bounds=bounds)
+            ended: list[EgressSession] = []
 
-            async def end(outing: Outing) -> None:
-                ended.append(outing)
+            async def end(egress_session: EgressSession) -> None:
+                ended.append(egress_session)
 
-            sandbox.way_out.on_ended = end
+            sandbox.egress.on_ended = end
             await sandbox.open()
             try:
-                if sandbox.in_force == backend:
-                    await work(Desk(sandbox, config, tmp_path), ended)
+                if sandbox.backend_name == backend:
+                    await work(SandboxClient(sandbox, config, tmp_path), ended)
             finally:
                 await sandbox.close()
 
@@ -91,49 +91,56 @@ def fetching(url: str) -> str:
 # --- the control --------------------------------------------------------------------------------------
 
 
-def test_a_program_reaches_a_listed_host_and_its_answer_tells_of_it(
-    open_desk: Callable[..., Any], public: Site
+def test_a_program_reaches_a_listed_host_and_its_result_names_it(
+    open_egress_client: Callable[..., Any], public: Site
 ) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
         for _ in range(2):
             # The second time from a jail that waited.
-            done = await desk.python(fetching(f"http://public.example:{public.port}/a"))
+            done = await client.python(fetching(f"http://public.example:{public.port}/a"))
             assert done.result.data["stdout"] == "hello\n", done.result
             (reached,) = done.result.data["network"]["reached"]
             assert (reached["host"], reached["connections"]) == (f"public.example:{public.port}", 1)
             assert done.is_untrusted
-            await ready(desk)
-        await until(lambda: len(ended) == 2)
-        told = ended[0].traveller
-        assert (told.user_id, told.username, told.call_id, told.tool) == (1, "user1", "1", "python_execute")
+            await ready(client)
+        await wait_until(lambda: len(ended) == 2)
+        client_of_session = ended[0].caller
+        assert (
+            client_of_session.user_id,
+            client_of_session.username,
+            client_of_session.call_id,
+            client_of_session.tool,
+        ) == (1, "user1", "1", "python_execute")
 
-    open_desk(work)
+    open_egress_client(work)
     assert public.visits == ["/a", "/a"]
 
 
-def test_a_command_reaches_a_listed_host_too(open_desk: Callable[..., Any], public: Site) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        program = desk.sandbox.interpreter
+def test_a_shell_command_reaches_a_listed_host_too(
+    open_egress_client: Callable[..., Any], public: Site
+) -> None:
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        program = client.sandbox.interpreter
         assert program is not None
         code = fetching(f"http://public.example:{public.port}/b")
-        done = await desk.shell(f"{program.program} -c '{code.replace(chr(39), chr(34))}'")
+        done = await client.shell(f"{program.program} -c '{code.replace(chr(39), chr(34))}'")
         assert done.result.data["stdout"] == "hello\n", done.result
         assert done.is_untrusted
 
-    open_desk(work)
+    open_egress_client(work)
     assert public.visits == ["/b"]
 
 
-def test_a_call_that_went_nowhere_brings_nothing_that_strangers_wrote(open_desk: Callable[..., Any]) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        done = await desk.python("print(1)")
+def test_a_call_without_connections_is_not_untrusted(open_egress_client: Callable[..., Any]) -> None:
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        done = await client.python("print(1)")
         assert not done.is_untrusted
         assert done.result.data["network"] == {"reached": [], "refused": [], "problem": None}
-        tools = desk.executor.registry.list_all()
+        tools = client.executor.registry.list_all()
         assert [tool.is_egress for tool in tools] == [True, True]
         assert all("public.example" in tool.description for tool in tools)
 
-    open_desk(work)
+    open_egress_client(work)
 
 
 # --- attacks ------------------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ print(out)
 
 
 def test_no_socket_of_a_program_reaches_anything_directly(
-    open_desk: Callable[..., Any], backend: str, public: Site
+    open_egress_client: Callable[..., Any], backend: str, public: Site
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
@@ -173,97 +180,101 @@ def test_no_socket_of_a_program_reaches_anything_directly(
         own = socket.gethostbyname(socket.gethostname())
         facts = f"PORT = {public.port}\nUDP = {udp.getsockname()[1]}\nOWN = {own!r}\n"
 
-        async def work(desk: Desk, ended: list[Outing]) -> None:
-            done = await desk.python(facts + DIRECT)
+        async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+            done = await client.python(facts + DIRECT)
             assert done.result.data["stdout"] == "[]\n", done.result
 
-        open_desk(work, backend)
+        open_egress_client(work, backend)
         with pytest.raises(BlockingIOError):
             udp.recv(10)
     assert public.connections == 0
 
 
-def test_what_a_program_asks_the_proxy_for_is_judged(open_desk: Callable[..., Any], public: Site) -> None:
-    with site() as victim:
+def test_what_a_program_asks_the_proxy_for_is_judged(
+    open_egress_client: Callable[..., Any], public: Site
+) -> None:
+    with site() as forbidden_site:
         hosts = [
-            f"{host}:{victim.port}"
+            f"{host}:{forbidden_site.port}"
             for host in ("127.0.0.1", "localhost", "2130706433", "0x7f000001", "[::1]", "public.example")
         ]
         hosts += ["169.254.169.254:80", "other.example:443"]
 
-        async def work(desk: Desk, ended: list[Outing]) -> None:
+        async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
             asking = f"""{PROXY}
 for host in {hosts!r}:
     print(status(say(f'CONNECT {{host}} HTTP/1.1\\r\\nHost: {{host}}\\r\\n\\r\\n')), end=' ')
     print(status(say(f'GET http://{{host}}/ HTTP/1.1\\r\\nHost: public.example:{public.port}\\r\\n\\r\\n')))
 """
-            done = await desk.python(asking)
+            done = await client.python(asking)
             assert done.result.data["stdout"].split() == ["403"] * 2 * len(hosts), done.result
             assert not done.is_untrusted
-            await until(lambda: len(ended) == 1)
+            await wait_until(lambda: len(ended) == 1)
             assert {one.kind for one in ended[0].refused} == {"host_not_listed"}
 
-        open_desk(work)
-        assert (victim.connections, public.connections) == (0, 0)
+        open_egress_client(work)
+        assert (forbidden_site.connections, public.connections) == (0, 0)
 
 
-def test_a_listed_name_that_leads_to_this_machine_needs_the_operators_other_word(
-    open_desk: Callable[..., Any], public: Site
+def test_a_listed_name_that_resolves_to_this_machine_needs_web_allow_private(
+    open_egress_client: Callable[..., Any], public: Site
 ) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
         words = f"CONNECT public.example:{public.port} HTTP/1.1\r\nHost: x\r\n\r\n"
-        done = await desk.python(f"{PROXY}\nprint(status(say({words!r})))")
+        done = await client.python(f"{PROXY}\nprint(status(say({words!r})))")
         assert done.result.data["stdout"] == "403\n"
         (refused,) = done.result.data["network"]["refused"]
         assert refused["kind"] == "private_address"
 
-    open_desk(work, web_allow_private=[])
+    open_egress_client(work, web_allow_private=[])
     assert public.connections == 0
 
 
-def test_landlock_has_no_way_out_and_says_so(open_desk: Callable[..., Any], public: Site) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        done = await desk.python("import os\nprint(os.environ.get('HTTP_PROXY'))")
+def test_landlock_has_no_egress_and_says_so(open_egress_client: Callable[..., Any], public: Site) -> None:
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        done = await client.python("import os\nprint(os.environ.get('HTTP_PROXY'))")
         assert done.result.data["stdout"] == "None\n"
         problem = done.result.data["network"]["problem"]
         assert (
             problem == "there is no network: tools.network_allow needs bubblewrap, and landlock is in force"
         )
 
-    open_desk(work, "landlock")
+    open_egress_client(work, "landlock")
     assert public.connections == 0
 
 
-def test_without_a_list_there_is_no_door(with_desk: WithDesk, backend: str) -> None:
-    async def work(desk: Desk) -> None:
+def test_without_an_allow_list_there_is_no_proxy_socket(
+    open_sandbox_client: OpenSandboxClient, backend: str
+) -> None:
+    async def work(client: SandboxClient) -> None:
         code = "import os\nprint(os.environ.get('HTTP_PROXY'))\ntry: say('x')\nexcept OSError: print('none')"
-        done = await desk.python(f"{PROXY}\n{code}")
+        done = await client.python(f"{PROXY}\n{code}")
         assert done.result.data["stdout"] == "None\nnone\n"
         assert "network" not in done.result.data
-        assert [tool.is_egress for tool in desk.executor.registry.list_all()] == [False, False]
-        assert all("without network" in tool.description for tool in desk.executor.registry.list_all())
+        assert [tool.is_egress for tool in client.executor.registry.list_all()] == [False, False]
+        assert all("without network" in tool.description for tool in client.executor.registry.list_all())
 
-    with_desk(work, backend)
+    open_sandbox_client(work, backend)
 
 
-def test_the_door_of_a_jail_that_waits_leads_nowhere_and_ends_with_its_one_program(
-    open_desk: Callable[..., Any], public: Site
+def test_the_proxy_socket_of_a_prewarmed_process_reaches_nothing_and_ends_with_its_one_program(
+    open_egress_client: Callable[..., Any], public: Site
 ) -> None:
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        await desk.python("print(1)")
-        first = await ready(desk)
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        await client.python("print(1)")
+        first = await ready(client)
         # Another workspace's jail has another door: what this one does is not counted there.
         url = f"http://public.example:{public.port}/"
-        mine, yours = await asyncio.gather(desk.python(fetching(url)), desk.python("print(2)", user_id=2))
+        mine, yours = await asyncio.gather(client.python(fetching(url)), client.python("print(2)", user_id=2))
         assert len(mine.result.data["network"]["reached"]) == 1
         assert yours.result.data["network"]["reached"] == []
-        await until(lambda: not Path(f"/proc/{first}").exists())
+        await wait_until(lambda: not Path(f"/proc/{first}").exists())
 
-    open_desk(work)
+    open_egress_client(work)
 
 
-def test_a_flood_of_connections_ends_and_the_next_call_has_its_own_door(
-    open_desk: Callable[..., Any], public: Site
+def test_a_flood_of_connections_ends_and_the_next_call_has_its_own_proxy_socket(
+    open_egress_client: Callable[..., Any], public: Site
 ) -> None:
     flood = """
 import socket
@@ -278,31 +289,31 @@ except OSError as error:
 print(count)
 """
 
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        done = await desk.python(flood)
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        done = await client.python(flood)
         assert 100 <= int(done.result.data["stdout"]) < 299, done.result
-        after = await desk.python(fetching(f"http://public.example:{public.port}/after"))
+        after = await client.python(fetching(f"http://public.example:{public.port}/after"))
         assert after.result.data["stdout"] == "hello\n"
 
-    open_desk(work, bounds=ProxyBounds(connections=100))
+    open_egress_client(work, bounds=ProxyBounds(connections=100))
     assert public.visits == ["/after"]
 
 
-def test_a_cancelled_call_leaves_no_connection(open_desk: Callable[..., Any], public: Site) -> None:
-    is_gone: list[bool] = []
+def test_a_cancelled_call_leaves_no_connection(open_egress_client: Callable[..., Any], public: Site) -> None:
+    is_closed: list[bool] = []
 
     def hold(talking: socket.socket, head: str) -> None:
-        is_gone.append(talking.recv(10) == b"")
+        is_closed.append(talking.recv(10) == b"")
 
     public.routes["/hold"] = hold
 
-    async def work(desk: Desk, ended: list[Outing]) -> None:
-        call = asyncio.create_task(desk.python(fetching(f"http://public.example:{public.port}/hold")))
+    async def work(client: SandboxClient, ended: list[EgressSession]) -> None:
+        call = asyncio.create_task(client.python(fetching(f"http://public.example:{public.port}/hold")))
         await asyncio.to_thread(public.visited, 1)
         call.cancel()
         await asyncio.wait({call})
-        await until(lambda: is_gone == [True])
-        await until(lambda: len(ended) == 1)
+        await wait_until(lambda: is_closed == [True])
+        await wait_until(lambda: len(ended) == 1)
         assert len(ended[0].reached) == 1
 
-    open_desk(work)
+    open_egress_client(work)

@@ -19,7 +19,7 @@ from luxx.infra.config.schema import Config
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.test_escapes import ORDINARY, environ, python_of_everybody, unavailable
 
-LONE = Path(__file__).with_name("lone_way_out.py")
+PROBE = Path(__file__).with_name("lone_way_out.py")
 
 
 def test_a_wrong_entry_stops_the_start_with_its_file_and_line(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_sandbox_takes_no_wrong_entry_either(tmp_path: Path) -> None:
 
 
 def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
-    def found(backend: str, *hosts: str) -> dict[str, Any]:
+    def probe_result(backend: str, *hosts: str) -> dict[str, Any]:
         config = msgspec.convert(
             {
                 "tools": {"sandbox": backend, "network_allow": hosts},
@@ -65,15 +65,15 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
         )
         findings = asyncio.run(examine_sandbox(config))
         in_force = f"{backend} is in force" in findings[0].text
-        told = [one for one in findings if one.part == NETWORK]
-        return {"in_force": in_force, "told": told}
+        findings_told = [one for one in findings if one.part == NETWORK]
+        return {"in_force": in_force, "told": findings_told}
 
-    assert found("bubblewrap")["told"] == []
-    with_door = found("bubblewrap", "example.org")
-    if with_door["in_force"]:
-        (finding,) = with_door["told"]
+    assert probe_result("bubblewrap")["told"] == []
+    with_proxy = probe_result("bubblewrap", "example.org")
+    if with_proxy["in_force"]:
+        (finding,) = with_proxy["told"]
         assert (finding.is_bad, finding.text) == (False, "programs reach example.org, and nothing else")
-    without = found("landlock", "example.org")
+    without = probe_result("landlock", "example.org")
     if without["in_force"]:
         (finding,) = without["told"]
         assert finding.is_bad
@@ -81,17 +81,17 @@ def test_doctor_says_what_programs_reach_and_why_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("who", ["root", "ordinary"])
-def test_root_and_an_ordinary_user_give_their_jails_a_way_out(who: str) -> None:
+def test_root_and_an_ordinary_user_give_sandbox_processes_egress(who: str) -> None:
     if reason := unavailable(who):
         pytest.skip(reason)
     program, more = sys.executable, {}
-    with tempfile.TemporaryDirectory(prefix="luxx-way-out-") as home:
+    with tempfile.TemporaryDirectory(prefix="luxx-way-out-") as root_dir:
         if who == "ordinary" and os.geteuid() == 0:
             program = python_of_everybody() or ""
             more = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
-            os.chown(home, ORDINARY, ORDINARY)
+            os.chown(root_dir, ORDINARY, ORDINARY)
         done = subprocess.run(
-            [program, str(LONE), home],
+            [program, str(PROBE), root_dir],
             env=environ(),
             cwd="/",
             capture_output=True,
@@ -101,7 +101,7 @@ def test_root_and_an_ordinary_user_give_their_jails_a_way_out(who: str) -> None:
             **more,
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    if found["in_force"] == "none":
+    probe_result = json.loads(done.stdout.splitlines()[-1])
+    if probe_result["in_force"] == "none":
         pytest.skip("bubblewrap does not work here")
-    assert (found["problem"], found["said"], found["errors"]) == ("", ["204", "403"], "")
+    assert (probe_result["problem"], probe_result["said"], probe_result["errors"]) == ("", ["204", "403"], "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from luxx.app.cli.doctor.tools import examine_skills
-from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_shelf, read_skill
+from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_skill, read_skills
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config, SkillsConfig
 from luxx.tools.permissions.narrowing import check_entry, entries_in
@@ -128,9 +128,9 @@ def test_a_link_into_a_closed_directory_hides_no_other_skill(
         return is_dir(path)
 
     monkeypatch.setattr(Path, "is_dir", refuses)
-    shelf = read_shelf([str(tmp_path)], tmp_path)
-    assert list(shelf.skills) == ["a-skill"]
-    assert [(one.name, one.problem) for one in shelf.broken] == [
+    skill_registry = read_skills([str(tmp_path)], tmp_path)
+    assert list(skill_registry.skills) == ["a-skill"]
+    assert [(one.name, one.problem) for one in skill_registry.broken] == [
         ("closed", "it cannot be read: Permission denied")
     ]
 
@@ -139,9 +139,9 @@ def test_of_very_many_folders_the_first_are_read(tmp_path: Path) -> None:
     for number in range(MOST_FOLDERS + 5):
         (tmp_path / f"s{number:04}").mkdir()
     written(tmp_path, front(GOOD))
-    shelf = read_shelf([str(tmp_path)], tmp_path)
-    assert list(shelf.skills) == ["a-skill"]
-    assert "there are more of them" in shelf.broken[0].problem
+    skill_registry = read_skills([str(tmp_path)], tmp_path)
+    assert list(skill_registry.skills) == ["a-skill"]
+    assert "there are more of them" in skill_registry.broken[0].problem
 
 
 def test_bytes_that_are_no_text_and_no_file_at_all_are_said(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     assert isinstance(read_skill(tmp_path / "skills", "a-skill"), BrokenSkill)
 
 
-def test_of_two_skills_of_a_name_the_first_counts_and_the_doctor_tells(tmp_path: Path) -> None:
+def test_of_two_skills_with_one_name_the_first_counts_and_the_doctor_reports_it(tmp_path: Path) -> None:
     for directory in ("one", "two"):
         (tmp_path / directory).mkdir()
         written(tmp_path / directory, front("name: a-skill", f"description: Of {directory}."))
     config = Config(data_dir=str(tmp_path), skills=SkillsConfig(directories=["one", "two", "three"]))
-    shelf = read_shelf(config.skills.directories, tmp_path)
-    assert shelf.skills["a-skill"].description == "Of one."
+    skill_registry = read_skills(config.skills.directories, tmp_path)
+    assert skill_registry.skills["a-skill"].description == "Of one."
     findings = [str(finding) for finding in examine_skills(config)]
     assert any("can be used: a-skill" in line for line in findings)
     assert any("earlier directory" in line for line in findings)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from branching import JSON, Desk, desk_in
+from branching import JSON, BranchingClient, branching_client
 
 from store.databases import new_database
 
@@ -16,17 +16,19 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BranchingClient]:
     settings: dict[str, str] = {}
     if request.param == "postgresql":
         url = new_database(request.getfixturevalue("postgresql"), f"branching{next(numbers)}")
         settings = {"LUXX_DATABASE__URL": url, "LUXX_APP__SECRET_KEY": SECRET}
-    with desk_in(tmp_path_factory.mktemp("branching"), **settings) as made:
+    with branching_client(tmp_path_factory.mktemp("branching"), **settings) as made:
         yield made
 
 
-def test_a_conversation_branches_and_is_forked(desk: Desk) -> None:
-    chat = desk.chat()
+def test_a_conversation_branches_and_is_forked(client: BranchingClient) -> None:
+    chat = client.chat()
     files = [{"name": "note.md", "content": "Buy milk."}]
     first = chat.send("hello", attachments=files)
     second = chat.again(first["id"])
@@ -43,13 +45,13 @@ def test_a_conversation_branches_and_is_forked(desk: Desk) -> None:
     assert fork.texts() == ["hello", first["text"]]
 
 
-def test_conversations_are_found_by_what_they_carry(desk: Desk) -> None:
-    project = desk.person.good("POST", "/projects", json={"name": "shelf"})["id"]
+def test_conversations_are_found_by_what_they_carry(client: BranchingClient) -> None:
+    project = client.person.good("POST", "/projects", json={"name": "shelf"})["id"]
     for title, tags in (("50% off", ["work", "a b"]), ("Other", ['x","work']), ("third", [])):
-        desk.chat(title=title, tags=tags, project_id=project)
+        client.chat(title=title, tags=tags, project_id=project)
 
     def found(query: str) -> list[str]:
-        page = desk.person.good("GET", f"/conversations?project_id={project}&{query}")
+        page = client.person.good("GET", f"/conversations?project_id={project}&{query}")
         assert page["total"] == len(page["items"])
         return [each["title"] for each in page["items"]]
 
@@ -58,32 +60,32 @@ def test_conversations_are_found_by_what_they_carry(desk: Desk) -> None:
     assert found("q=50%25") == ["50% off"]
     assert found("q=OTHER&pinned=false&archived=false&sort=updated") == ["Other"]
     for title in ("Über München", "ДОМ 100%", "Straße"):
-        desk.chat(title=title, project_id=project)
+        client.chat(title=title, project_id=project)
     for query in ("q=ÜBER", "q=über mÜN", "q=MÜNCHEN&sort=updated"):
         assert found(query) == ["Über München"], query
     assert found("q=дом 100%25") == ["ДОМ 100%"]
     assert found("q=_ber") == found("q=%25ber") == []
-    desk.person.good("DELETE", f"/projects/{project}")
+    client.person.good("DELETE", f"/projects/{project}")
     assert found("q=") == []
 
 
-def test_one_of_many_who_want_another_answer_at_once_gets_it(desk: Desk) -> None:
-    chat = desk.chat()
+def test_one_of_many_who_want_another_answer_at_once_gets_it(client: BranchingClient) -> None:
+    chat = client.chat()
     asked = chat.edit(chat.send("hello")["parent_id"], "wait")["id"]
     path = f"/messages/{asked}/regenerate"
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        answers = list(threads.map(lambda _: desk.person.ask("POST", path, headers=JSON), range(AT_ONCE)))
+        answers = list(threads.map(lambda _: client.person.ask("POST", path, headers=JSON), range(AT_ONCE)))
     (run,) = [each.json()["data"] for each in answers if each.status_code == 202]
     refused = [each.json() for each in answers if each.status_code != 202]
     assert {each["code"] for each in refused} == {409}
     assert {each["detail"]["run_id"] for each in refused} == {run["id"]}
-    desk.person.good("POST", f"/runs/{run['id']}/cancel")
+    client.person.good("POST", f"/runs/{run['id']}/cancel")
     assert [node["children"] for node in chat.tree()["nodes"] if node["id"] == asked] == [[run["message_id"]]]
 
 
-def test_whoever_deletes_and_asks_at_once_leaves_a_whole_tree(desk: Desk) -> None:
+def test_whoever_deletes_and_asks_at_once_leaves_a_whole_tree(client: BranchingClient) -> None:
     for _ in range(5):
-        chat = desk.chat()
+        chat = client.chat()
         first = chat.send("hello")
         message = f"/messages/{first['id']}"
         wanted = [
@@ -96,11 +98,11 @@ def test_whoever_deletes_and_asks_at_once_leaves_a_whole_tree(desk: Desk) -> Non
         ]
         with ThreadPoolExecutor(len(wanted)) as threads:
             answers = list(
-                threads.map(lambda one: desk.person.ask(one[0], one[1], json=one[2], headers=JSON), wanted)
+                threads.map(lambda one: client.person.ask(one[0], one[1], json=one[2], headers=JSON), wanted)
             )
         assert {each.status_code for each in answers} <= {200, 201, 202, 404, 409}
-        for run in desk.person.good("GET", f"/runs?subject_id={chat.id}&status=running")["items"]:
-            desk.person.ask("POST", f"/runs/{run['id']}/cancel")
+        for run in client.person.good("GET", f"/runs?subject_id={chat.id}&status=running")["items"]:
+            client.person.ask("POST", f"/runs/{run['id']}/cancel")
         tree = chat.tree()
         known = {node["id"] for node in tree["nodes"]}
         assert {node["parent_id"] for node in tree["nodes"]} <= known | {None}

@@ -30,13 +30,13 @@ def test_nothing_is_deleted_by_a_clock_that_the_database_contradicts(
 ) -> None:
     with Session(engine) as session:
         monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(days=days))
-        assert clock.time_to_delete_by(session) is None
+        assert clock.deletion_time(session) is None
 
 
 def test_the_clock_of_the_database_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(engine) as session:
         monkeypatch.setattr(clock, "utc_now", lambda: datetime.now(UTC) + timedelta(minutes=50))
-        now = clock.time_to_delete_by(session)
+        now = clock.deletion_time(session)
     assert now is not None
     assert now.tzinfo is not None
     assert abs(now - utc_now()) < timedelta(minutes=1)

@@ -15,7 +15,7 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.compositions.rows import MOST_COMPOSITIONS, take_turn
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS, lock_user_compositions
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry
 from luxx.tools.executor import ToolExecutor
@@ -49,9 +49,7 @@ def lists(name: str) -> Composition:
     return Composition(name=name, description="d", members=members, kind=CompositionKind.PARALLEL)
 
 
-def test_there_is_room_for_so_many_and_each_name_is_given_once(
-    open_store: Store, executor: ToolExecutor
-) -> None:
+def test_the_number_is_limited_and_each_name_is_given_once(open_store: Store, executor: ToolExecutor) -> None:
     service = CompositionService(open_store, executor)
 
     async def made(names: list[str]) -> list[object]:
@@ -62,10 +60,10 @@ def test_there_is_room_for_so_many_and_each_name_is_given_once(
     async def all_at_once() -> None:
         same = await made(["same"] * 6)
         assert sum(isinstance(one, Conflict) for one in same) == 5
-        many = await made([f"many{n}" for n in range(MOST_COMPOSITIONS + 5)])
+        many = await made([f"many{n}" for n in range(MAX_COMPOSITIONS + 5)])
         assert sum(isinstance(one, Conflict) for one in many) == 6
         items, total = await service.list_page(ANN, page=1, page_size=100)
-        assert (len(items), total) == (MOST_COMPOSITIONS, MOST_COMPOSITIONS)
+        assert (len(items), total) == (MAX_COMPOSITIONS, MAX_COMPOSITIONS)
         assert await service.list_page(BEN, page=1, page_size=100) == ([], 0)
         with pytest.raises(NotFound):
             await service.delete(BEN, items[0].id)
@@ -104,18 +102,18 @@ def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_pa
 
 def test_who_deletes_one_waits_for_who_is_changing_it(open_store: Store, executor: ToolExecutor) -> None:
     service = CompositionService(open_store, executor)
-    held, deleted = threading.Event(), threading.Event()
+    lock_taken, deleted = threading.Event(), threading.Event()
     seen: list[bool] = []
 
     def change(session: Session) -> None:
-        take_turn(session.connection(), ANN.user_id)
-        held.set()
+        lock_user_compositions(session.connection(), ANN.user_id)
+        lock_taken.set()
         seen.append(deleted.wait(0.2))
 
     async def both() -> None:
         made = await service.create(ANN, lists("brief"))
         changing = asyncio.create_task(open_store.write(change))
-        await asyncio.to_thread(held.wait, 20)
+        await asyncio.to_thread(lock_taken.wait, 20)
         await service.delete(ANN, made.id)
         deleted.set()
         await changing

@@ -9,13 +9,13 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, column, insert, table, text
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store import migrate as migrating
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 MESSAGES = [
     '{"text":"before\\u0000after the tiger"}',
@@ -58,7 +58,7 @@ LOG = [
 ]
 
 
-def test_an_upgrade_goes_past_what_it_cannot_read_and_mends_what_it_cannot_store(engine: Engine) -> None:
+def test_an_upgrade_skips_what_it_cannot_read_and_repairs_what_it_cannot_store(engine: Engine) -> None:
     settings = migrating._settings()
     now = utc_now().replace(tzinfo=None)
     with engine.connect() as connection, connection.begin():

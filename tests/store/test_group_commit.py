@@ -103,10 +103,10 @@ def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     metadata.create_all(engine)
     store = Store(engine)
-    holds = threading.Event()
+    blocked = threading.Event()
 
     def waits(_connection: Any) -> None:
-        holds.wait(10)
+        blocked.wait(10)
 
     def ends_all(connection: Any) -> None:
         connection.exec_driver_sql("ROLLBACK")
@@ -118,13 +118,13 @@ def test_what_ends_the_whole_transaction_fails_all_writes_of_the_commit(tmp_path
         rest = [store.write_rows(each) for each in (put("before"), ends_all, put("after"))]
         jobs = [asyncio.create_task(each) for each in rest]
         await asyncio.sleep(0.05)
-        holds.set()
+        blocked.set()
         return await asyncio.gather(first, *jobs, return_exceptions=True)
 
     try:
-        held, *told = run(work())
-        assert held is None
-        assert [type(each) for each in told] == [OperationalError] * 3
+        first_result, *other_results = run(work())
+        assert first_result is None
+        assert [type(each) for each in other_results] == [OperationalError] * 3
         assert store.read_now(count) == 0
         store.write_now(put("later"))
         assert store.read_now(all_notes) == ["later"]
@@ -182,10 +182,10 @@ def test_a_cancelled_awaiter_does_not_stop_its_write_nor_anybody_elses(store: St
 
 def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None:
     """Its write is done all the same, in one commit with that of another."""
-    holds, may_go = threading.Event(), threading.Event()
+    blocked, may_go = threading.Event(), threading.Event()
 
     def hold(_session: Any) -> None:
-        holds.set()
+        blocked.set()
         may_go.wait(30)
 
     async def leave() -> None:
@@ -193,12 +193,12 @@ def test_a_loop_that_has_ended_keeps_nobody_from_an_answer(store: Store) -> None
         await asyncio.sleep(0)
 
     with ThreadPoolExecutor(2) as threads:
-        held = threads.submit(store.write_now, hold)
-        assert holds.wait(30)
+        first_result = threads.submit(store.write_now, hold)
+        assert blocked.wait(30)
         asyncio.run(leave())
         other = threads.submit(store.write_now, put("of a thread"))
         may_go.set()
-        held.result(30)
+        first_result.result(30)
         assert other.result(30) == "of a thread"
     assert sorted(store.read_now(all_notes)) == ["of a thread", "of the loop"]
 

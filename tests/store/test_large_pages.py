@@ -11,7 +11,7 @@ from rows import add_user
 from sqlalchemy import insert
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.lists import MOST_MIB, Messages, message_page, messages_before
+from luxx.domain.conversations.lists import MAX_PAGE_MIB, Messages, message_page, messages_before
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import NotFound, TooLarge
 from luxx.infra.clock import new_id, utc_now
@@ -28,14 +28,14 @@ ANN = Caller(
 MIB = 1024 * 1024
 
 
-class House:
+class ConversationDatabase:
     """A conversation of messages with so many MiB each, oldest first."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         store.write_now(add_user)
 
-    def talk(self, *sizes: float) -> str:
+    def conversation(self, *sizes: float) -> str:
         conversation_id, now = new_id(), utc_now()
 
         def work(session: Any) -> None:
@@ -53,70 +53,81 @@ class House:
         self.store.write_now(work)
         return conversation_id
 
-    def page(self, talk: str, page: int, page_size: int) -> Messages:
+    def page(self, conversation: str, page: int, page_size: int) -> Messages:
         return self.store.read_now(
-            lambda session: message_page(session.connection(), ANN, talk, page=page, page_size=page_size)
+            lambda session: message_page(
+                session.connection(), ANN, conversation, page=page, page_size=page_size
+            )
         )
 
-    def before(self, talk: str, limit: int, before: str | None = None) -> Messages:
+    def before(self, conversation: str, limit: int, before: str | None = None) -> Messages:
         return self.store.read_now(
-            lambda session: messages_before(session.connection(), ANN, talk, limit=limit, before=before)
+            lambda session: messages_before(
+                session.connection(), ANN, conversation, limit=limit, before=before
+            )
         )
 
-    def walk(self, talk: str, limit: int) -> list[list[str]]:
+    def walk(self, conversation: str, limit: int) -> list[list[str]]:
         """The ids of all messages as a client gets them that goes on from the last of each list."""
         lists: list[list[str]] = []
         before: str | None = None
         while not lists or before is not None:
-            found = self.before(talk, limit, before)
+            found = self.before(conversation, limit, before)
             lists.append([message.id for message in found.items])
             before = lists[-1][-1] if found.has_more else None
         return lists
 
 
 @pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[House]:
+def database(database_url: str, tmp_path: Path) -> Iterator[ConversationDatabase]:
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
     store = Store(engine)
-    yield House(store)
+    yield ConversationDatabase(store)
     store.close()
 
 
-def test_a_list_before_a_message_ends_early_and_loses_nothing_on_the_way(house: House) -> None:
-    talk = house.talk(0.001, *[5] * 13, 0.001)
-    lists = house.walk(talk, 100)
+def test_a_list_before_a_message_ends_early_and_loses_nothing_on_the_way(
+    database: ConversationDatabase,
+) -> None:
+    conversation = database.conversation(0.001, *[5] * 13, 0.001)
+    lists = database.walk(conversation, 100)
     assert [len(ids) for ids in lists] == [7, 6, 2]  # 32 MiB hold six of them, and the small ones
     listed = [id_ for ids in lists for id_ in ids]
     assert listed == sorted(set(listed), reverse=True)
-    assert house.before(talk, 100).total == 15
+    assert database.before(conversation, 100).total == 15
 
 
-def test_a_page_is_whole_or_refused(house: House) -> None:
-    talk = house.talk(*[5] * 13)
-    with pytest.raises(TooLarge, match=f"{MOST_MIB} MiB") as refused:
-        house.page(talk, 1, 7)
+def test_a_page_is_whole_or_refused(database: ConversationDatabase) -> None:
+    conversation = database.conversation(*[5] * 13)
+    with pytest.raises(TooLarge, match=f"{MAX_PAGE_MIB} MiB") as refused:
+        database.page(conversation, 1, 7)
     assert refused.value.kind == "page_too_large"
-    found = [house.page(talk, page, 6) for page in (1, 2, 3)]
+    found = [database.page(conversation, page, 6) for page in (1, 2, 3)]
     assert [(len(page.items), page.total, page.has_more) for page in found] == [
         (6, 13, True), (6, 13, True), (1, 13, False),
     ]  # fmt: skip
 
 
-def test_a_message_larger_than_a_list_may_be_is_a_list_of_its_own(house: House) -> None:
-    talk = house.talk(1, MOST_MIB + 1, 1)
-    assert [len(ids) for ids in house.walk(talk, 10)] == [1, 1, 1]
-    assert len(house.page(talk, 2, 1).items) == 1
+def test_a_message_larger_than_a_list_may_be_is_a_list_of_its_own(database: ConversationDatabase) -> None:
+    conversation = database.conversation(1, MAX_PAGE_MIB + 1, 1)
+    assert [len(ids) for ids in database.walk(conversation, 10)] == [1, 1, 1]
+    assert len(database.page(conversation, 2, 1).items) == 1
 
 
-def test_small_messages_are_listed_as_they_are_counted(house: House) -> None:
-    talk = house.talk(*[0.001] * 5)
-    assert [len(ids) for ids in house.walk(talk, 2)] == [2, 2, 1]
-    assert [len(ids) for ids in house.walk(talk, 5)] == [5]
-    assert [len(house.page(talk, page, 2).items) for page in (1, 2, 3, 4)] == [2, 2, 1, 0]
-    assert [house.page(talk, page, 2).has_more for page in (1, 2, 3, 4)] == [True, True, False, False]
-    assert house.before(house.talk(), 5) == Messages(items=[], total=0, has_more=False)
-    oldest = house.walk(talk, 5)[0][-1]
-    assert house.before(talk, 5, oldest) == Messages(items=[], total=5, has_more=False)
+def test_small_messages_are_listed_as_they_are_counted(database: ConversationDatabase) -> None:
+    conversation = database.conversation(*[0.001] * 5)
+    assert [len(ids) for ids in database.walk(conversation, 2)] == [2, 2, 1]
+    assert [len(ids) for ids in database.walk(conversation, 5)] == [5]
+    assert [len(database.page(conversation, page, 2).items) for page in (1, 2, 3, 4)] == [2, 2, 1, 0]
+    assert [database.page(conversation, page, 2).has_more for page in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert database.before(database.conversation(), 5) == Messages(items=[], total=0, has_more=False)
+    oldest = database.walk(conversation, 5)[0][-1]
+    assert database.before(conversation, 5, oldest) == Messages(items=[], total=5, has_more=False)
     with pytest.raises(NotFound):
-        house.before(new_id(), 5)
+        database.before(new_id(), 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.views import ConversationChange
@@ -26,7 +26,7 @@ from luxx.infra.config.schema import (
 )
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
-from luxx.runs.service import Sending
+from luxx.runs.service import NewMessage
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 
@@ -57,15 +57,15 @@ def config_of(folder: Path, url: str, name: str, upstream: ScriptedProvider, lim
 @asynccontextmanager
 async def opened(
     configs: list[Config], upstream: ScriptedProvider
-) -> AsyncIterator[tuple[list[House], Caller]]:
+) -> AsyncIterator[tuple[list[Services], Caller]]:
     """Houses on one database, and their one user with a provider."""
     async with AsyncExitStack() as stack:
-        houses: list[House] = []
+        houses: list[Services] = []
         for config in configs:
-            house = House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
-            stack.push_async_callback(house.close)
-            await house.open()
-            houses.append(house)
+            services = Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})
+            stack.push_async_callback(services.close)
+            await services.open()
+            houses.append(services)
         user = await houses[0].store.read(lambda session: session.scalar(select(User.id)))
         assert user is not None
         caller = Caller(
@@ -80,13 +80,13 @@ async def opened(
         yield houses, caller
 
 
-async def ended(house: House, caller: Caller, text: str) -> Run:
+async def ended(services: Services, caller: Caller, text: str) -> Run:
     """A run of a conversation of its own, once it is over."""
-    chat = await house.conversations.create(caller, ConversationChange())
-    run = await house.runs.send(caller, Sending(conversation_id=chat.id, text=text, tools=False))
+    chat = await services.conversations.create(caller, ConversationChange())
+    run = await services.runs.send(caller, NewMessage(conversation_id=chat.id, text=text, tools=False))
     async with asyncio.timeout(90):
-        while (seen := await house.runs.get(caller, run.id)).status not in ENDED:
-            await house.durable.wait(run.id, 5)
+        while (seen := await services.runs.get(caller, run.id)).status not in ENDED:
+            await services.run_driver.wait(run.id, 5)
     return seen
 
 
@@ -120,9 +120,9 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
                 runs = list(await asyncio.gather(*started, return_exceptions=True))
                 await check(houses[0], upstream, runs)
 
-    async def check(house: House, upstream: ScriptedProvider, runs: list[Run | BaseException]) -> None:
-        spent = await house.store.read(lambda session: session.scalar(select(SPENT)))
-        held = await house.store.read(
+    async def check(services: Services, upstream: ScriptedProvider, runs: list[Run | BaseException]) -> None:
+        spent = await services.store.read(lambda session: session.scalar(select(SPENT)))
+        reserved = await services.store.read(
             lambda session: session.scalar(select(func.count()).select_from(ReserveRow))
         )
         known = [run for run in runs if isinstance(run, Run)]
@@ -136,7 +136,7 @@ def test_runs_at_once_never_spend_more_than_the_day_has(
         finished = [run for run in known if run.stop_reason == "finished"]
         assert spent == PER_CALL * len(finished) == PER_CALL * len(upstream.requests)
         assert 5 <= len(finished) <= 10
-        assert held == 0
+        assert reserved == 0
 
     asyncio.run(work())
 
@@ -147,21 +147,21 @@ def test_without_limits_nothing_is_set_aside(ready_url: str, tmp_path: Path) -> 
     async def work() -> None:
         async with ScriptedProvider(Script(rules=[rule])) as upstream:
             config = config_of(tmp_path, ready_url, "one", upstream, LimitsConfig())
-            async with opened([config], upstream) as ((house,), caller):
+            async with opened([config], upstream) as ((services,), caller):
                 writes: list[str] = []
-                listen(house, writes)
-                assert (await ended(house, caller, "hello")).stop_reason == "finished"
+                listen(services, writes)
+                assert (await ended(services, caller, "hello")).stop_reason == "finished"
                 assert not [statement for statement in writes if "usage_reserves" in statement]
                 assert "max_tokens" not in upstream.requests[0].json
 
     asyncio.run(work())
 
 
-def listen(house: House, statements: list[str]) -> None:
+def listen(services: Services, statements: list[str]) -> None:
     """Collects every statement that the house's database is given."""
 
     def note(*arguments: object) -> None:
         statements.append(str(arguments[2]))
 
-    for engine in {house.engine, house.store.reading}:
+    for engine in {services.engine, services.store.reading}:
         event.listen(engine, "before_cursor_execute", note)

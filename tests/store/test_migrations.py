@@ -18,14 +18,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from structlog.testing import capture_logs
 
-from luxx.app.container import House
-from luxx.errors import DatabaseFromFuture, UpgradeFailed
+from luxx.app.container import Services
+from luxx.errors import DatabaseTooNew, UpgradeFailed
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import SCRIPTS, migrate
 from luxx.infra.store.tables import Base
-from luxx.infra.store.upgrade import bring_up, current_step, known_steps, newest_step
+from luxx.infra.store.upgrade import current_step, known_steps, newest_step, upgrade_database
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_start_loads_nothing_that_changes_databases() -> None:
 
 def test_a_process_of_its_own_brings_a_database_up_and_keeps_a_copy(engine: Engine) -> None:
     with capture_logs() as logs:
-        assert bring_up(engine) == newest_step() == bring_up(engine)
+        assert upgrade_database(engine) == newest_step() == upgrade_database(engine)
     assert [(each["event"], each["before"], each["after"]) for each in logs] == [
         ("database_migrated", None, newest_step())
     ]
@@ -87,7 +87,7 @@ def test_a_process_of_its_own_brings_a_database_up_and_keeps_a_copy(engine: Engi
 def test_a_database_of_the_version_before_is_copied_by_the_process(engine: Engine) -> None:
     up_to(engine, known_steps()[-2])
     with capture_logs() as logs:
-        assert bring_up(engine) == current_step(engine) == newest_step()
+        assert upgrade_database(engine) == current_step(engine) == newest_step()
     copied = [each["to"] for each in logs if each["event"] == "database_copied"]
     assert [Path(each).exists() for each in copied] == [True] * (engine.dialect.name == "sqlite")
 
@@ -97,7 +97,7 @@ def test_a_process_that_fails_says_why_in_a_sentence_and_leaves_the_database(eng
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE runs RENAME TO walks"))
     with pytest.raises(UpgradeFailed, match=f"'0007' to '{newest_step()}'.*runs") as refused:
-        bring_up(engine)
+        upgrade_database(engine)
     assert "\n" not in refused.value.message
     assert current_step(engine) == "0007"
 
@@ -134,7 +134,7 @@ def test_a_database_from_the_future_is_left_alone_and_the_reason_is_a_sentence(e
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseFromFuture, match=r"9999.*newer version") as refused:
+    with pytest.raises(DatabaseTooNew, match=r"9999.*newer version") as refused:
         migrate(engine)
     assert "\n" not in refused.value.message
     assert current_step(engine) == "9999"

@@ -10,14 +10,14 @@ from sqlalchemy import Engine, text
 from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.credentials import Passwords
 from luxx.domain.accounts.models import Tenant
-from luxx.domain.accounts.rights import Departure, UserChange
+from luxx.domain.accounts.rights import Offboarding, UserChange
 from luxx.domain.accounts.workspaces import Workspaces
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import _settings, migrate
-from luxx.providers.sharing import hand_over_shared
+from luxx.providers.sharing import transfer_shared_providers
 from luxx.runs.stopping import RunStopper, cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
@@ -76,7 +76,7 @@ def test_people_are_added_moved_and_deleted_with_all_they_have(database_url: str
         store,
         passwords=passwords,
         workspaces=Workspaces(str(tmp_path / "workspaces")),
-        departure=Departure(cancel_runs_of, hand_over_shared),
+        offboarding=Offboarding(cancel_runs_of, transfer_shared_providers),
         stop_runs=RunStopper(store, None).stop_all_of,
     )
 

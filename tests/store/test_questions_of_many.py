@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from api.conftest import connect
-from api.person import Person
-from api.server import Server
-from api.streams import attached, sending
+from api.person import ApiClient
+from api.server import ServerProcess
+from api.streams import stream_message, stream_run
 
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
 from store.databases import new_database
@@ -25,9 +25,9 @@ OPTIONS = [{"label": "left", "is_recommended": True}, {"label": "right"}]
 class Pair(NamedTuple):
     """One user at two servers of one database, and a model that asks back."""
 
-    here: Person
-    there: Person
-    servers: tuple[Server, Server]
+    here: ApiClient
+    there: ApiClient
+    servers: tuple[ServerProcess, ServerProcess]
 
 
 def asks(*seconds: int) -> Script:
@@ -60,16 +60,16 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path, script: Scri
             "LUXX_RUNS__LEASE_SECONDS": "2",
         }
         with (
-            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
-            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            Person(one, None).register("ann") as here,
-            Person(two, None, here.token) as there,
+            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings) as two,
+            ApiClient(one, None).register("ann") as here,
+            ApiClient(two, None, here.token) as there,
         ):
             connect(here, provider)
             yield Pair(here, there, (one, two))
 
 
-def waiting_run(person: Person) -> tuple[str, list[dict[str, Any]]]:
+def waiting_run(person: ApiClient) -> tuple[str, list[dict[str, Any]]]:
     """The id of a run that waits, and its open questions."""
     conversation = person.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": "hello"}
@@ -77,7 +77,7 @@ def waiting_run(person: Person) -> tuple[str, list[dict[str, Any]]]:
     return run_id, person.good("GET", f"/runs/{run_id}/questions?status=open")["items"]
 
 
-def answer(person: Person, question: dict[str, Any], words: str) -> int:
+def answer(person: ApiClient, question: dict[str, Any], words: str) -> int:
     path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
     return person.ask("POST", path, json={"answer": words}).status_code
 
@@ -89,20 +89,20 @@ def test_of_answers_that_two_servers_take_at_once_one_counts(postgresql: str, tm
     ):
         for _ in range(ROUNDS):
             run_id, questions = waiting_run(pair.here)
-            with attached(pair.there, run_id) as there, attached(pair.here, run_id) as here:
+            with stream_run(pair.there, run_id) as there, stream_run(pair.here, run_id) as here:
                 for question in questions:
                     left = threads.submit(answer, pair.here, question, "left")
                     right = threads.submit(answer, pair.there, question, "right")
                     assert sorted([left.result(), right.result()]) == [200, 409]
-                seen = [frame for frame in here.rest() if frame["seq"]]
-                assert [frame for frame in there.rest() if frame["seq"]] == seen
-            assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
-            assert [frame["type"] for frame in seen].count("question_answered") == 2
-            assert seen[-1]["status"] == "completed"
+                received = [frame for frame in here.read_to_end() if frame["seq"]]
+                assert [frame for frame in there.read_to_end() if frame["seq"]] == received
+            assert [frame["seq"] for frame in received] == list(range(1, len(received) + 1))
+            assert [frame["type"] for frame in received].count("question_answered") == 2
+            assert received[-1]["status"] == "completed"
             views = pair.there.good("GET", f"/runs/{run_id}/questions")["items"]
             said = {
                 frame["question_id"]: frame["answer"]
-                for frame in seen
+                for frame in received
                 if frame["type"] == "question_answered"
             }
             assert {view["id"]: view["answer"] for view in views} == said
@@ -112,13 +112,13 @@ def test_a_time_that_is_over_is_counted_by_one_server(postgresql: str, tmp_path:
     with pair_at_two_servers(postgresql, "times", tmp_path, asks(1, 1, 1)) as pair:
         runs = [waiting_run(person)[0] for person in (pair.here, pair.there) for _ in range(3)]
         for run_id in runs:
-            with attached(pair.there, run_id) as stream:
-                seen = [frame for frame in stream.rest() if frame["seq"]]
-            answered = [frame for frame in seen if frame["type"] == "question_answered"]
+            with stream_run(pair.there, run_id) as stream:
+                received = [frame for frame in stream.read_to_end() if frame["seq"]]
+            answered = [frame for frame in received if frame["type"] == "question_answered"]
             assert [(frame["answer"], frame["answered_by"]) for frame in answered] == [
                 ("left", "timeout")
             ] * 3
-            assert [frame["seq"] for frame in seen] == list(range(1, len(seen) + 1))
+            assert [frame["seq"] for frame in received] == list(range(1, len(received) + 1))
 
 
 def test_what_waits_at_a_server_that_is_gone_goes_on_at_the_other(postgresql: str, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_what_waits_at_a_server_that_is_gone_goes_on_at_the_other(postgresql: st
         other_id, (other,) = waiting_run(pair.here)
         pair.servers[0].kill()
         assert answer(pair.there, question, "right") == 200
-        with attached(pair.there, run_id) as stream:
-            assert stream.rest()[-1]["status"] == "completed"
+        with stream_run(pair.there, run_id) as stream:
+            assert stream.read_to_end()[-1]["status"] == "completed"
         assert pair.there.good("POST", f"/runs/{other_id}/cancel")["status"] == "cancelled"
         assert answer(pair.there, other, "left") == 409
 
@@ -138,10 +138,10 @@ def test_a_stream_of_one_server_goes_on_where_another_takes_the_answer(
 ) -> None:
     with pair_at_two_servers(postgresql, "stream", tmp_path, asks(600)) as pair:
         conversation = pair.here.good("POST", "/conversations", json={})["id"]
-        with sending(pair.here, conversation, "hello") as stream:
+        with stream_message(pair.here, conversation, "hello") as stream:
             question = stream.until("question_asked")
             question["id"] = question["question_id"]
             assert answer(pair.there, question, "right") == 200
-            assert stream.rest()[-1]["status"] == "completed"
-        logged = [frame["seq"] for frame in stream.seen if frame["seq"]]
+            assert stream.read_to_end()[-1]["status"] == "completed"
+        logged = [frame["seq"] for frame in stream.received if frame["seq"]]
         assert logged == list(range(1, len(logged) + 1))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.person import Person
-from api.streams import attached
+from api.person import ApiClient
+from api.streams import stream_run
 
 from luxx.providers.scripted import Call, Finish, Rule, Script, Text, When
 from store.test_questions_of_many import Pair, pair_at_two_servers, waiting_run
@@ -39,14 +39,14 @@ def pair(postgresql: str, tmp_path: Path) -> Iterator[Pair]:
         yield made
 
 
-def say(person: Person, question: dict[str, Any], words: str) -> int:
+def say(person: ApiClient, question: dict[str, Any], words: str) -> int:
     path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
     return person.ask("POST", path, json={"answer": words}).status_code
 
 
-def ended(person: Person, run_id: str) -> dict[str, Any]:
-    with attached(person, run_id) as stream:
-        stream.rest()
+def ended(person: ApiClient, run_id: str) -> dict[str, Any]:
+    with stream_run(person, run_id) as stream:
+        stream.read_to_end()
     return person.good("GET", f"/runs/{run_id}")
 
 
@@ -68,12 +68,12 @@ def test_always_said_at_both_at_once_is_one_rule_and_every_question_has_one_answ
         pair.here.good("PUT", "/permissions/rules", json=ASKS)
         (one, first), (two, second) = waiting_run(pair.here), waiting_run(pair.there)
         with ThreadPoolExecutor(4) as pool:
-            told = [
+            rules_seen = [
                 pool.submit(say, who, question, "always")
                 for question in (first[0], second[1])
                 for who in pair[:2]
             ]
-            statuses = sorted(each.result() for each in told)
+            statuses = sorted(each.result() for each in rules_seen)
         assert set(statuses) <= {200, 409}
         assert 200 in statuses
         for run_id in (one, two):

@@ -13,22 +13,22 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import delete, insert, select, text, update
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.domain.conversations.search import Found, Search, SearchService
+from luxx.domain.conversations.search import Search, SearchResults, SearchService
 from luxx.domain.conversations.search_index import index_message, index_messages, index_title
 from luxx.errors import NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import SCRIPTS, migrate
-from luxx.infra.store.search_words import MOST_PIECES, WORDS, Places, SearchKind, fold, terms_of
+from luxx.infra.store.search_words import MAX_WORDS, MOST_PIECES, SearchKind, TermMatcher, fold, terms_of
 from luxx.wire.message import AssistantContent, Attachment, UserContent
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 from luxx.wire.tool import CommandPermission
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 
 def caller(user_id: int) -> Caller:
@@ -52,7 +52,7 @@ def add_people(session: Any) -> None:
 
 
 @pytest.fixture
-def house(database_url: str, tmp_path: Path) -> Iterator[Store]:
+def search_store(database_url: str, tmp_path: Path) -> Iterator[Store]:
     """A migrated database with two people."""
     engine = open_engine(resolve_url(database_url, tmp_path))
     make_ready(engine)
@@ -97,8 +97,8 @@ def say(store: Store, conversation_id: str, said: str | msgspec.Struct, *, who: 
 
 def find(
     store: Store, query: str, *, who: Caller = ANN, page: int = 1, size: int = 100, **more: Any
-) -> Found:
-    async def work() -> Found:
+) -> SearchResults:
+    async def work() -> SearchResults:
         async with asyncio.timeout(30):
             search = Search(query=query, **more)
             return await SearchService(store).find(who, search, page=page, page_size=size)
@@ -133,27 +133,27 @@ def is_sound(store: Store) -> bool:
 # --- what is found ----------------------------------------------------------------------------------
 
 
-def test_all_words_must_be_there_in_any_order_and_case_and_accents_do_not_matter(house: Store) -> None:
-    chat = conversation(house)
-    both = say(house, chat, "The quick BROWN fox went to the Café.")
-    say(house, chat, "A brown bear.")
-    assert ids(house, "fox brown") == [both]
-    assert ids(house, "cafe BROWN") == [both]
-    assert ids(house, "CAFÉ") == [both]
-    assert ids(house, "bro fox") == []
-    assert ids(house, "brown nobody") == []
+def test_all_words_must_be_there_in_any_order_and_case_and_accents_do_not_matter(search_store: Store) -> None:
+    chat = conversation(search_store)
+    both = say(search_store, chat, "The quick BROWN fox went to the Café.")
+    say(search_store, chat, "A brown bear.")
+    assert ids(search_store, "fox brown") == [both]
+    assert ids(search_store, "cafe BROWN") == [both]
+    assert ids(search_store, "CAFÉ") == [both]
+    assert ids(search_store, "bro fox") == []
+    assert ids(search_store, "brown nobody") == []
 
 
-def test_a_phrase_must_stand_as_it_is_and_a_star_ends_a_beginning(house: Store) -> None:
-    chat = conversation(house)
-    one = say(house, chat, "machine learning is fun")
-    other = say(house, chat, "learning by machine, from machinery")
-    assert ids(house, '"machine learning"') == [one]
-    assert ids(house, "machine learning") == [other, one]
-    assert ids(house, "machiner*") == [other]
-    assert ids(house, "machin") == []
-    assert ids(house, '"is fu"*') == [one]
-    assert ids(house, "from_machinery") == [other]
+def test_a_phrase_must_stand_as_it_is_and_a_star_ends_a_beginning(search_store: Store) -> None:
+    chat = conversation(search_store)
+    one = say(search_store, chat, "machine learning is fun")
+    other = say(search_store, chat, "learning by machine, from machinery")
+    assert ids(search_store, '"machine learning"') == [one]
+    assert ids(search_store, "machine learning") == [other, one]
+    assert ids(search_store, "machiner*") == [other]
+    assert ids(search_store, "machin") == []
+    assert ids(search_store, '"is fu"*') == [one]
+    assert ids(search_store, "from_machinery") == [other]
 
 
 @pytest.mark.parametrize(
@@ -172,23 +172,23 @@ def test_a_phrase_must_stand_as_it_is_and_a_star_ends_a_beginning(house: Store) 
     ],
 )
 def test_every_part_of_a_text_without_spaces_is_found_and_marked(
-    house: Store, said: str, queries: list[str]
+    search_store: Store, said: str, queries: list[str]
 ) -> None:
-    chat = conversation(house)
-    one = say(house, chat, "前面的话。" + said)
-    say(house, chat, "something else entirely 别的内容")
+    chat = conversation(search_store)
+    one = say(search_store, chat, "前面的话。" + said)
+    say(search_store, chat, "something else entirely 别的内容")
     for query in queries:
-        assert ids(house, query) == [one], query
-        assert marked(house, query), query
-    assert marked(house, queries[0])[0].casefold() == queries[0].casefold()
+        assert ids(search_store, query) == [one], query
+        assert marked(search_store, query), query
+    assert marked(search_store, queries[0])[0].casefold() == queries[0].casefold()
     for absent in ("器机", "习机", "天的", "模学", "京東", "울서"):
-        assert ids(house, absent) == [], absent
+        assert ids(search_store, absent) == [], absent
 
 
-def test_a_message_is_found_by_its_text_and_its_files_names_and_by_nothing_else(house: Store) -> None:
-    chat = conversation(house)
+def test_a_message_is_found_by_its_text_and_its_files_names_and_by_nothing_else(search_store: Store) -> None:
+    chat = conversation(search_store)
     file = Attachment(name="quarterly_report.pdf", extension="pdf", content="confidential numbers")
-    asked = say(house, chat, UserContent(text="look at this", attachments=[file]))
+    asked = say(search_store, chat, UserContent(text="look at this", attachments=[file]))
     kinds = [
         (StepType.THINKING, "pondering", StepStatus.DONE),
         (StepType.TOOL_RESULT, "tooling", StepStatus.DONE),
@@ -199,19 +199,24 @@ def test_a_message_is_found_by_its_text_and_its_files_names_and_by_nothing_else(
         Step(id=step_id(index), index=index, type=kind, content=content, status=status)
         for index, (kind, content, status) in enumerate(kinds)
     ]
-    answered = say(house, chat, AssistantContent(steps=steps))
-    assert ids(house, "quarterly") == ids(house, "quarterly_report.pdf") == ids(house, "look") == [asked]
-    assert ids(house, "revenue") == [answered]
+    answered = say(search_store, chat, AssistantContent(steps=steps))
+    assert (
+        ids(search_store, "quarterly")
+        == ids(search_store, "quarterly_report.pdf")
+        == ids(search_store, "look")
+        == [asked]
+    )
+    assert ids(search_store, "revenue") == [answered]
     for hidden in ("confidential", "pondering", "tooling", "abandoned", "steps", "thinking", "user"):
-        assert ids(house, hidden) == [], hidden
+        assert ids(search_store, hidden) == [], hidden
 
 
-def test_titles_come_first_then_messages_and_the_newest_first(house: Store) -> None:
-    old = conversation(house, "Garden plans")
-    first = say(house, old, "the garden needs water")
-    new = conversation(house, "A garden party")
-    second = say(house, new, "whose garden?")
-    found = find(house, "garden")
+def test_titles_come_first_then_messages_and_the_newest_first(search_store: Store) -> None:
+    old = conversation(search_store, "Garden plans")
+    first = say(search_store, old, "the garden needs water")
+    new = conversation(search_store, "A garden party")
+    second = say(search_store, new, "whose garden?")
+    found = find(search_store, "garden")
     assert [(hit.rank, hit.kind, hit.conversation_id, hit.message_id) for hit in found.hits] == [
         (1, SearchKind.CONVERSATION, new, None),
         (2, SearchKind.CONVERSATION, old, None),
@@ -220,79 +225,79 @@ def test_titles_come_first_then_messages_and_the_newest_first(house: Store) -> N
     ]
     assert [hit.conversation_title for hit in found.hits] == ["A garden party", "Garden plans"] * 2
     assert [hit.role for hit in found.hits] == [None, None, "user", "user"]
-    assert ids(house, "garden", kind=SearchKind.MESSAGE) == [second, first]
-    assert ids(house, "garden", kind=SearchKind.CONVERSATION) == [None, None]
-    assert ids(house, "garden", conversation_id=old) == [None, first]
-    assert ids(house, "garden", conversation_id=old, kind=SearchKind.MESSAGE) == [first]
-    paged = [find(house, "garden", page=page, size=3) for page in (1, 2, 3)]
+    assert ids(search_store, "garden", kind=SearchKind.MESSAGE) == [second, first]
+    assert ids(search_store, "garden", kind=SearchKind.CONVERSATION) == [None, None]
+    assert ids(search_store, "garden", conversation_id=old) == [None, first]
+    assert ids(search_store, "garden", conversation_id=old, kind=SearchKind.MESSAGE) == [first]
+    paged = [find(search_store, "garden", page=page, size=3) for page in (1, 2, 3)]
     assert [hit for each in paged for hit in each.hits] == found.hits
     assert [each.total for each in paged] == [4, 4, 4]
 
 
-def test_more_than_a_thousand_hits_are_not_counted_and_the_answer_says_so(house: Store) -> None:
-    chat = conversation(house)
+def test_more_than_a_thousand_hits_are_not_counted_and_the_answer_says_so(search_store: Store) -> None:
+    chat = conversation(search_store)
     rows = [row_of(chat, UserContent(text="again"), ANN) for _ in range(1002)]
 
     def work(session: Any) -> None:
         session.execute(insert(MessageRow), rows)
         index_messages(session.connection(), rows)
 
-    house.write_now(work)
-    found = find(house, "again", page=10)
+    search_store.write_now(work)
+    found = find(search_store, "again", page=10)
     assert (found.total, found.has_more, len(found.hits)) == (1000, True, 100)
     assert found.hits[0].message_id == rows[101]["id"]
-    assert find(house, "again", page=11).hits == []
+    assert find(search_store, "again", page=11).hits == []
 
 
-def test_a_snippet_shows_the_place_and_offsets_that_count_characters(house: Store) -> None:
-    chat = conversation(house)
-    say(house, chat, "🙂 e\u0301tude " * 300 + "the needle 🙂 in the haystack" + " straw" * 300)
-    (hit,) = find(house, "needle haystack").hits
+def test_a_snippet_shows_the_match_and_offsets_in_characters(search_store: Store) -> None:
+    chat = conversation(search_store)
+    say(search_store, chat, "🙂 e\u0301tude " * 300 + "the needle 🙂 in the haystack" + " straw" * 300)
+    (hit,) = find(search_store, "needle haystack").hits
     assert len(hit.snippet.text) == 200
-    assert marked(house, "needle haystack") == ["needle", "haystack"]
-    assert marked(house, "étude")[:2] == ["étude", "étude"]
+    assert marked(search_store, "needle haystack") == ["needle", "haystack"]
+    assert marked(search_store, "étude")[:2] == ["étude", "étude"]
 
 
 # --- whose it is ------------------------------------------------------------------------------------
 
 
-def test_only_ones_own_is_found(house: Store) -> None:
-    anns, bens = conversation(house, "Treasure"), conversation(house, "Treasure map", who=BEN)
-    mine = say(house, anns, "treasure under the oak")
-    theirs = say(house, bens, "treasure under the elm", who=BEN)
-    assert ids(house, "treasure") == [None, mine]
-    assert ids(house, "treasure", who=BEN) == [None, theirs]
-    assert [hit.conversation_id for hit in find(house, "treasure").hits] == [anns, anns]
+def test_only_ones_own_is_found(search_store: Store) -> None:
+    anns, bens = conversation(search_store, "Treasure"), conversation(search_store, "Treasure map", who=BEN)
+    mine = say(search_store, anns, "treasure under the oak")
+    theirs = say(search_store, bens, "treasure under the elm", who=BEN)
+    assert ids(search_store, "treasure") == [None, mine]
+    assert ids(search_store, "treasure", who=BEN) == [None, theirs]
+    assert [hit.conversation_id for hit in find(search_store, "treasure").hits] == [anns, anns]
     for forged in (f"message={BEN.user_id}", f'"message={BEN.user_id}"', f"in={bens}", f"in={bens[:8]}*"):
-        assert find(house, forged).hits == [], forged
+        assert find(search_store, forged).hits == [], forged
     for foreign in (bens, new_id()):
         with pytest.raises(NotFound):
-            find(house, "treasure", conversation_id=foreign)
+            find(search_store, "treasure", conversation_id=foreign)
 
 
 # --- what changes -----------------------------------------------------------------------------------
 
 
-def test_what_is_deleted_is_not_found_and_leaves_nothing_in_the_index(house: Store) -> None:
-    chat, other = conversation(house, "Doomed words"), conversation(house)
-    first = say(house, chat, "words to keep for a while")
-    second = say(house, chat, "words to delete")
-    kept = say(house, other, "other words", who=ANN)
-    house.write_now(lambda session: session.execute(delete(MessageRow).where(MessageRow.id == second)))
-    assert ids(house, "words") == [None, kept, first]
-    house.write_now(
+def test_what_is_deleted_is_not_found_and_leaves_nothing_in_the_index(search_store: Store) -> None:
+    chat, other = conversation(search_store, "Doomed words"), conversation(search_store)
+    first = say(search_store, chat, "words to keep for a while")
+    second = say(search_store, chat, "words to delete")
+    kept = say(search_store, other, "other words", who=ANN)
+    search_store.write_now(lambda session: session.execute(delete(MessageRow).where(MessageRow.id == second)))
+    assert ids(search_store, "words") == [None, kept, first]
+    search_store.write_now(
         lambda session: session.execute(delete(ConversationRow).where(ConversationRow.id == chat))
     )
-    assert ids(house, "words") == [kept]
-    house.write_now(lambda session: session.execute(delete(User).where(User.id == 1)))
-    assert ids(house, "words") == []
-    assert index_of(house) == []
-    assert is_sound(house)
+    assert ids(search_store, "words") == [kept]
+    search_store.write_now(lambda session: session.execute(delete(User).where(User.id == 1)))
+    assert ids(search_store, "words") == []
+    assert index_of(search_store) == []
+    assert is_sound(search_store)
 
 
-def test_a_changed_message_and_a_new_title_are_found_by_what_they_are_now(house: Store) -> None:
-    chat = conversation(house, "First name")
-    message_id = say(house, chat, "half an ans")
+def test_a_changed_message_and_a_new_title_are_found_by_what_they_are_now(search_store: Store) -> None:
+    chat = conversation(search_store, "First name")
+    message_id = say(search_store, chat, "half an ans")
     later = row_of(chat, UserContent(text="half an answer, and its end"), ANN) | {"id": message_id}
 
     def change(session: Any) -> None:
@@ -303,17 +308,17 @@ def test_a_changed_message_and_a_new_title_are_found_by_what_they_are_now(house:
         session.execute(update(ConversationRow).values(title="Second name"))
         index_title(session.connection(), user_id=1, conversation_id=chat, title="Second name")
 
-    house.write_now(change)
-    assert ids(house, "ans") == []
-    assert ids(house, "answer end") == [message_id]
-    assert ids(house, "first") == []
-    assert ids(house, "second") == [None]
-    assert len(index_of(house)) == 2
-    assert is_sound(house)
+    search_store.write_now(change)
+    assert ids(search_store, "ans") == []
+    assert ids(search_store, "answer end") == [message_id]
+    assert ids(search_store, "first") == []
+    assert ids(search_store, "second") == [None]
+    assert len(index_of(search_store)) == 2
+    assert is_sound(search_store)
 
 
-def test_a_write_that_fails_leaves_no_words(house: Store) -> None:
-    chat = conversation(house)
+def test_a_failed_write_leaves_nothing_in_the_index(search_store: Store) -> None:
+    chat = conversation(search_store)
     row = row_of(chat, UserContent(text="never said"), ANN)
 
     def fails(session: Any) -> None:
@@ -322,9 +327,9 @@ def test_a_write_that_fails_leaves_no_words(house: Store) -> None:
         raise ValueError("as it is")
 
     with pytest.raises(ValueError, match="as it is"):
-        house.write_now(fails)
-    assert ids(house, "never") == []
-    assert is_sound(house)
+        search_store.write_now(fails)
+    assert ids(search_store, "never") == []
+    assert is_sound(search_store)
 
 
 def test_what_was_there_before_the_index_is_put_into_it(
@@ -367,15 +372,15 @@ SIGNS = st.text(st.sampled_from(list("\"'*():&|!<->^{}+-=\\/%_,.; aA机器学習
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(house: Store) -> None:
-    chat = conversation(house)
+def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(search_store: Store) -> None:
+    chat = conversation(search_store)
 
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(said=st.one_of(SIGNS, ANYTHING), asked=st.one_of(SIGNS, ANYTHING))
     def ask(said: str, asked: str) -> None:
-        message_id = say(house, chat, said)
-        find(house, asked)
-        found = find(house, f'"{said.replace(chr(34), " ")}"')
+        message_id = say(search_store, chat, said)
+        find(search_store, asked)
+        found = find(search_store, f'"{said.replace(chr(34), " ")}"')
         assert not found.total or message_id in [hit.message_id for hit in found.hits]
         assert found.total or not any(character.isalnum() for character in said)
 
@@ -393,19 +398,21 @@ def test_no_query_and_no_text_breaks_it_and_each_text_finds_itself(house: Store)
         "-",
         "''",
     ):
-        find(house, asked)
+        find(search_store, asked)
 
 
-def test_of_an_endless_message_the_beginning_is_found(house: Store) -> None:
-    chat = conversation(house)
-    long = say(house, chat, " ".join(f"word{number}" for number in range(WORDS * 2)) + " 机器" * 10_000)
-    assert ids(house, "word1 word9999") == [long]
-    assert ids(house, f"word{WORDS * 2 - 1}") == []
-    unspaced = say(house, chat, "".join(chr(0x4E00 + number % 20_000) for number in range(200_000)))
-    assert ids(house, "一丁") == [unspaced]
-    wide = say(house, chat, " ".join(f"{chr(0x10330 + n % 20) * 70}{n}" for n in range(WORDS)))
+def test_of_an_endless_message_the_beginning_is_found(search_store: Store) -> None:
+    chat = conversation(search_store)
+    long = say(
+        search_store, chat, " ".join(f"word{number}" for number in range(MAX_WORDS * 2)) + " 机器" * 10_000
+    )
+    assert ids(search_store, "word1 word9999") == [long]
+    assert ids(search_store, f"word{MAX_WORDS * 2 - 1}") == []
+    unspaced = say(search_store, chat, "".join(chr(0x4E00 + number % 20_000) for number in range(200_000)))
+    assert ids(search_store, "一丁") == [unspaced]
+    wide = say(search_store, chat, " ".join(f"{chr(0x10330 + n % 20) * 70}{n}" for n in range(MAX_WORDS)))
     assert wide is not None
-    assert is_sound(house)
+    assert is_sound(search_store)
 
 
 class Counted(str):
@@ -425,15 +432,15 @@ def test_a_long_phrase_that_almost_stands_everywhere_is_not_tried_everywhere() -
     assert [len(term.words) for term in terms_of("\u554a" * 200)] == [15, 7]
     text = Counted(fold("a " * 15 + "c " + "a " * 14 + "c "))
     text = Counted(str(text) * 1000)
-    assert Places(terms).first(text) is None
+    assert TermMatcher(terms).first(text) is None
     assert text.looks <= 600 * len(terms)
 
 
-def test_a_phrase_of_many_words_is_found_by_all_of_them(house: Store) -> None:
-    chat = conversation(house)
+def test_a_phrase_of_many_words_is_found_by_all_of_them(search_store: Store) -> None:
+    chat = conversation(search_store)
     words = [f"word{number}" for number in range(30)]
-    message = say(house, chat, " ".join(words))
-    say(house, chat, " ".join(words[:20]))
-    assert ids(house, f'"{" ".join(words[:28])}"'[:199]) == [message]
-    chinese = say(house, chat, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5)
-    assert ids(house, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5) == [chinese]
+    message = say(search_store, chat, " ".join(words))
+    say(search_store, chat, " ".join(words[:20]))
+    assert ids(search_store, f'"{" ".join(words[:28])}"'[:199]) == [message]
+    chinese = say(search_store, chat, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5)
+    assert ids(search_store, "\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03" * 5) == [chinese]

@@ -10,16 +10,16 @@ from prepared import make_ready
 from rows import add_user
 from sqlalchemy import event, insert, update
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search import MOST_HITS, Found, Search, SearchService
+from luxx.domain.conversations.search import MAX_HITS, Search, SearchResults, SearchService
 from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.wire.tool import CommandPermission
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id="s"
@@ -58,20 +58,20 @@ def put(store: Store, titles: int, messages: int, *, import_id: str | None = Non
     store.write_now(work)
 
 
-def find(store: Store) -> Found:
+def find(store: Store) -> SearchResults:
     return asyncio.run(SearchService(store).find(ANN, Search(query="tiger"), page=1, page_size=100))
 
 
 def test_what_is_hidden_neither_counts_nor_crowds_out_what_is_there(store: Store) -> None:
     put(store, titles=2, messages=3)
-    put(store, titles=3, messages=MOST_HITS + 500, import_id=new_id())
+    put(store, titles=3, messages=MAX_HITS + 500, import_id=new_id())
     put(store, titles=1, messages=1)
     found = find(store)
     assert (found.total, len(found.hits), found.has_more) == (3 + 4, 3 + 4, False)
     assert [hit.rank for hit in found.hits] == [1, 2, 3, 4, 5, 6, 7]
     store.write_now(lambda session: session.execute(update(ConversationRow).values(import_id=None)) and None)
     found = find(store)
-    assert (found.total, found.has_more) == (6 + MOST_HITS, True)
+    assert (found.total, found.has_more) == (6 + MAX_HITS, True)
 
 
 def test_whether_something_is_hidden_is_read_from_an_index_and_asked_of_no_hit_where_it_is_not(

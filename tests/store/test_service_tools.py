@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import ConfigError, NotFound
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.store.engine import GUESTS, Store
+from luxx.infra.store.engine import MAX_EXTERNAL_SESSIONS, Store
 from luxx.tools.core import CommandPermission, ToolCall, ToolContext, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
@@ -63,19 +63,19 @@ def context(level: int = 4, **more: Any) -> ToolContext:
     )
 
 
-def carried_out(
+def run_tool(
     store: Store,
     tool: ServiceTool,
     arguments: dict[str, Any],
-    told: ToolContext | None = None,
+    contexts: ToolContext | None = None,
     times: int = 1,
 ) -> list[Executed]:
-    definition = tool.on(store)
+    definition = tool.bind_store(store)
     executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
     call = ToolCall(call_id="c", name=definition.name, arguments=msgspec.json.encode(arguments).decode())
 
     async def run() -> list[Executed]:
-        return [await executor.execute(call, told or context()) for _ in range(times)]
+        return [await executor.execute(call, contexts or context()) for _ in range(times)]
 
     try:
         done = asyncio.run(run())
@@ -97,25 +97,25 @@ def some(store: Store) -> Store:
 
 def test_the_function_gets_a_session_and_its_caller_and_the_model_sees_neither(some: Store) -> None:
     tool = service_tool(list_notes, category="notes")
-    definition = tool.on(some)
+    definition = tool.bind_store(some)
     assert definition.parameters["properties"] == {
         "limit": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}
     }
     assert (definition.name, definition.description) == ("list_notes", "The notes there are.")
-    (done,) = carried_out(some, tool, {"limit": 1})
+    (done,) = run_tool(some, tool, {"limit": 1})
     assert done.result == ToolResult.ok([{"id": 1, "text": "one for ann of 3"}])
     for forged in ({"caller": {"user_id": 1}}, {"session": 1}, {"limit": 6}, {"limit": "1"}):
-        assert carried_out(some, tool, forged)[0].status == CallStatus.INVALID
+        assert run_tool(some, tool, forged)[0].status == CallStatus.INVALID
 
 
 def test_what_may_only_read_cannot_write(some: Store) -> None:
     with capture_logs() as logs:
-        (done,) = carried_out(some, service_tool(add_note), {"what": "sneaked in"})
+        (done,) = run_tool(some, service_tool(add_note), {"what": "sneaked in"})
     assert done.result.error is not None
     assert done.result.error.startswith("add_note could not do this")
     assert kept(some) == ["one", "two"]
     assert [entry["event"] for entry in logs] == ["service_tool_broke"]
-    assert carried_out(some, service_tool(list_notes), {})[0].result.success
+    assert run_tool(some, service_tool(list_notes), {})[0].result.success
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_what_may_only_read_cannot_write(some: Store) -> None:
         ("one", "add_note could not do this: something in it broke"),
     ],
 )
-def test_an_error_undoes_what_was_written_and_is_told_without_insides(
+def test_an_error_undoes_what_was_written_and_is_reported_without_internals(
     some: Store, what: str, words: str
 ) -> None:
     with capture_logs() as logs:
-        (done,) = carried_out(some, service_tool(add_note, writes=True), {"what": what})
+        (done,) = run_tool(some, service_tool(add_note, writes=True), {"what": what})
     assert done.status == CallStatus.FAILED
     assert (done.result.error or "").startswith(words)
     assert "hunter2" not in str(done.result)
@@ -147,32 +147,32 @@ def test_an_error_undoes_what_was_written_and_is_told_without_insides(
 
 def test_what_writes_is_one_transaction_and_needs_the_level(some: Store) -> None:
     tool = service_tool(add_note, writes=True)
-    assert carried_out(some, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
-    assert carried_out(some, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
+    assert run_tool(some, tool, {"what": "three"}, context(1))[0].status == CallStatus.DENIED
+    assert run_tool(some, tool, {"what": "three"}, context(2))[0].result == ToolResult.ok(5)
     assert kept(some) == ["one", "two", "three"]
 
 
 def test_only_a_repeatable_tool_is_answered_from_the_cache(some: Store) -> None:
-    twice = carried_out(some, service_tool(list_notes, repeatable=True), {}, times=2)
+    twice = run_tool(some, service_tool(list_notes, repeatable=True), {}, times=2)
     assert [one.status for one in twice] == [CallStatus.DONE, CallStatus.CACHED]
     assert twice[0].result == twice[1].result
-    again = carried_out(some, service_tool(list_notes), {}, times=2)
+    again = run_tool(some, service_tool(list_notes), {}, times=2)
     assert [one.status for one in again] == [CallStatus.DONE, CallStatus.DONE]
 
 
 def test_a_write_that_overran_its_time_is_undone(some: Store) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, proceed = threading.Event(), threading.Event()
 
     def slow(session: Session) -> None:
         """Slow."""
         session.execute(insert(notes).values(text="late"))
         begun.set()
-        go_on.wait(20)
+        proceed.wait(20)
 
-    (done,) = carried_out(some, service_tool(slow, writes=True, timeout=0.2), {})
+    (done,) = run_tool(some, service_tool(slow, writes=True, timeout=0.2), {})
     assert done.status == CallStatus.TIMEOUT
     assert begun.wait(20)
-    go_on.set()
+    proceed.set()
     # The text is unique, and this write waits for the end of the first.
     some.write_now(lambda session: session.execute(insert(notes).values(text="late")))
 
@@ -182,7 +182,7 @@ def test_what_is_committed_is_waited_for_past_its_time(some: Store) -> None:
         threading.Event().wait(0.4)
 
     event.listen(some.engine, "commit", slow_disk)
-    (done,) = carried_out(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
+    (done,) = run_tool(some, service_tool(add_note, writes=True, timeout=0.2), {"what": "ordered"})
     event.remove(some.engine, "commit", slow_disk)
     assert (done.status, "ordered" in kept(some)) == (CallStatus.DONE, True)
 
@@ -202,25 +202,25 @@ def commits(session: Session, how: str) -> str:
 
 @pytest.mark.parametrize("how", ["commit", "commit and hide it", "rollback"])
 def test_a_service_function_does_not_end_its_transaction(some: Store, how: str) -> None:
-    held, go_on = threading.Event(), threading.Event()
+    lock_taken, proceed = threading.Event(), threading.Event()
 
     async def among_others() -> Executed:
         """Others in its group, on SQLite, so that a savepoint is all it has."""
 
         def first(session: Session) -> None:
-            held.set()
-            go_on.wait(20)
+            lock_taken.set()
+            proceed.wait(20)
 
-        definition = service_tool(commits, writes=True).on(some)
+        definition = service_tool(commits, writes=True).bind_store(some)
         executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
         others = [asyncio.create_task(some.write(first))]
-        await asyncio.to_thread(held.wait, 20)
+        await asyncio.to_thread(lock_taken.wait, 20)
         arguments = msgspec.json.encode({"how": how}).decode()
         call = ToolCall(call_id="c", name="commits", arguments=arguments)
         done = asyncio.create_task(executor.execute(call, context()))
         others.append(asyncio.create_task(some.write(lambda session: None)))
         await asyncio.sleep(0)
-        go_on.set()
+        proceed.set()
         await asyncio.gather(*others)
         executor.close()
         return await done
@@ -242,7 +242,7 @@ def savepoints(session: Session) -> str:
 
 
 def test_a_service_function_has_savepoints_of_its_own(some: Store) -> None:
-    assert carried_out(some, service_tool(savepoints, writes=True), {})[0].result.success
+    assert run_tool(some, service_tool(savepoints, writes=True), {})[0].result.success
     assert kept(some) == ["one", "two", "kept"]
 
 
@@ -256,7 +256,7 @@ def frees_itself(session: Session) -> int:
 
 def test_what_may_only_read_cannot_free_itself(some: Store) -> None:
     with capture_logs():
-        (done,) = carried_out(some, service_tool(frees_itself), {})
+        (done,) = run_tool(some, service_tool(frees_itself), {})
     assert not done.result.success
     assert kept(some) == ["one", "two"]
 
@@ -272,7 +272,7 @@ def test_no_thread_keeps_a_connection_but_those_of_the_store(some: Store) -> Non
 
 
 def test_service_functions_leave_connections_for_the_server_however_slow_they_are(some: Store) -> None:
-    one_too_many = threading.Barrier(GUESTS + 1)
+    one_too_many = threading.Barrier(MAX_EXTERNAL_SESSIONS + 1)
 
     def slow(session: Session) -> bool:
         """Waits until one more than may is in the database."""
@@ -280,21 +280,24 @@ def test_service_functions_leave_connections_for_the_server_however_slow_they_ar
             one_too_many.wait(0.5)
         return not one_too_many.broken
 
-    definition = service_tool(slow).on(some)
+    definition = service_tool(slow).bind_store(some)
     executor = ToolExecutor(ToolRegistry([definition]), ToolsConfig())
     call = ToolCall(call_id="c", name="slow", arguments="{}")
 
     async def run() -> list[Executed]:
-        told = [msgspec.structs.replace(context(), user_id=user_id) for user_id in range(1, GUESTS + 2)]
-        return list(await asyncio.gather(*(executor.execute(call, each) for each in told)))
+        contexts = [
+            msgspec.structs.replace(context(), user_id=user_id)
+            for user_id in range(1, MAX_EXTERNAL_SESSIONS + 2)
+        ]
+        return list(await asyncio.gather(*(executor.execute(call, each) for each in contexts)))
 
     done = asyncio.run(run())
     executor.close()
-    assert [each.result.data for each in done] == [False] * (GUESTS + 1)
+    assert [each.result.data for each in done] == [False] * (MAX_EXTERNAL_SESSIONS + 1)
 
 
 def test_a_call_without_a_tenant_is_refused_where_the_function_asks_who_calls(some: Store) -> None:
-    (done,) = carried_out(some, service_tool(list_notes), {}, context(tenant_id=None))
+    (done,) = run_tool(some, service_tool(list_notes), {}, context(tenant_id=None))
     assert done.result.error == "it is not known for which tenant this call is made"
 
 

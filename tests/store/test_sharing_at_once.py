@@ -6,19 +6,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from providers_service.house import House, caller, new
+from providers_service.house import ProviderServices, caller, new
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.models import Tenant, User
-from luxx.domain.accounts.rights import Departure, UserChange, change_user
+from luxx.domain.accounts.rights import Offboarding, UserChange, change_user
 from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
 from luxx.providers.models import ProviderChanges, ProviderRow
-from luxx.providers.sharing import hand_over_shared
+from luxx.providers.sharing import transfer_shared_providers
 from luxx.runs.stopping import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
@@ -47,9 +47,9 @@ def fill(session: Session) -> None:
 
 def demote_owner(session: Session) -> None:
     owner = session.get_one(User, OWNER.user_id)
-    departure = Departure(cancel_runs_of, hand_over_shared)
+    offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
     change = UserChange(permission_level=CommandPermission.READ_ONLY)
-    change_user(session, owner, change, actor=FIRST.actor, departure=departure, now=utc_now())
+    change_user(session, owner, change, actor=FIRST.actor, offboarding=offboarding, now=utc_now())
 
 
 async def done_or_refused(work: Awaitable[Any]) -> None:
@@ -64,10 +64,10 @@ def test_no_order_of_requests_leaves_a_shared_provider_with_a_demoted_owner(
     Base.metadata.create_all(engine)
     store = Store(engine)
     store.write_now(fill)
-    house = House(store, Vault("a secret that is long enough for tests"))
+    services = ProviderServices(store, Vault("a secret that is long enough for tests"))
 
     async def work() -> None:
-        async with house.open() as service:
+        async with services.open() as service:
             for number in range(ROUNDS):
                 await store.write(lambda session: session.execute(EVERYBODY_ADMINISTERS))
                 made = await service.create(OWNER, new(is_shared=number % 2 == 0))

@@ -22,7 +22,7 @@ def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
     postgresql: str, tmp_path: Path, rows: int
 ) -> None:
     url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
-    engine, other = open_engine(url, silence_seconds=SILENCE_SECONDS), open_engine(url)
+    engine, other = open_engine(url, idle_timeout_seconds=SILENCE_SECONDS), open_engine(url)
     try:
         metadata.create_all(other)
         connection = engine.connect()
@@ -50,7 +50,7 @@ def test_a_transaction_that_says_nothing_more_is_ended_and_undone(
 
 def test_a_read_that_lost_its_connection_in_the_middle_is_read_again(postgresql: str, tmp_path: Path) -> None:
     url = resolve_url(new_database(postgresql, f"silence{next(numbers)}"), tmp_path)
-    store = Store(open_engine(url, silence_seconds=SILENCE_SECONDS))
+    store = Store(open_engine(url, idle_timeout_seconds=SILENCE_SECONDS))
     times: list[int] = []
 
     def work(connection: Connection) -> int:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 from api.conftest import connect
-from api.line import knocking, opened, ticket_of
-from api.person import Person
-from api.server import Server
+from api.line import new_ticket, open_socket, open_with_ticket
+from api.person import ApiClient
+from api.server import ServerProcess
 
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
@@ -23,8 +23,8 @@ CUT_SECONDS = 5.0
 class Pair(NamedTuple):
     """The same person at two servers."""
 
-    here: Person
-    there: Person
+    here: ApiClient
+    there: ApiClient
     upstream: ScriptedProvider
 
 
@@ -44,10 +44,10 @@ def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterat
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }
     with (
-        Server(folder, data_dir=folder / "one", **settings) as one,
-        Server(folder, data_dir=folder / "two", **settings) as two,
-        Person(one, None).register("pair") as here,
-        Person(two, None, here.token) as there,
+        ServerProcess(folder, data_dir=folder / "one", **settings) as one,
+        ServerProcess(folder, data_dir=folder / "two", **settings) as two,
+        ApiClient(one, None).register("pair") as here,
+        ApiClient(two, None, here.token) as there,
     ):
         connect(here, upstream)
         yield Pair(here, there, upstream)
@@ -60,22 +60,22 @@ def test_a_socket_at_one_server_follows_what_another_does(
         subscribed, other = (
             here.good("POST", "/conversations", json={"title": title})["id"] for title in ("one", "two")
         )
-        ticket = ticket_of(here)
-        with knocking(there.server.url, ticket) as line:
-            with knocking(here.server.url, ticket) as again:
-                assert again.closed()[0] == 4401, "a ticket is good once, wherever"
-            assert line.subscribe(subscribed)["data"]["status"] == "idle"
+        ticket = new_ticket(here)
+        with open_with_ticket(there.server.url, ticket) as client:
+            with open_with_ticket(here.server.url, ticket) as again:
+                assert again.wait_closed()[0] == 4401, "a ticket is good once, wherever"
+            assert client.subscribe(subscribed)["data"]["status"] == "idle"
             for session_id in (subscribed, other):
                 body = {"conversation_id": session_id, "content": "hello"}
                 here.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
-            assert line.until(type="session_update", status="running")["session_id"] == subscribed
+            assert client.until(type="session_update", status="running")["session_id"] == subscribed
             upstream.release("go")
-            told = [line.hear(), line.hear()]
-            assert {(each["type"], each["data"]["title"], each["data"]["status"]) for each in told} == {
+            messages = [client.receive(), client.receive()]
+            assert {(each["type"], each["data"]["title"], each["data"]["status"]) for each in messages} == {
                 ("session_update", "one", "completed"),
                 ("notification", "two", "completed"),
             }
-        with opened(there) as line:
-            line.quiet()
+        with open_socket(there) as client:
+            client.drain()
             here.good("POST", "/auth/logout")
-            assert line.closed(CUT_SECONDS)[0] == 4401
+            assert client.wait_closed(CUT_SECONDS)[0] == 4401

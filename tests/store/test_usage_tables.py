@@ -13,12 +13,12 @@ from rows import add_user
 from sqlalchemy import Connection, Engine, column, delete, insert, table, text
 from sqlalchemy.orm import Session
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.usage.ledger import UsageEntry, record, spent_since
-from luxx.domain.usage.report import GroupBy, Scope, UsageQuery, UsageReport, UsageService
+from luxx.domain.usage.report import GroupBy, UsageQuery, UsageReport, UsageScope, UsageService
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store import migrate as migrating
@@ -31,7 +31,7 @@ from luxx.wire.event import Event, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 from luxx.wire.tool import CommandPermission, ToolResult
 
-assert House  # Importing the roof imports every table there is.
+assert Services  # Importing the roof imports every table there is.
 
 ANN = Caller(user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.ADMIN, sign_in_id="s")
 RUN, CHAT = "run-1", "chat-1"
@@ -142,15 +142,15 @@ def test_who_is_deleted_leaves_what_was_spent(engine: Engine) -> None:
         assert spent_since(session.connection(), 1, utc_now() - timedelta(minutes=1)).tokens == 220
         session.execute(delete(User))
         session.commit()
-    by_user = reported(engine, scope=Scope.TENANT, group_by=GroupBy.USER)
+    by_user = reported(engine, scope=UsageScope.TENANT, group_by=GroupBy.USER)
     (gone,) = by_user.items
     assert (gone.key, gone.name, gone.completions, gone.cost, gone.unpriced) == (None, None, 2, 0.5, 1)
     assert reported(engine).sums.completions == 0
     with Session(engine) as session:
         session.execute(delete(Tenant))
         session.commit()
-    assert reported(engine, scope=Scope.TENANT).sums.completions == 0
-    (gone,) = reported(engine, scope=Scope.ALL, group_by=GroupBy.TENANT).items
+    assert reported(engine, scope=UsageScope.TENANT).sums.completions == 0
+    (gone,) = reported(engine, scope=UsageScope.ALL, group_by=GroupBy.TENANT).items
     assert (gone.key, gone.completions, gone.cost, gone.estimated) == (None, 2, 0.5, 1)
 
 

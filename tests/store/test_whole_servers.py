@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from api.conftest import connect
-from api.person import UUID7, Person
+from api.person import UUID7, ApiClient
 from api.schema import Document
-from api.server import Server, environment, luxx_command
-from api.streams import attached, sending
+from api.server import ServerProcess, environment, luxx_command
+from api.streams import stream_message, stream_run
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text
 from store.databases import new_database
@@ -34,22 +34,22 @@ def luxx(folder: Path, *arguments: str, **settings: str) -> subprocess.Completed
 
 
 def test_a_second_server_on_the_same_data_directory_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with Server(tmp_path) as first:
-        second = Server(tmp_path, data_dir=first.data_dir)
+    with ServerProcess(tmp_path) as first:
+        second = ServerProcess(tmp_path, data_dir=first.data_dir)
         second.launch()
         assert second.wait(60) != 0
         assert "another Luxx server is using" in second.output
         assert "Traceback" not in second.output
-        with Person(first, None) as person:
+        with ApiClient(first, None) as person:
             person.good("GET", "/ready")
-    with Server(tmp_path, data_dir=first.data_dir) as third, Person(third, None) as person:
+    with ServerProcess(tmp_path, data_dir=first.data_dir) as third, ApiClient(third, None) as person:
         person.good("GET", "/ready")
 
 
 def test_a_second_data_directory_with_the_same_sqlite_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
     settings = {"LUXX_DATABASE__URL": f"sqlite:///{tmp_path}/elsewhere/luxx.db"}
     (tmp_path / "second").mkdir()
-    with Server(tmp_path, **settings):
+    with ServerProcess(tmp_path, **settings):
         refused = luxx(tmp_path / "second", "serve", "--port", "0", "--data-dir", "own", **settings)
     assert refused.returncode != 0
     assert f"another Luxx server is using {tmp_path}/elsewhere/luxx.db" in refused.stderr
@@ -57,13 +57,13 @@ def test_a_second_data_directory_with_the_same_sqlite_file_is_refused_with_a_sen
 
 
 def test_a_server_that_was_killed_leaves_its_directory_free(tmp_path: Path) -> None:
-    with Server(tmp_path) as first:
-        with Person(first, None).register("survivor") as person:
+    with ServerProcess(tmp_path) as first:
+        with ApiClient(first, None).register("survivor") as person:
             user = person.user
         first.kill()
     with (
-        Server(tmp_path) as again,
-        Person(again, None).sign_in("survivor", "a-password-of-a-test-1") as person,
+        ServerProcess(tmp_path) as again,
+        ApiClient(again, None).sign_in("survivor", "a-password-of-a-test-1") as person,
     ):
         assert person.good("GET", "/auth/me") == user
 
@@ -98,19 +98,19 @@ def upstream() -> Any:
         yield provider
 
 
-def test_a_journey_on_postgresql(postgresql: str, tmp_path: Path, upstream: ScriptedProvider) -> None:
+def test_a_scenario_on_postgresql(postgresql: str, tmp_path: Path, upstream: ScriptedProvider) -> None:
     settings = {"LUXX_DATABASE__URL": new_database(postgresql, "journey"), "LUXX_APP__SECRET_KEY": SECRET}
     host = upstream.url.removeprefix("http://")
-    with Server(tmp_path, LUXX_PROVIDERS__ALLOW_PRIVATE=host, **settings) as server:
-        with Person(server, None) as nobody:
+    with ServerProcess(tmp_path, LUXX_PROVIDERS__ALLOW_PRIVATE=host, **settings) as server:
+        with ApiClient(server, None) as nobody:
             document = Document(nobody.good_document())
             assert nobody.good("GET", "/health")["database"] == "postgresql"
-        with Person(server, document).register("petra") as petra:
+        with ApiClient(server, document).register("petra") as petra:
             connect(petra, upstream)
             conversation = petra.good("POST", "/conversations", json={"title": "on PostgreSQL"})
             assert UUID7.fullmatch(conversation["id"])
-            with sending(petra, conversation["id"], "hello") as stream:
-                frames = stream.rest()
+            with stream_message(petra, conversation["id"], "hello") as stream:
+                frames = stream.read_to_end()
             assert frames[-1]["type"] == "done"
             assert frames[-1]["status"] == "completed"
             path = f"/messages?conversation_id={conversation['id']}"
@@ -119,8 +119,8 @@ def test_a_journey_on_postgresql(postgresql: str, tmp_path: Path, upstream: Scri
             assert newest["text"] == "From the other database, with a NUL-free ä."
             assert oldest["text"] == "hello"
     with (
-        Server(tmp_path, data_dir=tmp_path / "elsewhere", **settings) as other,
-        Person(other, document, petra.token) as petra_again,
+        ServerProcess(tmp_path, data_dir=tmp_path / "elsewhere", **settings) as other,
+        ApiClient(other, document, petra.token) as petra_again,
     ):
         assert petra_again.good("GET", path)["items"] == [newest, oldest]
 
@@ -128,7 +128,7 @@ def test_a_journey_on_postgresql(postgresql: str, tmp_path: Path, upstream: Scri
 def test_what_postgresql_cannot_hold_is_refused_before_it_is_asked(postgresql: str, tmp_path: Path) -> None:
     """NUL characters and numbers past its columns, in every place that takes text or an id."""
     settings = {"LUXX_DATABASE__URL": new_database(postgresql, "wild"), "LUXX_APP__SECRET_KEY": SECRET}
-    with Server(tmp_path, **settings) as server, Person(server, None).register("wild") as person:
+    with ServerProcess(tmp_path, **settings) as server, ApiClient(server, None).register("wild") as person:
         own = person.good("POST", "/conversations", json={})["id"]
         texts = {
             "/conversations": ("title", "model", "system_prompt", "project_id"),
@@ -191,14 +191,14 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
         "LUXX_APP__SECRET_KEY": SECRET,
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }
-    one = Server(tmp_path, data_dir=tmp_path / "one", **settings)
-    two = Server(tmp_path, data_dir=tmp_path / "two", **settings)
+    one = ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings)
+    two = ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings)
     one.launch()
     two.launch()
     try:
         for server in (one, two):
             server.await_start()
-        with Person(one, None).register("pair") as here, Person(two, None, here.token) as there:
+        with ApiClient(one, None).register("pair") as here, ApiClient(two, None, here.token) as there:
             connect(here, upstream)
             conversation = here.good("POST", "/conversations", json={"title": "made on one"})
             assert there.good("GET", f"/conversations/{conversation['id']}") == conversation
@@ -206,7 +206,7 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
             answer = there.good("POST", "/messages", json=body)
             path = f"/messages?conversation_id={conversation['id']}"
             assert here.good("GET", path)["items"][0] == answer
-            with Person(two, None).sign_in() as admin:
+            with ApiClient(two, None).sign_in() as admin:
                 users = [user["username"] for user in admin.good("GET", "/auth/users")["items"]]
             assert sorted(users) == ["admin", "pair"]
     finally:
@@ -218,8 +218,8 @@ def test_two_servers_on_one_postgresql_start_together_and_share_everything(
 class Pair(NamedTuple):
     """One user at two servers of one database, and a model that stops in the middle of its answer."""
 
-    here: Person
-    there: Person
+    here: ApiClient
+    there: ApiClient
     conversation_id: str
     provider: ScriptedProvider
 
@@ -234,10 +234,10 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path) -> Iterator[
             "LUXX_PROVIDERS__ALLOW_PRIVATE": provider.url.removeprefix("http://"),
         }
         with (
-            Server(tmp_path, data_dir=tmp_path / "one", **settings) as one,
-            Server(tmp_path, data_dir=tmp_path / "two", **settings) as two,
-            Person(one, None).register("ann") as here,
-            Person(two, None, here.token) as there,
+            ServerProcess(tmp_path, data_dir=tmp_path / "one", **settings) as one,
+            ServerProcess(tmp_path, data_dir=tmp_path / "two", **settings) as two,
+            ApiClient(one, None).register("ann") as here,
+            ApiClient(two, None, here.token) as there,
         ):
             connect(here, provider)
             conversation_id = here.good("POST", "/conversations", json={})["id"]
@@ -246,23 +246,23 @@ def pair_at_two_servers(postgresql: str, name: str, tmp_path: Path) -> Iterator[
 
 def test_a_run_of_one_server_is_followed_to_its_end_at_another(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "follow", tmp_path) as pair:
-        with sending(pair.here, pair.conversation_id, "hello") as driven:
+        with stream_message(pair.here, pair.conversation_id, "hello") as driven:
             run_id = next(driven.frames())["run_id"]
-            with attached(pair.there, run_id) as followed:
+            with stream_run(pair.there, run_id) as followed:
                 assert next(followed.frames())["run"]["status"] == "running"
                 pair.provider.release("waiting")
-                logged = [frame for frame in driven.rest() if frame["seq"]]
-                assert [frame for frame in followed.rest() if frame["seq"]] == logged
+                logged = [frame for frame in driven.read_to_end() if frame["seq"]]
+                assert [frame for frame in followed.read_to_end() if frame["seq"]] == logged
         assert logged[-1]["type"] == "done"
 
 
 def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "cancel", tmp_path) as pair:
-        with sending(pair.here, pair.conversation_id, "hello") as driven:
+        with stream_message(pair.here, pair.conversation_id, "hello") as driven:
             run_id = next(driven.frames())["run_id"]
             driven.until("process_step")
             pair.there.good("POST", f"/runs/{run_id}/cancel")
-            assert driven.rest()[-1]["status"] == "stopped"
+            assert driven.read_to_end()[-1]["status"] == "stopped"
         assert pair.there.good("GET", f"/runs/{run_id}")["status"] == "cancelled"
         pair.provider.wait_closed(pair.provider.requests[0], timeout=5.0)
 
@@ -270,14 +270,14 @@ def test_a_run_of_one_server_is_cancelled_at_another(postgresql: str, tmp_path: 
 def test_what_one_server_drives_can_be_deleted_at_another(postgresql: str, tmp_path: Path) -> None:
     """Cancelling answers in time, whoever drives; deleting waits until the driver has seen it."""
     with pair_at_two_servers(postgresql, "delete", tmp_path) as pair:
-        with sending(pair.here, pair.conversation_id, "hello") as driven:
+        with stream_message(pair.here, pair.conversation_id, "hello") as driven:
             run_id = next(driven.frames())["run_id"]
             driven.until("process_step")
             pair.there.good("DELETE", f"/conversations/{pair.conversation_id}")
-            assert driven.rest()[-1]["status"] == "stopped"
+            assert driven.read_to_end()[-1]["status"] == "stopped"
         pair.here.bad("GET", f"/runs/{run_id}", 404)
         again = pair.here.good("POST", "/conversations", json={})["id"]
-        with sending(pair.here, again, "hello") as driven:
+        with stream_message(pair.here, again, "hello") as driven:
             run_id = next(driven.frames())["run_id"]
             driven.until("process_step")
             asked = pair.there.good("GET", f"/messages?conversation_id={again}")["items"][0]
@@ -294,7 +294,7 @@ def test_of_messages_sent_at_once_one_gets_the_conversation(
         "LUXX_APP__SECRET_KEY": SECRET,
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
     }
-    with Server(tmp_path, **settings) as server, Person(server, None).register("hasty") as hasty:
+    with ServerProcess(tmp_path, **settings) as server, ApiClient(server, None).register("hasty") as hasty:
         connect(hasty, upstream)
         conversation_id = hasty.good("POST", "/conversations", json={})["id"]
         body = {"conversation_id": conversation_id, "content": "hello"}
@@ -315,11 +315,11 @@ def test_of_messages_sent_at_once_one_gets_the_conversation(
 
 def test_signing_out_at_one_server_ends_streams_that_another_serves(postgresql: str, tmp_path: Path) -> None:
     with pair_at_two_servers(postgresql, "cut", tmp_path) as pair:
-        with sending(pair.there, pair.conversation_id, "hello") as stream:
+        with stream_message(pair.there, pair.conversation_id, "hello") as stream:
             assert next(stream.frames())["type"] == "run"
             pair.here.good("POST", "/auth/logout")
             started = time.monotonic()
-            frames = stream.rest()
+            frames = stream.read_to_end()
             assert time.monotonic() - started < CUT_SECONDS
             assert "done" not in {frame["type"] for frame in frames}
         pair.there.bad("GET", "/auth/me", 401)

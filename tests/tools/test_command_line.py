@@ -4,7 +4,12 @@ import time
 
 import pytest
 
-from luxx.tools.permissions.command_line import MOST_CHARACTERS, MOST_COMMANDS, MOST_WORDS, read_command
+from luxx.tools.permissions.command_line import (
+    MAX_COMMAND_CHARACTERS,
+    MAX_COMMAND_WORDS,
+    MAX_COMMANDS,
+    read_command,
+)
 
 UNDERSTOOD: dict[str, list[list[str]]] = {
     "git status": [["git", "status"]],
@@ -105,7 +110,7 @@ NOT_UNDERSTOOD: dict[str, list[str]] = {
     "(" * 400: [],
     "git\rstatus": [],
     "git \x01": [],
-    "a" * (MOST_CHARACTERS + 1): [],
+    "a" * (MAX_COMMAND_CHARACTERS + 1): [],
     "\ud800": [],
 }
 
@@ -130,21 +135,21 @@ def test_no_depth_makes_reading_slow() -> None:
     }
     began = time.monotonic()
     for begin, end in deep.items():
-        count = MOST_CHARACTERS // len(begin + end)
+        count = MAX_COMMAND_CHARACTERS // len(begin + end)
         assert read_command(begin * count + end * count).problem
     assert time.monotonic() - began < 5
 
 
 def test_a_line_of_very_many_commands_is_not_understood() -> None:
-    line = read_command(";".join(f"a{number}" for number in range(MOST_COMMANDS + 1)))
-    assert line.problem == f"it has more than {MOST_COMMANDS} commands"
-    assert len(line.commands) == MOST_COMMANDS
+    line = read_command(";".join(f"a{number}" for number in range(MAX_COMMANDS + 1)))
+    assert line.problem == f"it has more than {MAX_COMMANDS} commands"
+    assert len(line.commands) == MAX_COMMANDS
 
 
 def test_a_very_long_list_of_words_is_cut_and_not_understood() -> None:
     line = read_command("ls " + "a " * 2000)
     assert line.problem == "it has too many words"
-    assert sum(map(len, line.commands)) <= MOST_WORDS
+    assert sum(map(len, line.commands)) <= MAX_COMMAND_WORDS
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.subagents import calls_in
-from luxx.runs.turn.completion import carried_out
+from luxx.runs.subagents import count_calls
+from luxx.runs.turn.completion import executed_entry
 from luxx.runs.turn.state import ChatState
 from luxx.tools.builtin.run import reading_tools
-from luxx.tools.compositions.checking import check
-from luxx.tools.compositions.rows import Stored, document_of
-from luxx.tools.compositions.service import Compositions, schema_of, shape_of
-from luxx.tools.compositions.templates import chosen, filled, read_path, value_at
+from luxx.tools.compositions.checking import check_composition
+from luxx.tools.compositions.rows import StoredComposition, document_of
+from luxx.tools.compositions.service import Compositions, schema_of, traits_of
+from luxx.tools.compositions.templates import fill_template, next_member_id, read_path, value_at
 from luxx.tools.core import (
     Approved,
-    Chaining,
+    ChainContext,
     CommandPermission,
     NeedsAnswer,
     Rejected,
@@ -33,8 +33,8 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
-from luxx.tools.permissions.judge import DecidedBy, Verdict
-from luxx.tools.permissions.rules import in_order
+from luxx.tools.permissions.judge import DecidedBy, PermissionVerdict
+from luxx.tools.permissions.rules import sort_rules
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
@@ -44,7 +44,7 @@ Json = dict[str, Any]
 Maker = Callable[..., ToolContext]
 
 
-class Bench:
+class CompositionHarness:
     """An executor whose tools say what they were called with."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Bench:
         self.registry = ToolRegistry(self._tools())
         self.refused: list[str] = []
 
-        async def on_refused(context: ToolContext, name: str, verdict: Verdict) -> None:
+        async def on_refused(context: ToolContext, name: str, verdict: PermissionVerdict) -> None:
             self.refused.append(name)
 
         self.executor = ToolExecutor(self.registry, ToolsConfig(), on_refused=on_refused)
@@ -119,11 +119,11 @@ class Bench:
         return [each.definition for each in made]
 
     def own(self, *compositions: Json) -> Compositions:
-        stored: list[Stored] = []
+        stored: list[StoredComposition] = []
         for index, one in enumerate(compositions):
             whole = composition(**one)
             stored.append(
-                Stored(
+                StoredComposition(
                     id=str(index),
                     tenant_id=1,
                     name=whole.name,
@@ -155,13 +155,15 @@ def composition(*members: Json, **more: Any) -> Composition:
     return msgspec.convert(given, Composition)
 
 
-def ran(bench: Bench, context: ToolContext, one: Json, arguments: Json | None = None) -> Executed:
-    return asyncio.run(bench.execute(one, context, arguments))
+def ran(
+    harness: CompositionHarness, context: ToolContext, one: Json, arguments: Json | None = None
+) -> Executed:
+    return asyncio.run(harness.execute(one, context, arguments))
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def harness() -> CompositionHarness:
+    return CompositionHarness()
 
 
 def member(member_id: str, name: str, arguments: Json | None = None, **more: Any) -> Json:
@@ -175,7 +177,9 @@ def taken(source: str, path: str | None = None, **more: Any) -> Json:
 # --- sequential -------------------------------------------------------------------------------------
 
 
-def test_what_one_member_says_is_what_the_next_is_given(bench: Bench, context_of: Maker) -> None:
+def test_what_one_member_says_is_what_the_next_is_given(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {
         "parameters": [{"name": "word"}, {"name": "more", "required": False}],
         "members": [
@@ -184,9 +188,9 @@ def test_what_one_member_says_is_what_the_next_is_given(bench: Bench, context_of
             member("third", "say", {"what": [taken("first"), taken("input", "more", default=7)]}),
         ],
     }
-    done = ran(bench, context_of(), one, {"word": "hello"})
+    done = ran(harness, context_of(), one, {"word": "hello"})
     first = {"said": "hello", "items": [{"n": 1}, {"n": 2}]}
-    assert [what for _, what in bench.called] == ["hello", {"deep": [2, "as is"]}, [first, 7]]
+    assert [what for _, what in harness.called] == ["hello", {"deep": [2, "as is"]}, [first, 7]]
     assert done.status == CallStatus.DONE
     assert done.result.data["output"]["said"] == [first, 7]
     assert [(m["id"], m["tool"], m["status"]) for m in done.result.data["members"]] == [
@@ -194,8 +198,8 @@ def test_what_one_member_says_is_what_the_next_is_given(bench: Bench, context_of
         ("second", "say", "done"),
         ("third", "say", "done"),
     ]
-    assert bench.counted == [("0", True)]
-    records = [(record.name, record.call_id, record.status) for record in bench.executor.get_history()]
+    assert harness.counted == [("0", True)]
+    records = [(record.name, record.call_id, record.status) for record in harness.executor.get_history()]
     assert records == [
         ("chain", "call", CallStatus.DONE),
         ("say", ".third", CallStatus.DONE),
@@ -204,57 +208,67 @@ def test_what_one_member_says_is_what_the_next_is_given(bench: Bench, context_of
     ]
 
 
-def test_a_chain_ends_at_the_first_member_that_fails(bench: Bench, context_of: Maker) -> None:
+def test_a_chain_ends_at_the_first_member_that_fails(harness: CompositionHarness, context_of: Maker) -> None:
     one = {"members": [member("a", "fail"), member("b", "say")]}
-    done = ran(bench, context_of(), one)
+    done = ran(harness, context_of(), one)
     assert done.result.error == "chain: its member a (fail) was tried and failed: it always does"
-    assert [name for name, _ in bench.called] == ["fail"]
-    assert bench.counted == [("0", False)]
+    assert [name for name, _ in harness.called] == ["fail"]
+    assert harness.counted == [("0", False)]
 
 
-def test_what_is_not_there_fails_the_member_that_needs_it(bench: Bench, context_of: Maker) -> None:
+def test_what_is_not_there_fails_the_member_that_needs_it(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"members": [member("a", "say"), member("b", "say", {"what": taken("previous", "data.no[3].x")})]}
-    done = ran(bench, context_of(), one)
+    done = ran(harness, context_of(), one)
     assert "say was not run: there is nothing at data.no[3].x of previous" in (done.result.error or "")
-    assert len(bench.called) == 1
+    assert len(harness.called) == 1
 
 
-def test_fallbacks_are_tried_in_order_until_one_does_not_fail(bench: Bench, context_of: Maker) -> None:
+def test_fallbacks_are_tried_in_order_until_one_does_not_fail(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     others = [{"tool": "fail", "arguments": {"what": 2}}, {"tool": "say", "arguments": {"what": 3}}]
     one = {"members": [member("a", "gone", fallbacks=[*others, {"tool": "say", "arguments": {"what": 4}}])]}
-    done = ran(bench, context_of(), one)
-    assert bench.called == [("fail", 2), ("say", 3)]
+    done = ran(harness, context_of(), one)
+    assert harness.called == [("fail", 2), ("say", 3)]
     assert done.result.data["output"]["said"] == 3
     statuses = [(m["tool"], m["status"]) for m in done.result.data["members"]]
     assert statuses == [("gone", "failed"), ("fail", "failed"), ("say", "done")]
     assert "there is no tool named 'gone'" in done.result.data["members"][0]["error"]
 
 
-def test_members_hand_on_what_a_model_would_be_shown_cut(bench: Bench, context_of: Maker) -> None:
+def test_members_hand_on_what_a_model_would_be_shown_cut(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"members": [member("a", "long"), member("b", "say", {"what": taken("previous")})]}
-    done = ran(bench, context_of(run_id="r"), one)
-    assert bench.called == [("say", "x" * 100_000)]
+    done = ran(harness, context_of(run_id="r"), one)
+    assert harness.called == [("say", "x" * 100_000)]
     assert len(msgspec.json.encode(done.result)) < 52_000
     assert "x" * 100_000 in (done.full_output or "")
 
 
-def test_arguments_of_a_composition_are_checked_as_those_of_any_tool(bench: Bench, context_of: Maker) -> None:
+def test_arguments_of_a_composition_are_checked_as_those_of_any_tool(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"parameters": [{"name": "n", "type": "integer"}], "members": [member("a", "say")]}
     for arguments in ({}, {"n": "1"}, {"n": 1, "m": 2}):
-        assert ran(bench, context_of(), one, arguments).status == CallStatus.INVALID
-    assert bench.called == []
+        assert ran(harness, context_of(), one, arguments).status == CallStatus.INVALID
+    assert harness.called == []
 
 
 # --- parallel and conditional -----------------------------------------------------------------------
 
 
-def test_parallel_members_run_at_the_same_time_and_are_put_together(bench: Bench, context_of: Maker) -> None:
+def test_parallel_members_run_at_the_same_time_and_are_put_together(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     members = [member("b", "wait"), member("a", "wait"), member("c", "fail")]
-    done = ran(bench, context_of(), {"kind": "parallel", "members": members})
-    assert bench.most_at_once == 2
+    done = ran(harness, context_of(), {"kind": "parallel", "members": members})
+    assert harness.most_at_once == 2
     assert done.result.data["output"] == {"b": "waited", "a": "waited"}
     assert done.result.error == "chain: its member c (fail) was tried and failed: it always does"
-    good = ran(Bench(), context_of(), {"kind": "parallel", "members": members[:2]})
+    good = ran(CompositionHarness(), context_of(), {"kind": "parallel", "members": members[:2]})
     assert good.result.success
 
 
@@ -278,16 +292,16 @@ def test_parallel_members_run_at_the_same_time_and_are_put_together(bench: Bench
     ],
 )
 def test_a_result_decides_which_member_is_next(
-    bench: Bench, context_of: Maker, branches: list[Json], first: str, then: list[str] | None
+    harness: CompositionHarness, context_of: Maker, branches: list[Json], first: str, then: list[str] | None
 ) -> None:
     members = [
         member("a", first, {"what": "a"}, then=branches),
         member("b", "say", {"what": "b"}),
         member("c", "say", {"what": "c"}),
     ]
-    done = ran(bench, context_of(), {"kind": "conditional", "members": members})
+    done = ran(harness, context_of(), {"kind": "conditional", "members": members})
     assert done.result.success == (then is not None)
-    assert [what for _, what in bench.called] == ["a", *(then or [])]
+    assert [what for _, what in harness.called] == ["a", *(then or [])]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +323,7 @@ def test_comparisons_never_break(compare: str, value: Any, holds: dict[str, bool
         branch = msgspec.convert(
             {"path": f"data.{name}", "compare": compare, "value": value, "go": "x"}, Branch
         )
-        assert (chosen([branch], ToolResult.ok(found)) == "x") == expected, name
+        assert (next_member_id([branch], ToolResult.ok(found)) == "x") == expected, name
 
 
 # --- each member is judged --------------------------------------------------------------------------
@@ -320,26 +334,32 @@ def rule(text: str) -> PlacedRule:
     return PlacedRule(tool=name, pattern="*", action=RuleAction(action), scope=RuleScope.USER, place=0)
 
 
-def test_level_and_risk_are_those_of_the_highest_member_and_hold(bench: Bench, context_of: Maker) -> None:
+def test_level_and_risk_are_those_of_the_highest_member_and_hold(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"members": [member("a", "say"), member("b", "say", fallbacks=[{"tool": "risky"}])]}
-    definition = bench.own(one).list_all()[0]
+    definition = harness.own(one).list_all()[0]
     assert (definition.required_permission, definition.risk) == (CommandPermission.EXECUTE, Risk.HIGH)
-    done = ran(bench, context_of(level=2), one)
-    assert (done.status, bench.called) == (CallStatus.DENIED, [])
-    verdict = bench.executor.judge.verdict(definition, {}, context_of())
+    done = ran(harness, context_of(level=2), one)
+    assert (done.status, harness.called) == (CallStatus.DENIED, [])
+    verdict = harness.executor.judge.verdict(definition, {}, context_of())
     assert (verdict.action, verdict.decided_by) == (RuleAction.ALLOW, DecidedBy.MEMBERS)
 
 
-def test_rules_about_a_member_and_about_the_whole_hold(bench: Bench, context_of: Maker) -> None:
+def test_rules_about_a_member_and_about_the_whole_hold(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"members": [member("a", "say", fallbacks=[{"tool": "outside"}])]}
-    done = ran(bench, context_of(rules=in_order([rule("deny say")])), one)
+    done = ran(harness, context_of(rules=sort_rules([rule("deny say")])), one)
     assert [m["status"] for m in done.result.data["members"]] == ["denied", "done"]
-    assert bench.refused == ["say"]
-    assert ran(bench, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
-    assert bench.refused == ["say", "chain"]
+    assert harness.refused == ["say"]
+    assert ran(harness, context_of(rules=(rule("deny chain"),)), one).status == CallStatus.DENIED
+    assert harness.refused == ["say", "chain"]
 
 
-def test_what_a_member_read_of_strangers_taints_those_after_it(bench: Bench, context_of: Maker) -> None:
+def test_untrusted_content_read_by_a_member_taints_the_following_members(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     asked: list[tuple[str, str]] = []
 
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
@@ -347,16 +367,16 @@ def test_what_a_member_read_of_strangers_taints_those_after_it(bench: Bench, con
         return Approved(arguments=arguments)
 
     one = {"members": [member("a", "strangers"), member("b", "outside", {"what": taken("a", "data.text")})]}
-    done = ran(bench, context_of(approve=approve), one)
+    done = ran(harness, context_of(approve=approve), one)
     assert asked == [("outside", "strangers has brought content into this run that strangers wrote")]
     assert done.is_untrusted
     assert done.result.data["sources"] == [{"url": "https://a.example/", "title": "A"}]
     asked.clear()
-    ran(bench, context_of(approve=approve), {"members": [member("b", "outside")]})
+    ran(harness, context_of(approve=approve), {"members": [member("b", "outside")]})
     assert asked == []
 
 
-def test_a_person_who_rejects_a_member_ends_the_chain(bench: Bench, context_of: Maker) -> None:
+def test_a_person_who_rejects_a_member_ends_the_chain(harness: CompositionHarness, context_of: Maker) -> None:
     async def reject(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         raise Rejected("no, thank you")
 
@@ -364,13 +384,13 @@ def test_a_person_who_rejects_a_member_ends_the_chain(bench: Bench, context_of: 
         member("a", "risky", fallbacks=[{"tool": "say"}], then=[{"on": "any", "go": "b"}]),
         member("b", "say"),
     ]
-    done = ran(bench, context_of(approve=reject), {"kind": "conditional", "members": members})
+    done = ran(harness, context_of(approve=reject), {"kind": "conditional", "members": members})
     assert done.result.error == "chain: its member a (risky) was rejected: no, thank you"
-    assert bench.called == []
+    assert harness.called == []
 
 
 def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything_twice(
-    bench: Bench, context_of: Maker
+    harness: CompositionHarness, context_of: Maker
 ) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -379,13 +399,13 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
 
     def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
         asked.append((name, arguments))
-        return msgspec.structs.replace(context, answered=None)
+        return msgspec.structs.replace(context, earlier_approval=None)
 
     one = {"members": [member("a", "fail", fallbacks=[{"tool": "say", "arguments": {"what": 1}}]),
                        member("b", "risky", {"what": taken("previous", "data.said")})]}  # fmt: skip
-    context = context_of(approve=approve, chaining=Chaining(call_id="c", told=told))
+    context = context_of(approve=approve, chain_context=ChainContext(call_id="c", told=told))
     with pytest.raises(NeedsAnswer) as raised:
-        ran(bench, context, one)
+        ran(harness, context, one)
     assert raised.value.question.tool == "risky"
     ended = raised.value.ended
     assert [(each.id, each.tool, each.status) for each in ended] == [
@@ -393,22 +413,24 @@ def test_a_member_that_asks_stops_the_chain_which_goes_on_without_doing_anything
         ("a", "say", MemberStatus.DONE),
     ]
     assert asked[-1] == ("risky", '{"what":1}')
-    assert bench.counted == []
-    chaining = Chaining(call_id="c", recalled={each.key: each for each in ended})
-    done = ran(bench, context_of(chaining=chaining), one)
+    assert harness.counted == []
+    chain_context = ChainContext(call_id="c", finished_members={each.key: each for each in ended})
+    done = ran(harness, context_of(chain_context=chain_context), one)
     assert done.result.data["output"] == "risked 1"
-    assert bench.called == [("fail", None), ("say", 1), ("risky", 1)]
+    assert harness.called == [("fail", None), ("say", 1), ("risky", 1)]
 
 
-def test_every_call_that_could_be_asked_about_has_a_place_of_its_own(bench: Bench, context_of: Maker) -> None:
-    places: list[str] = []
+def test_every_call_that_could_be_asked_about_has_its_own_path(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
+    orders: list[str] = []
 
     def told(context: ToolContext, place: str, name: str, arguments: str) -> ToolContext:
-        places.append(place)
-        return msgspec.structs.replace(context, answered=None)
+        orders.append(place)
+        return msgspec.structs.replace(context, earlier_approval=None)
 
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
-        if len(places) < 4:
+        if len(orders) < 4:
             raise ToolFailed("no")
         raise NeedsAnswer(Question(kind=QuestionKind.PERMISSION, prompt="May I?"))
 
@@ -416,111 +438,125 @@ def test_every_call_that_could_be_asked_about_has_a_place_of_its_own(bench: Benc
     first = member("a", "risky", fallbacks=same, then=[{"on": "any", "go": "b"}])
     one = {"kind": "conditional", "members": [first, member("b", "risky")]}
     with pytest.raises(NeedsAnswer) as raised:
-        ran(bench, context_of(approve=approve, chaining=Chaining(call_id="c", told=told)), one)
-    assert places == ["a", "a.1", "a.2", "b"]
+        ran(harness, context_of(approve=approve, chain_context=ChainContext(call_id="c", told=told)), one)
+    assert orders == ["a", "a.1", "a.2", "b"]
     assert len({each.key for each in raised.value.ended}) == 3
 
 
-def test_a_permission_for_the_whole_is_none_for_its_members(bench: Bench, context_of: Maker) -> None:
+def test_a_permission_for_the_whole_is_none_for_its_members(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     seen: list[str] = []
 
     async def approve(definition: ToolDefinition, arguments: Json, why: Any) -> Approved:
         seen.append(definition.name)
         return Approved(arguments=arguments)
 
-    def answered(arguments: Json) -> Approved:
+    def earlier_approval(arguments: Json) -> Approved:
         return Approved(arguments=arguments)
 
-    ran(bench, context_of(approve=approve, answered=answered), {"members": [member("a", "risky")]})
+    ran(
+        harness,
+        context_of(approve=approve, earlier_approval=earlier_approval),
+        {"members": [member("a", "risky")]},
+    )
     assert seen == ["risky"]
 
 
-def test_a_tool_that_asks_by_itself_cannot_as_a_member(bench: Bench, context_of: Maker) -> None:
-    done = ran(bench, context_of(), {"members": [member("a", "asks")]})
+def test_a_tool_that_asks_by_itself_cannot_as_a_member(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
+    done = ran(harness, context_of(), {"members": [member("a", "asks")]})
     assert "cannot ask a person while it is a member" in (done.result.error or "")
 
 
-def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(bench: Bench, context_of: Maker) -> None:
+def test_what_is_for_the_model_alone_is_not_run_as_a_member_either(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     def handler(arguments: Json, context: ToolContext) -> None:
-        bench.called.append(("delegate", None))
+        harness.called.append(("delegate", None))
 
     delegate = ToolDefinition(
         name="delegate", description="d", parameters={"type": "object"}, handler=handler
     )
-    bench.registry.register(delegate)
-    done = ran(bench, context_of(), {"members": [member("a", "delegate")]})
+    harness.registry.register(delegate)
+    done = ran(harness, context_of(), {"members": [member("a", "delegate")]})
     assert "delegate cannot be a member: it is for the model alone" in (done.result.error or "")
-    assert bench.called == []
+    assert harness.called == []
 
 
 def test_what_is_too_long_to_be_handed_on_names_no_output_that_nobody_keeps(
-    bench: Bench, context_of: Maker
+    harness: CompositionHarness, context_of: Maker
 ) -> None:
     @tool(name="endless")
     def endless() -> str:
         """Endless."""
         return "line\n" * 100_000
 
-    bench.registry.register(endless)
-    bench.registry.register(reading_tools()[0])
+    harness.registry.register(endless)
+    harness.registry.register(reading_tools()[0])
     one = {"members": [member("a", "endless"), member("b", "say", {"what": taken("previous")})]}
-    ran(bench, context_of(run_id="r"), one)
-    ((_, handed_on),) = bench.called
+    ran(harness, context_of(run_id="r"), one)
+    ((_, handed_on),) = harness.called
     assert len(handed_on) < 52_000
     assert "output cut: 600,0" in handed_on
     assert "result_read" not in handed_on
 
 
-def test_a_member_that_is_a_composition_by_now_is_not_found(bench: Bench, context_of: Maker) -> None:
+def test_a_member_that_is_a_composition_by_now_is_not_found(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     inner = {"name": "inner", "members": [member("a", "say")]}
     outer = {"name": "outer", "members": [member("a", "inner")]}
-    context = context_of(own_tools=bench.own(inner, outer))
+    context = context_of(own_tools=harness.own(inner, outer))
     call = ToolCall(call_id="c", name="outer", arguments="{}")
-    done = asyncio.run(bench.executor.execute(call, context))
+    done = asyncio.run(harness.executor.execute(call, context))
     assert "there is no tool named 'inner'" in (done.result.error or "")
 
 
-def test_time_bounds_the_whole_and_a_cancel_ends_the_members(bench: Bench, context_of: Maker) -> None:
+def test_time_bounds_the_whole_and_a_cancel_ends_the_members(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     one = {"members": [member("a", "wait")], "timeout_seconds": 1}
-    done = ran(bench, context_of(), one)
+    done = ran(harness, context_of(), one)
     assert "it did not end within 1 seconds" in (done.result.error or "")
-    assert bench.counted == [("0", False)]
+    assert harness.counted == [("0", False)]
 
     async def cancelled() -> None:
-        bench.gate, bench.entered = asyncio.Event(), asyncio.Event()
+        harness.gate, harness.entered = asyncio.Event(), asyncio.Event()
         running = asyncio.create_task(
-            bench.execute({"kind": "parallel", "members": [member("a", "wait")]}, context_of())
+            harness.execute({"kind": "parallel", "members": [member("a", "wait")]}, context_of())
         )
         async with asyncio.timeout(20):
-            await bench.entered.wait()
+            await harness.entered.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(cancelled())
-    assert bench.at_once == 0
-    assert {record.status for record in bench.executor.get_history(limit=2)} == {CallStatus.CANCELLED}
+    assert harness.at_once == 0
+    assert {record.status for record in harness.executor.get_history(limit=2)} == {CallStatus.CANCELLED}
 
 
-def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(bench: Bench) -> None:
+def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: CompositionHarness) -> None:
     one = composition(member("a", "gone"), member("b", "gone"), name="say")
-    own = bench.own({"name": "say", "members": [member("a", "fail")]})
+    own = harness.own({"name": "say", "members": [member("a", "fail")]})
     assert (own.lookup("say"), own.list_all()) == (None, [])
-    problems = shape_of(one, bench.registry, 1).problems
+    problems = traits_of(one, harness.registry, 1).problems
     assert problems == [
         "a tool of the server has its name, and runs in its place; give it another",
         "there is no tool named gone any more",
     ]
-    shown = bench.own({"members": [member("a", "gone")]}).list_all()[0]
+    shown = harness.own({"members": [member("a", "gone")]}).list_all()[0]
     assert "there is no tool named gone any more" in shown.description
 
 
 # --- what is refused --------------------------------------------------------------------------------
 
 
-def wrong(bench: Bench, one: Json, level: int = 4) -> dict[str, str]:
+def wrong(harness: CompositionHarness, one: Json, level: int = 4) -> dict[str, str]:
     with pytest.raises(InvalidInput) as raised:
-        check(composition(**one), bench.registry, CommandPermission(level), {"chain2"})
+        check_composition(composition(**one), harness.registry, CommandPermission(level), {"chain2"})
     return raised.value.detail["fields"]
 
 
@@ -565,15 +601,15 @@ def wrong(bench: Bench, one: Json, level: int = 4) -> dict[str, str]:
         ({"members": [member("a", "say", {"what": "x" * 70_000})]}, {"$"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused_with_every_place_named(
-    bench: Bench, one: Json, fields: set[str]
+def test_what_cannot_be_run_is_refused_with_every_path_named(
+    harness: CompositionHarness, one: Json, fields: set[str]
 ) -> None:
-    assert set(wrong(bench, one)) == fields
+    assert set(wrong(harness, one)) == fields
 
 
-def test_a_tool_above_the_level_is_as_one_that_there_is_not(bench: Bench) -> None:
-    high = wrong(bench, {"members": [member("a", "risky")]}, level=1)
-    none = wrong(bench, {"members": [member("a", "riskx")]}, level=1)
+def test_a_tool_above_the_level_is_as_one_that_there_is_not(harness: CompositionHarness) -> None:
+    high = wrong(harness, {"members": [member("a", "risky")]}, level=1)
+    none = wrong(harness, {"members": [member("a", "riskx")]}, level=1)
     assert high["$.members[0].tool"].replace("risky", "riskx") == none["$.members[0].tool"]
 
 
@@ -591,14 +627,14 @@ def test_what_is_for_the_model_alone_is_no_member(name: str) -> None:
         ]
     )
     with pytest.raises(InvalidInput, match="cannot be a member"):
-        check(composition(member("a", name)), registry, CommandPermission.ADMIN, set())
+        check_composition(composition(member("a", name)), registry, CommandPermission.ADMIN, set())
 
 
-def test_templates_nested_too_deeply_are_refused(bench: Bench) -> None:
+def test_templates_nested_too_deeply_are_refused(harness: CompositionHarness) -> None:
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    assert list(wrong(bench, {"members": [member("a", "say", {"what": deep})]}).values()) == [
+    assert list(wrong(harness, {"members": [member("a", "say", {"what": deep})]}).values()) == [
         "values are nested at most 16 deep"
     ]
 
@@ -612,21 +648,21 @@ def test_paths_lead_into_lists_and_objects_and_nowhere_else() -> None:
     for path in (".", "a..b", "a.", "[0]", "a[-1]", "a[x]", "a]", ".".join("a" * 30)):
         with pytest.raises(ValueError, match="path"):
             read_path(path)
-    assert filled({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
+    assert fill_template({"x": {"$from": "input"}}, {"input": {"y": 1}}) == {"x": {"y": 1}}
 
 
 def test_what_is_filled_into_one_call_is_bounded_before_it_is_written_out(
-    bench: Bench, context_of: Maker
+    harness: CompositionHarness, context_of: Maker
 ) -> None:
     many = {"what": [taken("a", "data.said")] * 3000}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", many)]
-    done = ran(bench, context_of(), {"members": members})
+    done = ran(harness, context_of(), {"members": members})
     assert done.result.error is not None
     assert done.result.error.endswith("what is filled into its arguments is over 1,000,000 bytes")
-    assert [name for name, _ in bench.called] == ["say"]
+    assert [name for name, _ in harness.called] == ["say"]
     few = {"what": [taken("a", "data.said")] * 9}
     members = [member("a", "say", {"what": "x" * 100_000}), member("b", "say", few)]
-    assert ran(bench, context_of(), {"members": members}).result.success
+    assert ran(harness, context_of(), {"members": members}).result.success
 
 
 def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments() -> None:
@@ -636,7 +672,7 @@ def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments()
     branch = {"go": "end", "path": "data", "compare": "equal", "value": deep}
     first = member("a", "say", {"what": taken("input", default=deep)}, then=[branch])
     with pytest.raises(InvalidInput) as raised:
-        check(composition(first, kind="conditional"))
+        check_composition(composition(first, kind="conditional"))
     assert raised.value.detail is not None
     assert set(raised.value.detail["fields"]) == {
         "$.members[0].arguments.what.default",
@@ -657,7 +693,7 @@ def test_defaults_and_values_to_compare_with_are_nested_as_little_as_arguments()
 def test_no_name_ends_in_a_line_break(change: dict[str, Any]) -> None:
     """No vendor takes one in the name of a function."""
     whole = {"name": "chain", "description": "d", "members": [{"id": "a", "tool": "say"}]}
-    check(msgspec.convert(whole, Composition))
+    check_composition(msgspec.convert(whole, Composition))
     with pytest.raises(msgspec.ValidationError, match="matching regex"):
         msgspec.convert(whole | change, Composition)
 
@@ -668,13 +704,15 @@ def test_a_list_among_its_parameters_is_one_of_anything() -> None:
     assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
 
 
-def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(bench: Bench) -> None:
+def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_there(
+    harness: CompositionHarness,
+) -> None:
     def handler(arguments: Json, context: ToolContext) -> None:
         """Does nothing."""
 
     level = CommandPermission.EXECUTE
     for tenant_id, name in ((1, "mcp__crm__find"), (2, "mcp__other__find")):
-        bench.registry.register(
+        harness.registry.register(
             ToolDefinition(
                 name=name,
                 description="Finds.",
@@ -685,21 +723,25 @@ def test_tools_of_the_owners_tenant_are_members_and_those_of_others_are_not_ther
             )
         )
     ours, theirs = composition(member("a", "mcp__crm__find")), composition(member("a", "mcp__other__find"))
-    check(ours, bench.registry, level, tenant_id=1)
-    assert shape_of(ours, bench.registry, 1).problems == []
+    check_composition(ours, harness.registry, level, tenant_id=1)
+    assert traits_of(ours, harness.registry, 1).problems == []
     with pytest.raises(InvalidInput):
-        check(theirs, bench.registry, level, tenant_id=1)
-    shape = shape_of(theirs, bench.registry, 1)
-    assert shape.required_permission == CommandPermission.READ_ONLY
-    assert shape.problems == ["there is no tool named mcp__other__find any more"]
+        check_composition(theirs, harness.registry, level, tenant_id=1)
+    traits = traits_of(theirs, harness.registry, 1)
+    assert traits.required_permission == CommandPermission.READ_ONLY
+    assert traits.problems == ["there is no tool named mcp__other__find any more"]
 
 
-def test_a_composition_counts_as_the_calls_that_it_makes(bench: Bench, context_of: Maker) -> None:
+def test_a_composition_counts_as_the_calls_that_it_makes(
+    harness: CompositionHarness, context_of: Maker
+) -> None:
     members = [member("a", "fail", fallbacks=[{"tool": "fail"}, {"tool": "say"}]), member("b", "say")]
-    done = ran(bench, context_of(), {"members": members})
+    done = ran(harness, context_of(), {"members": members})
     call = Step(id="step-0", index=0, type=StepType.TOOL_CALL, id_ref="call", name="chain")
-    result = carried_out(call, 1, done).step
-    assert (done.calls, result.calls, calls_in(ChatState(steps=(call, result)))) == (4, 4, 4)
-    alone = asyncio.run(bench.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of()))
-    result = carried_out(call, 1, alone).step
-    assert calls_in(ChatState(steps=(call, result))) == 1
+    result = executed_entry(call, 1, done).step
+    assert (done.calls, result.calls, count_calls(ChatState(steps=(call, result)))) == (4, 4, 4)
+    alone = asyncio.run(
+        harness.executor.execute(ToolCall(call_id="c", name="say", arguments=""), context_of())
+    )
+    result = executed_entry(call, 1, alone).step
+    assert count_calls(ChatState(steps=(call, result))) == 1

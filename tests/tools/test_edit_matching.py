@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_SPOTS, Spot, Strategy, find
+from luxx.tools.builtin.edit_matching import MAX_NEAR_CHARACTERS, MAX_TEXT_EDITS, Strategy, TextEdit, find
 
 BLOCK = """\
 class Shop:
@@ -21,15 +21,15 @@ class Shop:
 """
 
 
-def replaced(text: str, spots: list[Spot]) -> str:
-    for spot in reversed(spots):
-        text = text[: spot.start] + spot.new + text[spot.end :]
+def replaced(text: str, text_edits: list[TextEdit]) -> str:
+    for text_edit in reversed(text_edits):
+        text = text[: text_edit.start] + text_edit.new + text[text_edit.end :]
     return text
 
 
 def edit(text: str, old: str, new: str) -> tuple[Strategy, str] | None:
     found = find(text, old, new)
-    return None if found is None else (found.strategy, replaced(text, found.spots))
+    return None if found is None else (found.strategy, replaced(text, found.text_edits))
 
 
 def test_the_strategies_are_those_agreed_in_their_order() -> None:
@@ -145,7 +145,7 @@ def test_of_several_trimmed_places_the_one_indented_alike_is_taken() -> None:
 def test_several_trimmed_places_that_are_indented_alike_are_all_found() -> None:
     found = find("  a\n    b\n\n      a\n        b\n", "a \n  b", "c")
     assert found is not None
-    assert (found.strategy, len(found.spots)) == (Strategy.LINE_TRIMMED, 2)
+    assert (found.strategy, len(found.text_edits)) == (Strategy.LINE_TRIMMED, 2)
 
 
 def test_none_of_several_places_is_chosen_where_all_are_wanted() -> None:
@@ -153,7 +153,7 @@ def test_none_of_several_places_is_chosen_where_all_are_wanted() -> None:
     found = find(text, "\tif a:\n\t  go()", "\tif a:\n\t  stop()", wants_all=True)
     assert found is not None
     assert found.strategy == Strategy.LINE_TRIMMED
-    assert replaced(text, found.spots) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
+    assert replaced(text, found.text_edits) == "    if a:\n        stop()\n\nif a:\n  stop()\n"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_likest_blocks_of_two_places_are_two_places() -> None:
     one = "begin\n  a b c d\n  e f g h\nend\n"
     found = find(one + "\n" + one, "begin\n  a b c d\n  e f g x\nend", "x")
     assert found is not None
-    assert (found.strategy, len(found.spots)) == (Strategy.BLOCK_ANCHOR, 2)
+    assert (found.strategy, len(found.text_edits)) == (Strategy.BLOCK_ANCHOR, 2)
 
 
 @given(
@@ -235,12 +235,12 @@ def test_places_never_overlap_and_lie_within_the_text(text: str, old: str) -> No
     if old in text:
         assert found is not None
         assert found.strategy == Strategy.SIMPLE
-        assert replaced(text, found.spots) == text.replace(old, "x")
+        assert replaced(text, found.text_edits) == text.replace(old, "x")
     if found is not None:
-        place = 0
-        for spot in found.spots:
-            assert place <= spot.start <= spot.end <= len(text)
-            place = spot.end
+        position = 0
+        for text_edit in found.text_edits:
+            assert position <= text_edit.start <= text_edit.end <= len(text)
+            position = text_edit.end
 
 
 SECONDS = 5.0
@@ -270,5 +270,5 @@ def test_looking_for_a_text_made_to_be_slow_takes_its_bounds(text: str, old: str
     start = time.monotonic()
     found = find(text, old, "new")
     assert time.monotonic() - start < SECONDS
-    assert found is None or len(found.spots) <= MAX_SPOTS + 1
+    assert found is None or len(found.text_edits) <= MAX_TEXT_EDITS + 1
     assert found is None or len(text) < MAX_NEAR_CHARACTERS or found.strategy == Strategy.SIMPLE

@@ -34,26 +34,26 @@ def patched(before: str, diff: str) -> str:
     """What a unified diff makes of a text, checking each line and number it names."""
     lines = before.splitlines(keepends=True)
     now: list[str] = []
-    place = 0
+    position = 0
     pieces = HUNK.split(diff)
     assert pieces[0] == ("--- a/a.txt\n+++ b/a.txt\n")
     for number in range(1, len(pieces), 5):
         old_from, old_count, new_from, new_count = (int(one or 1) for one in pieces[number : number + 4])
         start = old_from - 1 if old_count else old_from
-        now += lines[place:start]
-        place = start
+        now += lines[position:start]
+        position = start
         assert len(now) == (new_from - 1 if new_count else new_from)
         size = len(now)
         body = pieces[number + 4].replace("\n\\ No newline at end of file\n", "\0\n")
         for marked in body.splitlines(keepends=True):
             line = marked.replace("\0\n", "")
             if line[0] in " -":
-                assert lines[place] == line[1:]
-                place += 1
+                assert lines[position] == line[1:]
+                position += 1
             if line[0] in " +":
                 now.append(line[1:])
-        assert (place - start, len(now) - size) == (old_count, new_count)
-    return "".join([*now, *lines[place:]])
+        assert (position - start, len(now) - size) == (old_count, new_count)
+    return "".join([*now, *lines[position:]])
 
 
 # --- line ends --------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_diff_too_long_to_read_is_cut_but_counted_whole() -> None:
     assert all(len(line) < 600 for line in diff.text.splitlines())
 
 
-def test_many_changes_far_apart_are_told_in_time() -> None:
+def test_many_changes_far_apart_are_reported_in_time() -> None:
     text = "a\n\n\n\n\n\n\n\n\n" * 30_000
     start = time.monotonic()
     diff = diff_of(edited(text, ("a", "b"), replace_all=True), "a.txt")
@@ -164,7 +164,7 @@ def test_many_changes_far_apart_are_told_in_time() -> None:
 # --- what is refused --------------------------------------------------------------------------------
 
 
-def test_an_ambiguous_text_is_refused_with_the_number_of_places_and_the_way_out() -> None:
+def test_an_ambiguous_text_is_refused_with_the_number_of_matches_and_what_to_do() -> None:
     words = refusal("x = 1\ny = 2\nx = 1\n", "x = 1")
     assert "2 places of a.txt (lines 1, 3)" in words
     assert "more of the lines around" in words

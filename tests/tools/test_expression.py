@@ -216,5 +216,5 @@ def test_values_json_does_not_know_are_given_as_text_or_lists(
     assert run("2**200") == {"result": 2**200, "type": "int"}
 
 
-def test_an_error_in_the_expression_is_told_as_python_tells_it() -> None:
+def test_an_error_in_the_expression_is_reported_as_python_reports_it() -> None:
     assert python_eval({"expression": "1/0"}).error == "ZeroDivisionError: division by zero"

@@ -29,10 +29,10 @@ Run = Callable[..., ToolResult]
 
 @pytest.fixture
 def run(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Run:
-    def carry_out(name: str, **arguments: Any) -> ToolResult:
+    def run_tool(name: str, **arguments: Any) -> ToolResult:
         return asyncio.run(builtin_executor.execute(call(name, arguments), context_of())).result
 
-    return carry_out
+    return run_tool
 
 
 @pytest.fixture(autouse=True)
@@ -394,10 +394,10 @@ def test_an_edit_that_is_stopped_while_the_file_is_written_changes_nothing(
 
 def test_a_file_that_a_program_keeps_locked_is_not_waited_for_without_end(run: Run, workspace: Path) -> None:
     (workspace / "a.txt").write_text("one")
-    with open(workspace / "a.txt") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(workspace / "a.txt") as open_file:
+        fcntl.flock(open_file, fcntl.LOCK_EX)
         with pytest.raises(ToolFailed, match="being changed by something else"):
-            Workspace(workspace, turn_seconds=0.1).change("a.txt", lambda data: b"1")
+            Workspace(workspace, lock_timeout_seconds=0.1).change("a.txt", lambda data: b"1")
     assert run("file_edit", path="a.txt", old_string="one", new_string="1").success
 
 

@@ -16,11 +16,11 @@ Glob = Callable[..., ToolResult]
 
 @pytest.fixture
 def glob(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Glob:
-    def carry_out(pattern: str, **more: Any) -> ToolResult:
+    def run_tool(pattern: str, **more: Any) -> ToolResult:
         asked = call("file_glob", {"pattern": pattern, **more})
         return asyncio.run(builtin_executor.execute(asked, context_of())).result
 
-    return carry_out
+    return run_tool
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_where_to_look_must_be_a_directory(glob: Glob, tree: Path) -> None:
     assert "leads out of the workspace" in str(glob("out/*").error)
 
 
-def test_more_files_than_are_shown_are_cut_with_a_word(glob: Glob, workspace: Path) -> None:
+def test_more_files_than_are_shown_are_cut_with_a_note(glob: Glob, workspace: Path) -> None:
     for n in range(1200):
         (workspace / f"{n:04}").touch()
     found = glob("*").data

@@ -19,7 +19,7 @@ Grep = Callable[..., ToolResult]
 
 @pytest.fixture
 def grep(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Grep:
-    def carry_out(looks: int | None = None, **arguments: Any) -> ToolResult:
+    def run_tool(looks: int | None = None, **arguments: Any) -> ToolResult:
         """With `looks`, nobody waits any more after so many times of asking."""
         asked: list[int] = []
 
@@ -32,7 +32,7 @@ def grep(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Grep:
         assert looks is None or len(asked) <= looks + 1, "it went on after it was stopped"
         return done
 
-    return carry_out
+    return run_tool
 
 
 def letters(count: int) -> str:

@@ -12,14 +12,14 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.tools.core import ToolDefinition, ToolRegistry, ToolResult
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
-from luxx.tools.hooks import Hook, HookedCall, after_tool, before_tool
+from luxx.tools.hooks import HookedCall, ToolHook, after_tool, before_tool
 from luxx.tools.loading import load_modules
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
 def run(
-    context_of: Any, call: Any, *hooks: Hook, name: str = "say", **more: Any
+    context_of: Any, call: Any, *hooks: ToolHook, name: str = "say", **more: Any
 ) -> tuple[Executed, list[int]]:
     """What became of `say(n=2)`, and with which numbers it was run."""
     ran: list[int] = []
@@ -121,4 +121,4 @@ def test_hooks_of_a_module_are_loaded_with_its_tools(tmp_path: Path, monkeypatch
     async def answer() -> ToolResult:
         return ToolResult.ok(1)
 
-    assert asyncio.run(registry.hooks.around(hooked, answer)) == ToolResult.ok(1)
+    assert asyncio.run(registry.hooks.run_with_hooks(hooked, answer)) == ToolResult.ok(1)

@@ -171,13 +171,13 @@ THINGS: dict[str, tuple[Make, dict[str, str]]] = {
 
 @pytest.fixture
 def execute(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Callable[..., Executed]:
-    def carry_out(name: str, arguments: dict[str, Any] | str) -> Executed:
+    def run_tool(name: str, arguments: dict[str, Any] | str) -> Executed:
         start = time.monotonic()
         done = asyncio.run(builtin_executor.execute(call(name, arguments), context_of()))
         assert time.monotonic() - start < SECONDS
         return done
 
-    return carry_out
+    return run_tool
 
 
 def require_sentence(words: str | None, workspace: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from luxx.tools.core import ToolDefinition
-from luxx.tools.permissions.narrowing import closed_by, leaves_name
+from luxx.tools.permissions.narrowing import allows_name, blocking_narrowing
 from luxx.wire.rule import Narrowing
 
 GIVEN = Narrowing(by="", entries=("mychain", "result_read"))
@@ -21,19 +21,19 @@ def tool(name: str, *, only_asks: bool = False) -> ToolDefinition:
 
 def test_members_of_a_composition_that_a_subagent_was_given_are_not_closed_to_it() -> None:
     member = tool("file_read")
-    assert closed_by([GIVEN], member, is_member=True) is None
-    assert closed_by([GIVEN], member) is GIVEN
-    assert closed_by([GIVEN, SKILL], member, is_member=True) is SKILL
+    assert blocking_narrowing([GIVEN], member, is_member=True) is None
+    assert blocking_narrowing([GIVEN], member) is GIVEN
+    assert blocking_narrowing([GIVEN, SKILL], member, is_member=True) is SKILL
 
 
 @pytest.mark.parametrize("name", ["activate_skill", "skill_read", "ask_clarification"])
-def test_a_subagent_has_only_the_tools_it_was_given_and_a_skill_leaves_what_does_nothing_but_tell(
+def test_a_subagent_has_only_its_listed_tools_and_a_skill_keeps_tools_that_only_ask_or_report(
     name: str,
 ) -> None:
     one = tool(name, only_asks=name.startswith("ask_"))
-    assert closed_by([GIVEN], one) is GIVEN
-    assert closed_by([SKILL], one) is None
-    assert not leaves_name([GIVEN], name, only_asks=one.only_asks)
-    assert leaves_name([SKILL], name, only_asks=one.only_asks)
-    assert closed_by([GIVEN], tool("result_read")) is None
-    assert closed_by([Narrowing(by="", entries=())], tool("result_read")) is not None
+    assert blocking_narrowing([GIVEN], one) is GIVEN
+    assert blocking_narrowing([SKILL], one) is None
+    assert not allows_name([GIVEN], name, only_asks=one.only_asks)
+    assert allows_name([SKILL], name, only_asks=one.only_asks)
+    assert blocking_narrowing([GIVEN], tool("result_read")) is None
+    assert blocking_narrowing([Narrowing(by="", entries=())], tool("result_read")) is not None

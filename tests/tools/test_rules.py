@@ -8,7 +8,7 @@ import pytest
 
 from luxx.infra.config.schema import ToolRule, ToolsConfig
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition
-from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict
+from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict
 from luxx.wire.rule import PlacedRule, RuleAction, RuleScope
 
 SUBJECTS = {"shell_execute": "command", "file_write": "path", "web_fetch": "url", "batch_fetch": "urls"}
@@ -43,7 +43,9 @@ def rules_of(lists: Lists) -> tuple[PlacedRule, ...]:
     return tuple(made)
 
 
-def judged(rules: list[str] | Lists, given: Any, name: str = "shell_execute", **more: Any) -> Verdict:
+def judged(
+    rules: list[str] | Lists, given: Any, name: str = "shell_execute", **more: Any
+) -> PermissionVerdict:
     lists = rules if isinstance(rules, dict) else {RuleScope.USER: rules}
     context = ToolContext(
         user_id=1,

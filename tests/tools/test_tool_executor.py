@@ -13,19 +13,19 @@ import pytest
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.turn.completion import carried_out, whole_result
+from luxx.runs.turn.completion import executed_entry, full_output_row
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.run import reading_tools
 from luxx.tools.core import (
+    ApprovalReason,
     Approved,
     CommandPermission,
-    KeptOutput,
     NeedsAnswer,
+    StoredOutput,
     ToolContext,
     ToolDefinition,
     ToolRegistry,
     ToolResult,
-    WhyAsked,
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
@@ -74,8 +74,8 @@ async def delegated(assignment: Assignment) -> SubagentEnd:
     )
 
 
-async def kept(ref: str, offset: int, limit: int) -> KeptOutput:
-    return KeptOutput(output="abc", total=3)
+async def kept(ref: str, offset: int, limit: int) -> StoredOutput:
+    return StoredOutput(output="abc", total=3)
 
 
 def define(name: str, handler: Callable[..., Any], **more: Any) -> ToolDefinition:
@@ -112,7 +112,7 @@ def test_every_tool_runs_at_its_level_and_is_refused_below_it(
         assert (context.workspace / "a.txt").read_text() == "a"
 
 
-def test_a_denied_call_is_not_told_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
+def test_a_denied_call_does_not_learn_what_arguments_it_should_have(context_of: Any, call: Any) -> None:
     executor = executor_of(*builtin_tools())
     done = asyncio.run(executor.execute(call("python_eval", "{bad"), context_of(1)))
     assert done.status == CallStatus.DENIED
@@ -214,7 +214,7 @@ def test_sequential_calls_run_one_after_the_other(context_of: Any, call: Any) ->
     assert events == ["start 0", "end 0", "start 1", "end 1"]
 
 
-def test_results_come_as_they_finish_with_their_place(context_of: Any, call: Any) -> None:
+def test_results_arrive_as_they_finish_with_their_index(context_of: Any, call: Any) -> None:
     async def main() -> list[int]:
         gate = asyncio.Event()
 
@@ -225,11 +225,11 @@ def test_results_come_as_they_finish_with_their_place(context_of: Any, call: Any
             return None
 
         executor = executor_of(define("first", first), define("second", second))
-        places: list[int] = []
+        indexes: list[int] = []
         async for batch in executor.as_finished([call("first"), call("second")], context_of()):
-            places.extend(place for place, _ in batch)
+            indexes.extend(place for place, _ in batch)
             gate.set()
-        return places
+        return indexes
 
     assert asyncio.run(main()) == [1, 0]
 
@@ -285,15 +285,15 @@ def test_a_tool_that_raises_anything_odd_is_only_a_failed_tool(
         assert type(error).__name__ in str(done.result.error) or isinstance(error, StopIteration)
 
 
-def test_a_synchronous_tool_that_outlives_its_time_fails_then_and_leaves_room_for_others(
+def test_a_synchronous_tool_that_times_out_fails_and_leaves_threads_for_others(
     context_of: Any, call: Any
 ) -> None:
     release = threading.Event()
-    told: queue.Queue[bool] = queue.Queue()
+    results: queue.Queue[bool] = queue.Queue()
 
     def hang(arguments: dict[str, Any], context: ToolContext) -> None:
         release.wait(WAIT)
-        told.put(context.cancelled())
+        results.put(context.cancelled())
 
     async def main() -> None:
         quick = define("quick", lambda arguments, context: "ok")
@@ -308,7 +308,7 @@ def test_a_synchronous_tool_that_outlives_its_time_fails_then_and_leaves_room_fo
         release.set()
 
     asyncio.run(main())
-    assert [told.get(timeout=WAIT) for _ in range(4)] == [True] * 4
+    assert [results.get(timeout=WAIT) for _ in range(4)] == [True] * 4
 
 
 def test_a_user_with_too_many_overrun_tools_is_refused_and_others_are_not(context_of: Any, call: Any) -> None:
@@ -328,7 +328,7 @@ def test_a_user_with_too_many_overrun_tools_is_refused_and_others_are_not(contex
     asyncio.run(main())
 
 
-def test_one_users_slow_tools_do_not_hold_up_another_user(context_of: Any, call: Any) -> None:
+def test_one_users_slow_tools_do_not_delay_another_user(context_of: Any, call: Any) -> None:
     release = threading.Event()
 
     async def main() -> None:
@@ -574,9 +574,9 @@ def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
     executor = executor_of(*tools)
     asked: list[str] = []
 
-    async def read_result(ref: str, offset: int, limit: int) -> KeptOutput:
+    async def read_result(ref: str, offset: int, limit: int) -> StoredOutput:
         asked.append(ref)
-        return KeptOutput(output="rest", total=4)
+        return StoredOutput(output="rest", total=4)
 
     context = context_of(run_id="r", read_result=read_result)
     done = asyncio.run(executor.execute(call("big", call_id=call_id), context))
@@ -587,7 +587,7 @@ def test_the_way_to_read_on_names_what_the_whole_output_is_kept_by(
     arguments = msgspec.json.decode(named[1] + "}")
     read = asyncio.run(executor.execute(call("result_read", arguments), context))
     assert read.result.success, read.result.error
-    assert asked == [whole_result("r", call_id, "")["call_id"]]
+    assert asked == [full_output_row("r", call_id, "")["call_id"]]
 
 
 def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(context_of: Any, call: Any) -> None:
@@ -600,7 +600,7 @@ def test_a_tool_that_may_not_be_called_is_not_named_as_the_way_to_read_on(contex
 
 
 @pytest.mark.parametrize("given", [{"n": 1}, {"n": 2}], ids=["fails", "denied"])
-def test_that_a_person_changed_a_call_is_told_however_it_ends(
+def test_the_result_says_that_a_person_changed_the_call_however_it_ends(
     given: dict[str, Any], context_of: Any, call: Any
 ) -> None:
     def fail(arguments: dict[str, Any], context: ToolContext) -> None:
@@ -611,10 +611,10 @@ def test_that_a_person_changed_a_call_is_told_however_it_ends(
 
     executor = executor_of(define("act", fail, subject="n"))
     rule = PlacedRule(tool="act", pattern="2", action=RuleAction.DENY, scope=RuleScope.USER, place=0)
-    answered = partial(as_said, Approved(arguments=given, is_edited=True))
-    context = context_of(answered=answered, rules=(rule,))
+    earlier_approval = partial(as_said, Approved(arguments=given, is_edited=True))
+    context = context_of(earlier_approval=earlier_approval, rules=(rule,))
     done = asyncio.run(executor.execute(call("act", {"n": 0}), context))
-    step = carried_out(Step(id="", index=0, type=StepType.TOOL_CALL), 1, done).step
+    step = executed_entry(Step(id="", index=0, type=StepType.TOOL_CALL), 1, done).step
     assert (done.status, step.outcome) == (
         (CallStatus.FAILED, "corrected") if given["n"] == 1 else (CallStatus.DENIED, "denied")
     )
@@ -626,7 +626,7 @@ def test_that_a_person_changed_a_call_is_told_however_it_ends(
 QUESTION = Question(kind=QuestionKind.PERMISSION, prompt="May it?")
 
 
-async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
+async def ask_the_person(tool: ToolDefinition, arguments: dict[str, Any], why: ApprovalReason) -> Approved:
     raise NeedsAnswer(QUESTION)
 
 
@@ -658,7 +658,7 @@ def test_arguments_that_a_person_put_in_place_are_checked_like_the_models(contex
     )
 
     def done_with(given: dict[str, Any]) -> Executed:
-        async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: WhyAsked) -> Approved:
+        async def approve(tool: ToolDefinition, arguments: dict[str, Any], why: ApprovalReason) -> Approved:
             return Approved(arguments=given, is_edited=True)
 
         context = msgspec.structs.replace(context_of(), approve=approve)

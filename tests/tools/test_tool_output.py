@@ -10,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from luxx.tools.core import ToolResult
-from luxx.tools.output import MAX_LINE_LENGTH, MAX_OUTPUT_BYTES, cut_aside, cut_lines, cut_output, fit
+from luxx.tools.output import (
+    MAX_LINE_LENGTH,
+    MAX_OUTPUT_BYTES,
+    cut_lines,
+    cut_output,
+    cut_output_async,
+    truncate_to_bytes,
+)
 
 READ_ON = "Read on with more."
 LETTERS = st.sampled_from(["a", "é", "漢", "😀", "\n", '"', "\\", "\x00", "\x7f", "\ud800"])
@@ -23,12 +30,12 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(VALUES, st.none() | BIG_TEXT, st.text(LETTERS, max_size=2000))
-@example(data="a\n" * 30_000, error="\0" * 1000, read_on="")
+@example(data="a\n" * 30_000, error="\0" * 1000, read_on_hint="")
 def test_every_result_becomes_valid_utf8_json_within_the_bound(
-    data: Any, error: str | None, read_on: str
+    data: Any, error: str | None, read_on_hint: str
 ) -> None:
     result = ToolResult(success=error is None, data=data, error=error)
-    cut = cut_output(result, read_on.replace("\ud800", "?"))
+    cut = cut_output(result, read_on_hint.replace("\ud800", "?"))
     encoded = msgspec.json.encode(cut.result)
     encoded.decode("utf-8")
     assert len(encoded) <= MAX_OUTPUT_BYTES
@@ -48,7 +55,7 @@ def test_the_whole_is_returned_exactly_when_something_was_cut(text: str) -> None
 
 @given(st.text(LETTERS.filter(lambda letter: letter != "\ud800")), st.integers(0, 200))
 def test_the_beginning_that_fits_is_the_longest(text: str, budget: int) -> None:
-    kept = fit(text, budget)
+    kept = truncate_to_bytes(text, budget)
     assert text.startswith(kept)
     assert len(msgspec.json.encode(kept)) - 2 <= budget
     if kept != text:
@@ -101,7 +108,7 @@ def test_an_answer_nested_past_all_bounds_is_a_result_and_not_a_crash(depth: int
     assert len(msgspec.json.encode(result)) <= MAX_OUTPUT_BYTES
 
 
-def test_a_large_answer_of_crumbs_is_looked_through_once() -> None:
+def test_a_large_answer_of_small_chunks_is_read_once() -> None:
     began = time.monotonic()
     cut = cut_output(ToolResult.ok({"x": [{"a": {}}] * 100_000}), READ_ON)
     assert cut.result.data["beginning"].startswith("{")
@@ -113,7 +120,7 @@ def test_cutting_a_large_answer_leaves_the_event_loop_to_others() -> None:
     data: dict[str, Any] = {"x": [{"a": {}}] * 300_000}
 
     async def run() -> float:
-        cutting = asyncio.create_task(cut_aside(ToolResult.ok(data), READ_ON))
+        cutting = asyncio.create_task(cut_output_async(ToolResult.ok(data), READ_ON))
         longest, before = 0.0, time.monotonic()
         while not cutting.done():
             await asyncio.sleep(0.005)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from luxx.tools.files.walk import SKIPPED_DIRECTORIES, Found, walk
+from luxx.tools.files.walk import SKIPPED_DIRECTORIES, WalkEntry, walk
 from luxx.tools.files.workspace import MAX_DEPTH, Workspace
 
 
@@ -65,7 +65,7 @@ def test_what_is_moved_away_meanwhile_leads_nowhere_else(moved: str, top: int, w
     outside.mkdir()
     (outside / "z").write_text("somebody else's")
     before = open_descriptors()
-    seen: list[Found] = []
+    seen: list[WalkEntry] = []
     for found in walk(top):
         seen.append(found)
         if found.path == "b/c/1":
@@ -86,7 +86,7 @@ def test_what_is_moved_away_meanwhile_leads_nowhere_else(moved: str, top: int, w
     assert open_descriptors() == before
 
 
-def test_a_walk_that_is_given_up_leaves_no_descriptor_open(top: int, workspace: Path) -> None:
+def test_an_abandoned_walk_leaves_no_descriptor_open(top: int, workspace: Path) -> None:
     (workspace / "a" / "b").mkdir(parents=True)
     (workspace / "a" / "b" / "c").write_text("")
     before = open_descriptors()

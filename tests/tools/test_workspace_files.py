@@ -28,10 +28,10 @@ def files(request: pytest.FixtureRequest, workspace: Path) -> Workspace:
 
 @pytest.fixture
 def run(builtin_executor: ToolExecutor, context_of: Any, call: Any) -> Run:
-    def carry_out(name: str, **arguments: Any) -> Any:
+    def run_tool(name: str, **arguments: Any) -> Any:
         return asyncio.run(builtin_executor.execute(call(name, arguments), context_of())).result
 
-    return carry_out
+    return run_tool
 
 
 @pytest.mark.parametrize(

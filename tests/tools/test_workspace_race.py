@@ -21,7 +21,7 @@ from luxx.tools.builtin import builtin_tools
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
-from luxx.tools.files.walk import open_found, walk
+from luxx.tools.files.walk import open_entry, walk
 from luxx.tools.files.workspace import Workspace, read_regular
 from luxx.wire.tool import ToolCall, ToolResult
 
@@ -85,7 +85,7 @@ def search(files: Workspace) -> bytes:
     with files.open_directory(".") as directory:
         for item in walk(directory):
             with suppress(OSError, ToolFailed):
-                fd = open_found(item)
+                fd = open_entry(item)
                 try:
                     found.append(read_regular(fd, item.name, 1000))
                 finally:

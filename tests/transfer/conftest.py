@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 from api.conftest import connect
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 
@@ -24,34 +24,38 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def document(server: Server) -> Document:
-    with Person(server, None) as nobody:
+def document(server: ServerProcess) -> Document:
+    with ApiClient(server, None) as nobody:
         return Document(nobody.good_document())
 
 
 @pytest.fixture(scope="module")
-def admin(server: Server, document: Document, upstream: ScriptedProvider) -> Iterator[Person]:
-    with Person(server, document).sign_in() as person:
+def admin(server: ServerProcess, document: Document, upstream: ScriptedProvider) -> Iterator[ApiClient]:
+    with ApiClient(server, document).sign_in() as person:
         hosts = [upstream.url.removeprefix("http://")]
         person.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
         yield person
 
 
 @pytest.fixture(scope="module")
-def ann(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
-    with Person(server, document).register("ann") as person:
+def ann(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
+    with ApiClient(server, document).register("ann") as person:
         connect(person, upstream)
         yield person
 
 
 @pytest.fixture(scope="module")
-def ben(server: Server, document: Document, admin: Person, upstream: ScriptedProvider) -> Iterator[Person]:
-    with Person(server, document).register("ben") as person:
+def ben(
+    server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
+) -> Iterator[ApiClient]:
+    with ApiClient(server, document).register("ben") as person:
         connect(person, upstream)
         yield person

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from api.person import Person
+from api.person import ApiClient
 
 SAMPLES = Path(__file__).parent / "samples"
 IMPORT = "/conversations/import"
@@ -25,14 +25,14 @@ def zipped(**files: bytes) -> bytes:
     return packed.getvalue()
 
 
-def bring(person: Person, content: bytes | Any) -> dict[str, Any]:
+def import_data(person: ApiClient, content: bytes | Any) -> dict[str, Any]:
     """The report of an import that must succeed."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     report: dict[str, Any] = person.good("POST", IMPORT, content=data)
     return report
 
 
-def refused(person: Person, content: bytes, status: int, kind: str) -> str:
+def refused(person: ApiClient, content: bytes, status: int, kind: str) -> str:
     """The sentence of an import that must be refused, with nothing of it there."""
     before = everything(person)
     failure = person.bad("POST", IMPORT, status, content=content)
@@ -41,7 +41,7 @@ def refused(person: Person, content: bytes, status: int, kind: str) -> str:
     return str(failure["error"])
 
 
-def everything(person: Person) -> list[str]:
+def everything(person: ApiClient) -> list[str]:
     """The ids of all that the person has."""
     found: list[str] = []
     page = 1
@@ -51,7 +51,7 @@ def everything(person: Person) -> list[str]:
     return found
 
 
-def tree(person: Person, conversation_id: str) -> list[dict[str, Any]]:
+def tree(person: ApiClient, conversation_id: str) -> list[dict[str, Any]]:
     """All messages of a conversation, oldest first."""
     found: list[dict[str, Any]] = []
     page = 1
@@ -62,7 +62,7 @@ def tree(person: Person, conversation_id: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def path_of(person: Person, conversation_id: str) -> list[dict[str, Any]]:
+def path_of(person: ApiClient, conversation_id: str) -> list[dict[str, Any]]:
     """The messages of the selected path, oldest first."""
     by_id = {message["id"]: message for message in tree(person, conversation_id)}
     leaf = person.good("GET", f"/conversations/{conversation_id}")["selected_leaf_id"]

@@ -28,7 +28,7 @@ from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import RUNS_AT_ONCE, forget_runs, forget_runs_of
+from luxx.runs.admission import RUNS_AT_ONCE, delete_runs, delete_runs_of
 from luxx.runs.models import RunRow
 from luxx.wire.tool import CommandPermission
 from transfer.files import sample
@@ -48,7 +48,7 @@ def house(database_url: str, tmp_path: Path) -> Iterator[tuple[Store, TransferSe
     migrate(engine)
     store = Store(engine)
     store.write_now(add_user)
-    yield store, TransferService(store, tmp_path, FilesConfig(), forget_runs=forget_runs)
+    yield store, TransferService(store, tmp_path, FilesConfig(), delete_runs=delete_runs)
     store.close()
 
 
@@ -82,7 +82,7 @@ def ready(house: tuple[Store, TransferService], content: bytes) -> IO[bytes]:
     return rows
 
 
-def bring(house: tuple[Store, TransferService], content: bytes) -> Any:
+def import_data(house: tuple[Store, TransferService], content: bytes) -> Any:
     async def run() -> Any:
         async with house[1].upload(ANN) as file:
             file.write(content)
@@ -105,8 +105,8 @@ def export(house: tuple[Store, TransferService], conversation_id: str) -> Any:
 def with_images(document: Any, *images: bytes) -> bytes:
     """The document with each of the images at a message of its own, in a circle."""
     asked = [message for message in document["messages"] if message["role"] == "user"]
-    for place, message in enumerate(asked):
-        data = base64.b64encode(images[place % len(images)]).decode()
+    for position, message in enumerate(asked):
+        data = base64.b64encode(images[position % len(images)]).decode()
         message["attachments"] = [{"name": "a.gif", "extension": "gif", "content": "", "data": data}]
     return json.dumps(document).encode()
 
@@ -116,34 +116,34 @@ def images_of(store: Store) -> list[bytes]:
 
 
 def test_an_import_is_there_when_it_is_whole(house: tuple[Store, TransferService]) -> None:
-    report = bring(house, sample("chatgpt.json"))
+    report = import_data(house, sample("chatgpt.json"))
     assert counted(house[0]) == (2, 0, 11)
     document = export(house, report.conversation_ids[0])
     assert len(document["messages"]) == 9
-    assert bring(house, json.dumps(document).encode()).messages == 9
+    assert import_data(house, json.dumps(document).encode()).messages == 9
     with pytest.raises(InvalidInput):
-        bring(house, sample("chatgpt.json")[:-9])
+        import_data(house, sample("chatgpt.json")[:-9])
     assert counted(house[0]) == (3, 0, 20)
 
 
 def test_images_come_in_go_out_and_count(house: tuple[Store, TransferService]) -> None:
     store, _ = house
-    (first, _) = bring(house, sample("claude.json")).conversation_ids
+    (first, _) = import_data(house, sample("claude.json")).conversation_ids
     bare = store.read_now(lambda session: stored_size(session, 1))
     gif, jpeg = b"GIF89a" + b"g" * 400_000, b"\xff\xd8\xff" + b"j" * 500_000
-    report = bring(house, with_images(export(house, first), gif, jpeg))
+    report = import_data(house, with_images(export(house, first), gif, jpeg))
     assert report.lost == []
-    held = images_of(store)
-    assert set(held) == {gif, jpeg}
-    assert store.read_now(lambda session: stored_size(session, 1)) > bare + sum(map(len, held))
+    stored_images = images_of(store)
+    assert set(stored_images) == {gif, jpeg}
+    assert store.read_now(lambda session: stored_size(session, 1)) > bare + sum(map(len, stored_images))
     assert store.read_now(lambda session: stored_size(session, 2)) == 0
     again = export(house, report.conversation_ids[0])
     out = [file["data"] for message in again["messages"] for file in message["attachments"]]
-    assert sorted(base64.b64decode(data) for data in out) == held
+    assert sorted(base64.b64decode(data) for data in out) == stored_images
 
 
 def test_images_of_an_import_that_fails_are_taken_back(house: tuple[Store, TransferService]) -> None:
-    (first, _) = bring(house, sample("claude.json")).conversation_ids
+    (first, _) = import_data(house, sample("claude.json")).conversation_ids
     rows = ready(house, with_images(export(house, first), b"GIF89a" + b"g" * 400_000))
     with pytest.raises(Exception, match="required field"):
         house[1]._write(ANN, io.BytesIO(rows.read() + b'{"type":"message"}\n'))
@@ -153,7 +153,7 @@ def test_images_of_an_import_that_fails_are_taken_back(house: tuple[Store, Trans
 
 def test_what_was_never_revealed_is_deleted_at_the_start(house: tuple[Store, TransferService]) -> None:
     store, service = house
-    bring(house, sample("claude.json"))
+    import_data(house, sample("claude.json"))
     long_ago = id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
     write_hidden(store, 1, long_ago, ready(house, sample("chatgpt.json")))
     write_hidden(store, 1, new_id(), ready(house, sample("chatgpt.json")))
@@ -166,7 +166,7 @@ def test_what_was_never_revealed_is_deleted_at_the_start(house: tuple[Store, Tra
 def test_an_import_that_fails_while_it_is_written_is_taken_back(
     house: tuple[Store, TransferService],
 ) -> None:
-    bring(house, sample("claude.json"))
+    import_data(house, sample("claude.json"))
     rows = ready(house, sample("chatgpt.json"))
     content = rows.read() + b'{"type":"message"}\n'
     with pytest.raises(Exception, match="required field"):
@@ -205,7 +205,7 @@ def test_runs_are_forgotten_a_few_at_a_time(house: tuple[Store, TransferService]
     id_ = conversation_with_runs(store, 2 * RUNS_AT_ONCE + 1)
     left: list[tuple[bool, int]] = []
     for _ in range(3):
-        may_be_more = store.write_now(lambda session: forget_runs(session, id_))
+        may_be_more = store.write_now(lambda session: delete_runs(session, id_))
         left.append((may_be_more, runs_of(store, id_)))
     assert left == [(True, RUNS_AT_ONCE + 1), (True, 1), (False, 0)]
 
@@ -215,7 +215,7 @@ def test_no_run_is_forgotten_while_one_has_not_ended(house: tuple[Store, Transfe
     for status in ("queued", "running", "waiting", "paused"):
         id_ = conversation_with_runs(store, RUNS_AT_ONCE + 5, status=status)
         with pytest.raises(Conflict):
-            store.write_now(lambda session, id_=id_: forget_runs(session, id_))
+            store.write_now(lambda session, id_=id_: delete_runs(session, id_))
         assert runs_of(store, id_) == RUNS_AT_ONCE + 5
 
 
@@ -251,8 +251,8 @@ def long_service(store: Store) -> ConversationService:
         store,
         check_provider=nothing,
         stop_run=nothing,
-        forget_runs=forget_runs,
-        forget_runs_of=forget_runs_of,
+        delete_runs=delete_runs,
+        delete_runs_of=delete_runs_of,
     )
 
 
@@ -263,7 +263,7 @@ def test_long_conversations_are_forked_and_deleted(house: tuple[Store, TransferS
     ids += [id_at(1_000_000 + number, 0) for number in range(DELETE_ROWS)]
     source = conversation_with_runs(store, RUNS_AT_ONCE + 1)
     said(store, source, ids)
-    branches = BranchService(store, quota_mb=1, forget_runs=forget_runs)
+    branches = BranchService(store, quota_mb=1, delete_runs=delete_runs)
     forked = asyncio.run(branches.fork(ANN, source, ids[-1]))
     assert counted(store) == (2, 0, 4 * DELETE_ROWS)
     path = store.read_now(lambda session: read_path_ids(session.connection(), forked.selected_leaf_id or ""))

@@ -14,20 +14,20 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from api.person import Person
+from api.person import ApiClient
 from rows import add_user
 
-from luxx.api.http.files import SENT_PIECE, SendingFile
-from luxx.api.http.protocol import TAKES_NOTHING_SECONDS, BoundedProtocol
+from luxx.api.http.files import SENT_PIECE, TempFileASGIResponse
+from luxx.api.http.protocol import STALLED_CLIENT_SECONDS, BoundedProtocol
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.transfer.service import MOST_EXPORTS, TransferService
 from luxx.errors import NotFound, TooMany
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import READERS, Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
-from luxx.runs.admission import forget_runs
+from luxx.runs.admission import delete_runs
 from luxx.wire.tool import CommandPermission
-from transfer.files import bring
+from transfer.files import import_data
 
 SECONDS = 30.0
 MIB = 1024 * 1024
@@ -35,14 +35,14 @@ MIB = 1024 * 1024
 
 def large_chat(megabytes: int) -> dict[str, Any]:
     messages = [
-        {"uuid": f"m{place}", "sender": ("human", "assistant")[place % 2], "text": "x" * 999_999}
-        for place in range(megabytes)
+        {"uuid": f"m{position}", "sender": ("human", "assistant")[position % 2], "text": "x" * 999_999}
+        for position in range(megabytes)
     ]
     return {"uuid": "c", "name": "large", "chat_messages": messages}
 
 
 @contextmanager
-def not_reading(person: Person, path: str) -> Iterator[socket.socket]:
+def not_reading(person: ApiClient, path: str) -> Iterator[socket.socket]:
     """A connection that asks and takes only what fits into the smallest of buffers."""
     address = urlsplit(person.server.url)
     with closing(socket.socket()) as connection:
@@ -55,8 +55,8 @@ def not_reading(person: Person, path: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def test_another_export_waits_for_the_end_of_the_first(ann: Person, ben: Person) -> None:
-    (large,) = bring(ann, large_chat(24))["conversation_ids"]
+def test_another_export_waits_for_the_end_of_the_first(ann: ApiClient, ben: ApiClient) -> None:
+    (large,) = import_data(ann, large_chat(24))["conversation_ids"]
     path = f"/conversations/{large}/export"
     with not_reading(ann, path):
         for asked in (path, f"{path}?format=md"):
@@ -64,7 +64,7 @@ def test_another_export_waits_for_the_end_of_the_first(ann: Person, ben: Person)
             assert response.status_code == 429
             assert response.json()["detail"]["kind"] == "export_active"
             assert int(response.headers["retry-after"]) > 0
-        (small,) = bring(ben, large_chat(1))["conversation_ids"]
+        (small,) = import_data(ben, large_chat(1))["conversation_ids"]
         assert ben.ask("GET", f"/conversations/{small}/export").is_success
     end = time.monotonic() + SECONDS
     while (response := ann.ask("GET", path)).status_code == 429:
@@ -72,7 +72,7 @@ def test_another_export_waits_for_the_end_of_the_first(ann: Person, ben: Person)
     assert len(response.content) > 24 * 999_999
 
 
-def test_an_export_that_fails_leaves_the_place_free(ann: Person) -> None:
+def test_a_failed_export_frees_its_slot(ann: ApiClient) -> None:
     for _ in range(3):
         ann.bad("GET", "/conversations/none/export", 404)
 
@@ -93,7 +93,7 @@ def test_few_exports_are_written_at_a_time(tmp_path: Path) -> None:
     migrate(engine)
     store = Store(engine)
     store.write_now(add_user)
-    transfer = TransferService(store, tmp_path, FilesConfig(), forget_runs=forget_runs)
+    transfer = TransferService(store, tmp_path, FilesConfig(), delete_runs=delete_runs)
     free = threading.Event()
 
     async def work() -> None:
@@ -136,7 +136,7 @@ class Stall:
             file.write(b"x" * 32 * MIB)
             file.seek(0)
             headers = {"content-type": "text/plain", "content-length": str(32 * MIB)}
-            answer = SendingFile(file, headers, close=self.closed.set, stalled_seconds=self._seconds)
+            answer = TempFileASGIResponse(file, headers, close=self.closed.set, stalled_seconds=self._seconds)
             await answer(scope, receive, send)
 
     async def serve(self, talk: Any) -> None:
@@ -204,7 +204,7 @@ def test_the_system_drops_whoever_takes_nothing_of_any_answer() -> None:
             (protocol,) = stall.protocols
             kept = protocol.transport.get_extra_info("socket")
             milliseconds = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            assert milliseconds == TAKES_NOTHING_SECONDS * 1000
+            assert milliseconds == STALLED_CLIENT_SECONDS * 1000
 
         await stall.serve(talk)
 

@@ -6,16 +6,16 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from api.person import Person
+from api.person import ApiClient
 
 from luxx.providers.scripted import ScriptedProvider
-from transfer.files import IMPORT, bring, lost, path_of, sample, tree
+from transfer.files import IMPORT, import_data, lost, path_of, sample, tree
 
 TITLE = 'Ünïcode/"quoted"\n\\ title'
 NASTY = "Text\r\n```\nopen fence\n<!-- open comment <script>\n</details>\n# no heading\n| 日本語 🥬"
 
 
-def document_of(person: Person, conversation_id: str) -> dict[str, Any]:
+def document_of(person: ApiClient, conversation_id: str) -> dict[str, Any]:
     response = person.ask("GET", f"/conversations/{conversation_id}/export")
     assert response.is_success, response.text
     assert int(response.headers["content-length"]) == len(response.content)
@@ -26,18 +26,18 @@ def document_of(person: Person, conversation_id: str) -> dict[str, Any]:
 
 def comparable(document: dict[str, Any]) -> dict[str, Any]:
     """A document with its messages named by their places, because an import gives new ids."""
-    places = {message["id"]: place for place, message in enumerate(document["messages"])}
+    indexes = {message["id"]: position for position, message in enumerate(document["messages"])}
     told = {**document["conversation"], "id": None}
-    told["selected_leaf_id"] = places.get(told["selected_leaf_id"])
+    told["selected_leaf_id"] = indexes.get(told["selected_leaf_id"])
     messages = [
-        {**message, "id": places[message["id"]], "parent_id": places.get(message["parent_id"])}
+        {**message, "id": indexes[message["id"]], "parent_id": indexes.get(message["parent_id"])}
         for message in document["messages"]
     ]
     return {**document, "exported_at": None, "conversation": told, "messages": messages}
 
 
 @pytest.fixture(scope="module")
-def talk(ann: Person) -> str:
+def talk(ann: ApiClient) -> str:
     """A conversation of three turns, one with an attachment, and one answer deleted."""
     body = {
         "title": TITLE, "system_prompt": "Be kind.", "temperature": 0.25, "max_tokens": 77,
@@ -56,11 +56,11 @@ def talk(ann: Person) -> str:
     return conversation_id
 
 
-def test_an_exported_conversation_imports_to_an_equal_tree(ann: Person, ben: Person, talk: str) -> None:
+def test_an_exported_conversation_imports_to_an_equal_tree(ann: ApiClient, ben: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     assert (document["format"], document["version"], len(document["messages"])) == ("luxx.conversation", 1, 5)
     for person in (ann, ben):
-        report = bring(person, document)
+        report = import_data(person, document)
         assert (report["conversations"], report["messages"], report["lost"]) == (1, 5, [])
         (made,) = report["conversation_ids"]
         again = document_of(person, made)
@@ -71,20 +71,20 @@ def test_an_exported_conversation_imports_to_an_equal_tree(ann: Person, ben: Per
         assert shown == [(m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(ann, talk)]
 
 
-def test_branches_of_others_formats_survive_a_second_journey(ann: Person, ben: Person) -> None:
+def test_branches_of_other_formats_survive_a_second_round_trip(ann: ApiClient, ben: ApiClient) -> None:
     made = [
         id_
         for name in ("chatgpt.json", "claude.json")
-        for id_ in bring(ann, sample(name))["conversation_ids"]
+        for id_ in import_data(ann, sample(name))["conversation_ids"]
     ]
     documents = [document_of(ann, id_) for id_ in made]
-    report = bring(ben, documents)
+    report = import_data(ben, documents)
     assert (report["conversations"], report["lost"], report["skipped"]) == (4, [], [])
     again = [document_of(ben, id_) for id_ in report["conversation_ids"]]
     assert [comparable(document) for document in again] == [comparable(document) for document in documents]
 
 
-def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: Person) -> None:
+def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: ApiClient) -> None:
     steps = [
         {"id": "step-0", "index": 0, "type": "thinking", "content": "hm", "status": "interrupted",
          "level": "task"},
@@ -116,14 +116,14 @@ def test_replay_notes_usage_and_every_field_of_a_step_come_along(ann: Person) ->
         },
         "messages": [asked, message],
     }  # fmt: skip
-    (made,) = bring(ann, document)["conversation_ids"]
+    (made,) = import_data(ann, document)["conversation_ids"]
     # But for one: who wrote a file is not known, so its results count as written by strangers.
     steps[2]["is_untrusted"] = True
     assert comparable(document_of(ann, made)) == comparable(document)
 
 
 def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newest(
-    ann: Person, talk: str
+    ann: ApiClient, talk: str
 ) -> None:
     document = document_of(ann, talk)
     for named, losses in (
@@ -131,7 +131,7 @@ def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newe
         (None, {}),
     ):
         document["conversation"]["selected_leaf_id"] = named
-        report = bring(ann, document)
+        report = import_data(ann, document)
         assert {name: n for name, n in lost(report).items() if name.startswith("selected")} == losses
         (made,) = report["conversation_ids"]
         newest = ann.good("GET", f"/messages?conversation_id={made}")["items"][0]["id"]
@@ -139,23 +139,23 @@ def test_a_document_that_selects_no_message_that_is_there_goes_on_after_its_newe
         ann.good("POST", "/messages", json={"conversation_id": made, "content": "and now?"})
         assert path_of(ann, made)[-2]["parent_id"] == newest
     del document["conversation"]["selected_leaf_id"]
-    assert path_of(ann, bring(ann, document)["conversation_ids"][0])
+    assert path_of(ann, import_data(ann, document)["conversation_ids"][0])
     empty = {**document, "messages": []}
-    assert path_of(ann, bring(ann, empty)["conversation_ids"][0]) == []
+    assert path_of(ann, import_data(ann, empty)["conversation_ids"][0]) == []
 
 
-def test_references_to_things_of_another_server_are_not_believed(ann: Person, talk: str) -> None:
+def test_references_to_things_of_another_server_are_not_believed(ann: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     document["messages"][0]["attachments"][0]["blob_id"] = "01890a5d-ac96-774b-bcce-b302099a8057"
     document["conversation"] |= {"provider_id": 1, "user_id": 1, "run_id": talk, "import_id": talk}
-    report = bring(ann, document)
+    report = import_data(ann, document)
     assert lost(report) == {"attached files that are not in the document": 1}
     made = ann.good("GET", f"/conversations/{report['conversation_ids'][0]}")
     assert (made["provider_id"], made["user_id"], made["run_id"]) == (None, ann.user["id"], None)
     assert "01890a5d" not in json.dumps(document_of(ann, made["id"]))
 
 
-def test_a_document_of_a_newer_version_or_another_shape_is_skipped(ann: Person, talk: str) -> None:
+def test_a_document_of_a_newer_version_or_another_shape_is_skipped(ann: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     wrong = [
         {**document, "version": 2},
@@ -164,34 +164,34 @@ def test_a_document_of_a_newer_version_or_another_shape_is_skipped(ann: Person, 
         {**document, "messages": [document["messages"][0]] * 2},
         {**document, "conversation": {**document["conversation"], "temperature": 9}},
     ]
-    report = bring(ann, [*wrong, document])
+    report = import_data(ann, [*wrong, document])
     assert (report["conversations"], report["skipped_total"]) == (1, 5)
     assert all(entry["reason"] and entry["title"] for entry in report["skipped"])
 
 
-def test_an_export_during_a_run_has_what_is_stored(ann: Person, upstream: ScriptedProvider) -> None:
+def test_an_export_during_a_run_has_what_is_stored(ann: ApiClient, upstream: ScriptedProvider) -> None:
     conversation_id = ann.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation_id, "content": "wait here"}
     run = ann.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
     document = document_of(ann, conversation_id)
     assert [message["role"] for message in document["messages"]] == ["user"]
-    (made,) = bring(ann, document)["conversation_ids"]
+    (made,) = import_data(ann, document)["conversation_ids"]
     assert ann.good("GET", f"/conversations/{made}")["run_id"] is None
     ann.good("POST", f"/runs/{run['id']}/cancel")
 
 
 @pytest.mark.heavy
-def test_a_long_conversation_goes_out_and_comes_in_whole(ann: Person) -> None:
+def test_a_long_conversation_goes_out_and_comes_in_whole(ann: ApiClient) -> None:
     talk = {"uuid": "x", "name": "long", "chat_messages": []}
     talk["chat_messages"] = [
         {"uuid": f"m{n}", "sender": ("human", "assistant")[n % 2], "text": f"message {n}"}
         for n in range(5000)
     ]
-    (made,) = bring(ann, talk)["conversation_ids"]
+    (made,) = import_data(ann, talk)["conversation_ids"]
     document = document_of(ann, made)
     texts = [m["text"] or m["steps"][0]["content"] for m in document["messages"]]
     assert texts == [f"message {n}" for n in range(5000)]
-    (again,) = bring(ann, document)["conversation_ids"]
+    (again,) = import_data(ann, document)["conversation_ids"]
     assert comparable(document_of(ann, again)) == comparable(document)
     assert len(tree(ann, again)) == 5000
     assert ann.ask("GET", f"/conversations/{again}/export?format=md").text.count("\n> message ") == 5000
@@ -200,7 +200,7 @@ def test_a_long_conversation_goes_out_and_comes_in_whole(ann: Person) -> None:
 # Markdown
 
 
-def markdown(person: Person, conversation_id: str) -> str:
+def markdown(person: ApiClient, conversation_id: str) -> str:
     response = person.ask("GET", f"/conversations/{conversation_id}/export", params={"format": "md"})
     assert response.is_success
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
@@ -223,7 +223,7 @@ def outside(text: str) -> str:
     return "\n".join(kept)
 
 
-def test_markdown_says_who_said_what_and_nothing_breaks_out(ann: Person, talk: str) -> None:
+def test_markdown_says_who_said_what_and_nothing_breaks_out(ann: ApiClient, talk: str) -> None:
     text = markdown(ann, talk)
     told = outside(text)
     assert re.findall("^#+ .*$", told, re.MULTILINE) == [
@@ -242,8 +242,8 @@ def test_markdown_says_who_said_what_and_nothing_breaks_out(ann: Person, talk: s
     assert "\r" not in text
 
 
-def test_markdown_names_tools_and_counts_other_branches(ann: Person) -> None:
-    made = bring(ann, sample("chatgpt.json"))["conversation_ids"][0]
+def test_markdown_names_tools_and_counts_other_branches(ann: ApiClient) -> None:
+    made = import_data(ann, sample("chatgpt.json"))["conversation_ids"][0]
     text = markdown(ann, made)
     assert "- 3 more messages are on other branches" in text
     assert "<summary>Called python</summary>" in text
@@ -260,30 +260,35 @@ def test_markdown_names_tools_and_counts_other_branches(ann: Person) -> None:
         (3, "- 2 more messages are on other branches, which are not shown here"),
     ],
 )
-def test_markdown_counts_one_message_elsewhere_as_one(ann: Person, answers: int, told: str) -> None:
+def test_markdown_counts_one_message_elsewhere_as_one(ann: ApiClient, answers: int, told: str) -> None:
     said = [{"uuid": "m0", "sender": "human", "text": "Hello?"}]
     said += [
-        {"uuid": f"a{place}", "sender": "assistant", "text": f"Answer {place}.", "parent_message_uuid": "m0"}
-        for place in range(answers)
+        {
+            "uuid": f"a{position}",
+            "sender": "assistant",
+            "text": f"Answer {position}.",
+            "parent_message_uuid": "m0",
+        }
+        for position in range(answers)
     ]
     chat = {"uuid": "c", "name": "branches", "chat_messages": said, "current_leaf_message_uuid": "a0"}
-    (made,) = bring(ann, chat)["conversation_ids"]
+    (made,) = import_data(ann, chat)["conversation_ids"]
     lines = [line for line in markdown(ann, made).split("\n") if "more message" in line]
     assert lines == ([told] if told else [])
 
 
-def test_names_and_titles_cannot_leave_their_line(ann: Person, talk: str) -> None:
+def test_names_and_titles_cannot_leave_their_line(ann: ApiClient, talk: str) -> None:
     document = document_of(ann, talk)
     document["conversation"]["title"] = "[x](javascript:1)\n\n# <b>`"
     document["messages"][1]["sender_name"] = "</summary>\n# *boss*"
     document["messages"][0]["attachments"][0]["name"] = "</summary><script>\n.md"
-    told = outside(markdown(ann, bring(ann, document)["conversation_ids"][0]))
+    told = outside(markdown(ann, import_data(ann, document)["conversation_ids"][0]))
     assert "# \\[x\\](javascript:1) \\# \\<b\\>\\`\n" in told
     assert "## \\</summary\\> \\# \\*boss\\*\n" in told
     assert "<summary>Attached: &lt;/summary&gt;&lt;script&gt; .md</summary>" in told
 
 
-def test_the_download_is_named_after_the_title(ann: Person, talk: str) -> None:
+def test_the_download_is_named_after_the_title(ann: ApiClient, talk: str) -> None:
     header = ann.ask("GET", f"/conversations/{talk}/export?format=md").headers["content-disposition"]
     assert 'filename="ncodequoted title.md"' in header
     assert unquote(header.rpartition("''")[2]) == "Ünïcodequoted title.md"

@@ -8,13 +8,13 @@ import zipfile
 from typing import Any
 
 import pytest
-from api.person import Person
+from api.person import ApiClient
 from api.schema import Document
-from api.server import Server
+from api.server import ServerProcess
 
 from luxx.domain.transfer import chatgpt
 from luxx.domain.transfer.draft import Losses
-from transfer.files import IMPORT, bring, everything, lost, path_of, refused, sample, tree, zipped
+from transfer.files import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
 
 CLAUDE = json.loads(sample("claude.json"))
 CHATGPT = json.loads(sample("chatgpt.json"))
@@ -25,8 +25,8 @@ UNKNOWN = "import_format_unknown"
 
 def chat(*texts: str, **more: Any) -> dict[str, Any]:
     messages = [
-        {"uuid": f"m{place}", "sender": ("human", "assistant")[place % 2], "text": text}
-        for place, text in enumerate(texts)
+        {"uuid": f"m{position}", "sender": ("human", "assistant")[position % 2], "text": text}
+        for position, text in enumerate(texts)
     ]
     return {"uuid": "c", "name": "a chat", "chat_messages": messages, **more}
 
@@ -39,12 +39,12 @@ def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
             "parent": parent,
             "children": [],
             "message": {
-                "author": {"role": ("user", "assistant")[place % 2]},
+                "author": {"role": ("user", "assistant")[position % 2]},
                 "content": {"content_type": "text", "parts": [f"text of {key}"]},
-                "create_time": 1_700_000_000 + place,
+                "create_time": 1_700_000_000 + position,
             },
         }
-        for place, (key, parent) in enumerate(parents)
+        for position, (key, parent) in enumerate(parents)
     }
     return {"title": "a tree", "mapping": mapping, "current_node": parents[-1][0], **more}
 
@@ -79,12 +79,12 @@ def nodes(*parents: tuple[str, Any], **more: Any) -> dict[str, Any]:
     # Not of the bytes: those of a ZIP hold the time.
     ids=lambda value: f"{len(value)}-bytes" if isinstance(value, bytes) else "",
 )
-def test_a_broken_file_is_refused_whole(ann: Person, content: bytes, status: int, kind: str) -> None:
+def test_a_broken_file_is_refused_whole(ann: ApiClient, content: bytes, status: int, kind: str) -> None:
     sentence = refused(ann, content, status, kind)
     assert len(sentence) > 20
 
 
-def test_what_comes_before_the_break_is_not_kept(ann: Person) -> None:
+def test_what_comes_before_the_break_is_not_kept(ann: ApiClient) -> None:
     good = json.dumps([chat("hello", f"answer {number}") for number in range(3000)]).encode()
     refused(ann, good[:-1] + b",{]", 400, UNREADABLE)
     refused(ann, zipped(**{"conversations-0__json": good, "conversations-1__json": b"[{"}), 400, UNREADABLE)
@@ -93,7 +93,7 @@ def test_what_comes_before_the_break_is_not_kept(ann: Person) -> None:
 # ZIP files
 
 
-def test_a_zip_that_says_less_than_it_holds_is_refused(ann: Person) -> None:
+def test_a_zip_that_says_less_than_it_holds_is_refused(ann: ApiClient) -> None:
     """The size in its directory is a claim; what counts is what comes out."""
     data = bytearray(zipped(conversations__json=b"[" + b" " * 40_000_000 + b"]"))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -104,7 +104,7 @@ def test_a_zip_that_says_less_than_it_holds_is_refused(ann: Person) -> None:
     assert everything(ann) == before
 
 
-def test_a_zip_with_a_password_or_broken_content_is_refused(ann: Person) -> None:
+def test_a_zip_with_a_password_or_broken_content_is_refused(ann: ApiClient) -> None:
     data = bytearray(zipped(conversations__json=sample("claude.json")))
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(mark) + offset] |= 1
@@ -115,7 +115,7 @@ def test_a_zip_with_a_password_or_broken_content_is_refused(ann: Person) -> None
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_STORED])
-def test_a_zip_that_an_unpacker_chokes_on_is_refused(ann: Person, packing: int) -> None:
+def test_a_zip_that_an_unpacker_chokes_on_is_refused(ann: ApiClient, packing: int) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", packing) as archive:
         archive.writestr("conversätions.json", b"[" + b'"word", ' * 1000 + b"1]")
@@ -127,24 +127,24 @@ def test_a_zip_that_an_unpacker_chokes_on_is_refused(ann: Person, packing: int) 
     refused(ann, data, 400, UNREADABLE)
 
 
-def test_names_in_a_zip_are_names_and_no_places(ann: Person, server: Server) -> None:
+def test_names_in_a_zip_are_never_used_as_paths(ann: ApiClient, server: ServerProcess) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("../../conversations.json", sample("claude.json"))
         archive.writestr("/etc/cron.d/evil", b"* * * * * root true")
-    assert bring(ann, packed.getvalue())["conversations"] == 2
+    assert import_data(ann, packed.getvalue())["conversations"] == 2
     assert not [file for file in server.folder.rglob("*") if file.name in ("conversations.json", "evil")]
 
 
 # Trees
 
 
-def test_circles_missing_parents_and_several_roots_keep_every_text(ann: Person) -> None:
+def test_circles_missing_parents_and_several_roots_keep_every_text(ann: ApiClient) -> None:
     circle = nodes(("a", "c"), ("b", "a"), ("c", "b"), ("d", "c"))
     itself = nodes(("a", "a"), ("b", "a"))
     lost_parent = nodes(("a", None), ("b", "gone"), ("c", "b"))
     roots = nodes(("a", None), ("b", None), ("c", "a"), ("d", "b"))
-    report = bring(ann, [circle, itself, lost_parent, roots])
+    report = import_data(ann, [circle, itself, lost_parent, roots])
     assert (report["conversations"], report["skipped"]) == (4, [])
     kept = [tree(ann, id_) for id_ in report["conversation_ids"]]
     assert [sum(message["text"].count("text of") for message in messages) for messages in kept] == [
@@ -158,43 +158,43 @@ def test_circles_missing_parents_and_several_roots_keep_every_text(ann: Person) 
         for message in messages:
             assert message["parent_id"] is None or message["parent_id"] in known
             known.add(message["id"])
-    told = lost(report)
-    assert told["places of messages that went round in a circle"] == 2
-    assert told["places of messages whose predecessor is missing"] == 1
+    losses = lost(report)
+    assert losses["places of messages that went round in a circle"] == 2
+    assert losses["places of messages whose predecessor is missing"] == 1
     assert [len([m for m in messages if m["parent_id"] is None]) for messages in kept] == [1, 1, 2, 2]
 
 
-def test_circles_and_doubles_in_claudes_and_our_own_files(ann: Person) -> None:
+def test_circles_and_doubles_in_claudes_and_our_own_files(ann: ApiClient) -> None:
     def row(key: str, parent: str, **more: Any) -> dict[str, Any]:
         return {"uuid": key, "sender": "human", "text": key, "parent_message_uuid": parent, **more}
 
     circle = {"name": "circle", "chat_messages": [row("a", "b"), row("b", "a"), row("c", "b")]}
     hidden = [row("a", "b", sender="nobody"), row("b", "a", sender="nobody"), row("c", "a")]
-    report = bring(ann, [circle, {"name": "hidden", "chat_messages": hidden}])
+    report = import_data(ann, [circle, {"name": "hidden", "chat_messages": hidden}])
     assert [len(tree(ann, id_)) for id_ in report["conversation_ids"]] == [3, 1]
     twice = {"name": "twice", "chat_messages": [row("a", "x"), row("a", "x")]}
-    assert bring(ann, [twice])["skipped"] == [
+    assert import_data(ann, [twice])["skipped"] == [
         {"title": "twice", "reason": "two of its messages have the same id"}
     ]
     again = b'{"chat_messages": [], "chat_messages": [{"sender": "human", "text": "1", "text": "2"}]}'
-    (made,) = bring(ann, again)["conversation_ids"]
+    (made,) = import_data(ann, again)["conversation_ids"]
     assert [message["text"] for message in tree(ann, made)] == ["2"]
 
 
 @pytest.mark.heavy
-def test_a_chain_of_a_hundred_thousand_is_taken_and_one_more_is_not(ann: Person) -> None:
-    report = bring(ann, [nodes(*((str(n), str(n - 1) if n else None) for n in range(20_000)))])
+def test_a_chain_of_a_hundred_thousand_is_taken_and_one_more_is_not(ann: ApiClient) -> None:
+    report = import_data(ann, [nodes(*((str(n), str(n - 1) if n else None) for n in range(20_000)))])
     assert report["messages"] == 20_000
     ann.good("DELETE", f"/conversations/{report['conversation_ids'][0]}")
     many = [{"sender": "human", "text": "x"}] * 100_001
-    (skipped,) = bring(ann, {"name": "endless", "chat_messages": many})["skipped"]
+    (skipped,) = import_data(ann, {"name": "endless", "chat_messages": many})["skipped"]
     assert skipped == {"title": "endless", "reason": "it has more than 100,000 messages"}
 
 
-def test_a_single_value_that_is_too_deep_is_skipped_and_the_others_are_taken(ann: Person) -> None:
+def test_a_single_value_that_is_too_deep_is_skipped_and_the_others_are_taken(ann: ApiClient) -> None:
     deep = b'{"name": "deep", "chat_messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     content = b"[" + json.dumps(chat("one", "two")).encode() + b"," + deep + b"]"
-    report = bring(ann, content)
+    report = import_data(ann, content)
     assert report["conversations"] == 1
     assert report["skipped"] == [{"title": "deep", "reason": "it is nested too deeply"}]
 
@@ -208,30 +208,30 @@ def test_a_single_value_that_is_too_deep_is_skipped_and_the_others_are_taken(ann
      True, [], {}, "2025-01-01T00:00:00+99:99", "0001-01-01T00:00:00Z"],
     ids=str,
 )  # fmt: skip
-def test_a_time_that_makes_no_sense_is_replaced_and_told(ann: Person, moment: Any) -> None:
+def test_an_invalid_time_is_replaced_and_reported(ann: ApiClient, moment: Any) -> None:
     one = chat("hello", "hi", created_at=moment, updated_at=moment)
     one["chat_messages"][0]["created_at"] = moment
     other = nodes(("a", None), create_time=moment)
     other["mapping"]["a"]["message"]["create_time"] = moment
-    report = bring(ann, [one, other])
+    report = import_data(ann, [one, other])
     assert report["conversations"] == 2
     assert lost(report)["times that make no sense"] == 5
     for conversation_id in report["conversation_ids"]:
         assert [message["created_at"] for message in path_of(ann, conversation_id)]
 
 
-def test_nul_and_halves_of_characters_are_replaced_and_told(ann: Person) -> None:
-    report = bring(ann, [chat("a\0b", "c\0\0d", name="t\0itle")])
+def test_nul_and_lone_surrogates_are_replaced_and_reported(ann: ApiClient) -> None:
+    report = import_data(ann, [chat("a\0b", "c\0\0d", name="t\0itle")])
     assert lost(report) == {"NUL characters": 4}
     (made,) = report["conversation_ids"]
     assert [message["text"] for message in path_of(ann, made)] == ["a\ufffdb", "c\ufffd\ufffdd"]
     assert ann.good("GET", f"/conversations/{made}")["title"] == "t\ufffditle"
     content = json.dumps([chat("cut \ud83d", "whole 🥬")]).encode()
-    assert path_of(ann, bring(ann, content)["conversation_ids"][0])[1]["text"] == "whole 🥬"
+    assert path_of(ann, import_data(ann, content)["conversation_ids"][0])[1]["text"] == "whole 🥬"
 
 
-def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: Person) -> None:
-    report = bring(ann, [chat("y" * 10_000_000, "z" * 10_000_000, name="x" * 1_000_000)])
+def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: ApiClient) -> None:
+    report = import_data(ann, [chat("y" * 10_000_000, "z" * 10_000_000, name="x" * 1_000_000)])
     (made,) = report["conversation_ids"]
     assert ann.good("GET", f"/conversations/{made}")["title"] == "x" * 300
     assert [len(message["text"]) for message in path_of(ann, made)] == [1_000_000, 4_000_000]
@@ -243,7 +243,7 @@ def test_a_title_of_a_megabyte_and_a_text_of_ten_are_cut(ann: Person) -> None:
     ann.good("DELETE", f"/conversations/{made}")
 
 
-def test_tools_with_wild_names_and_arguments_become_calls_that_models_take(ann: Person) -> None:
+def test_tools_with_wild_names_and_arguments_become_calls_that_models_take(ann: ApiClient) -> None:
     blocks = [
         {"type": "tool_result", "tool_use_id": "nobody asked", "content": "42"},
         {"type": "tool_use", "id": 5, "name": "a b/c\n" * 50, "input": {"n": 2**80, "f": 1e400, "d": {}}},
@@ -251,7 +251,7 @@ def test_tools_with_wild_names_and_arguments_become_calls_that_models_take(ann: 
     ]
     one = chat("x", "y")
     one["chat_messages"][1]["content"] = json.loads(json.dumps(blocks).replace("Infinity", "1e308"))
-    (made,) = bring(ann, one)["conversation_ids"]
+    (made,) = import_data(ann, one)["conversation_ids"]
     steps = path_of(ann, made)[1]["steps"]
     assert [step["type"] for step in steps] == ["tool_call", "tool_result"] * 2
     for call, result in (steps[:2], steps[2:]):
@@ -262,23 +262,23 @@ def test_tools_with_wild_names_and_arguments_become_calls_that_models_take(ann: 
     assert answer["status"] == "complete"
 
 
-def test_many_losses_and_many_skipped_are_counted_and_the_first_are_told(ann: Person) -> None:
+def test_many_losses_and_skips_are_counted_and_the_first_are_listed(ann: ApiClient) -> None:
     files = {"files": [{"file_name": "a.png"}]}
     loud = [chat("x", "y") for _ in range(300)]
     for one in loud:
         one["chat_messages"][0] |= files
-    report = bring(ann, [*loud, *({"mapping": None, "title": str(n)} for n in range(300))])
+    report = import_data(ann, [*loud, *({"mapping": None, "title": str(n)} for n in range(300))])
     assert (report["conversations"], report["lost_total"], report["skipped_total"]) == (300, 300, 300)
     assert (len(report["lost"]), len(report["skipped"]), len(report["conversation_ids"])) == (200, 200, 200)
 
 
 def instructed(count: int) -> float:
     """Seconds of the processor that a chat of so many instructions takes to read."""
-    said = nodes(*((str(place), None) for place in range(count)), ("end", None))
-    for place in range(count):
-        message = said["mapping"][str(place)]["message"]
+    said = nodes(*((str(position), None) for position in range(count)), ("end", None))
+    for position in range(count):
+        message = said["mapping"][str(position)]["message"]
         message["metadata"] = {"is_user_system_message": True}
-        message["content"]["parts"] = [f"{place:06}"]
+        message["content"]["parts"] = [f"{position:06}"]
     begun = time.process_time()
     prompt = chatgpt.draft_of(said, Losses()).system_prompt
     assert prompt is not None
@@ -297,28 +297,28 @@ def test_instructions_without_end_are_read_in_a_time_that_grows_as_they_do() -> 
 @pytest.fixture
 def small(tmp_path: Any) -> Any:
     """A server with one megabyte for an upload and two for everything."""
-    with Server(tmp_path, LUXX_FILES__MAX_UPLOAD_MB="1", LUXX_FILES__QUOTA_MB="2") as running:
+    with ServerProcess(tmp_path, LUXX_FILES__MAX_UPLOAD_MB="1", LUXX_FILES__QUOTA_MB="2") as running:
         yield running
 
 
-def test_the_limits_of_the_configuration_hold(small: Server) -> None:
-    with Person(small, None) as asked:
+def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
+    with ApiClient(small, None) as asked:
         document = Document(asked.good_document())
-    with Person(small, document).register("cat") as cat:
+    with ApiClient(small, document).register("cat") as cat:
         text = " ".join(f"word{number}" for number in range(80_000))
         refused(cat, json.dumps([chat(text * 2, "y")]).encode(), 413, "too_large")
         repeated = json.dumps([chat(text[:20_000] * 600, "y")]).encode()
         refused(cat, zipped(conversations__json=repeated), 413, TOO_LARGE)
         fitting = json.dumps([chat(text, "y")]).encode()
-        assert bring(cat, fitting)["conversations"] == 1
-        assert bring(cat, fitting)["conversations"] == 1
+        assert import_data(cat, fitting)["conversations"] == 1
+        assert import_data(cat, fitting)["conversations"] == 1
         refused(cat, fitting, 413, "quota_exceeded")
         cat.good("DELETE", f"/conversations/{everything(cat)[0]}")
-        assert bring(cat, fitting)["conversations"] == 1
+        assert import_data(cat, fitting)["conversations"] == 1
     assert '"level":"error"' not in small.output
 
 
-def test_nothing_of_all_this_was_a_mistake_of_the_server(server: Server, ann: Person) -> None:
+def test_nothing_of_all_this_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_broke" not in server.output
     assert "import_reader_broke" not in server.output

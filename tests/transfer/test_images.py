@@ -5,12 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from api.person import Person
-from api.server import Server
+from api.person import ApiClient
+from api.server import ServerProcess
 from files.putting import GIF, JPEG, png
 
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES
-from transfer.files import bring, everything, lost, path_of, refused
+from transfer.files import everything, import_data, lost, path_of, refused
 
 Json = dict[str, Any]
 NONE = {"attached images that are none": 1}
@@ -21,26 +21,26 @@ def text_of(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def export(person: Person, conversation_id: str) -> Json:
+def export(person: ApiClient, conversation_id: str) -> Json:
     response = person.ask("GET", f"/conversations/{conversation_id}/export")
     assert response.is_success, response.text
     document: Json = response.json()
     return document
 
 
-def attached(person: Person, conversation_id: str) -> Json:
+def attached(person: ApiClient, conversation_id: str) -> Json:
     """The first message of what is shown."""
     return path_of(person, conversation_id)[0]
 
 
-def seen(person: Person, message: Json, index: int) -> tuple[str, bytes]:
+def seen(person: ApiClient, message: Json, index: int) -> tuple[str, bytes]:
     response = person.ask("GET", f"/messages/{message['id']}/attachments/{index}")
     assert response.is_success, response.text
     return response.headers["content-type"], response.content
 
 
 @pytest.fixture
-def talk(ann: Person) -> str:
+def talk(ann: ApiClient) -> str:
     """A conversation whose first message has an image, a text and another image."""
     conversation_id: str = ann.good("POST", "/conversations", json={"title": "cats"})["id"]
     attachments = [
@@ -53,7 +53,7 @@ def talk(ann: Person) -> str:
     return conversation_id
 
 
-def check_copy(person: Person, conversation_id: str) -> Json:
+def check_copy(person: ApiClient, conversation_id: str) -> Json:
     """The copy's first message, which has all that the original's has."""
     message = attached(person, conversation_id)
     assert seen(person, message, 0) == ("image/png", png(300_000))
@@ -62,7 +62,7 @@ def check_copy(person: Person, conversation_id: str) -> Json:
     return message
 
 
-def test_images_go_out_and_come_in_with_the_same_bytes(ann: Person, ben: Person, talk: str) -> None:
+def test_images_go_out_and_come_in_with_the_same_bytes(ann: ApiClient, ben: ApiClient, talk: str) -> None:
     original = attached(ann, talk)
     document = export(ann, talk)
     first, second, third = document["messages"][0]["attachments"]
@@ -71,7 +71,7 @@ def test_images_go_out_and_come_in_with_the_same_bytes(ann: Person, ben: Person,
         "size": len(png(300_000)), "data": text_of(png(300_000)),
     }  # fmt: skip
     assert (set(second), third["data"]) == ({"name", "extension", "content"}, text_of(JPEG))
-    report = bring(ben, document)
+    report = import_data(ben, document)
     assert (report["conversations"], report["lost"]) == (1, [])
     (made,) = report["conversation_ids"]
     copy = check_copy(ben, made)
@@ -83,15 +83,15 @@ def test_images_go_out_and_come_in_with_the_same_bytes(ann: Person, ben: Person,
     ann.bad("GET", f"/messages/{copy['id']}/attachments/0", 404)
 
 
-def test_a_copy_lives_by_itself_and_its_fork_too(ann: Person, talk: str) -> None:
-    (made,) = bring(ann, export(ann, talk))["conversation_ids"]
+def test_a_copy_lives_by_itself_and_its_fork_too(ann: ApiClient, talk: str) -> None:
+    (made,) = import_data(ann, export(ann, talk))["conversation_ids"]
     fork = ann.good("POST", f"/conversations/{made}/fork", json={})["id"]
     ann.good("DELETE", f"/conversations/{talk}")
     check_copy(ann, made)
     check_copy(ann, fork)
     ann.good("DELETE", f"/conversations/{made}")
     check_copy(ann, fork)
-    (again,) = bring(ann, export(ann, fork))["conversation_ids"]
+    (again,) = import_data(ann, export(ann, fork))["conversation_ids"]
     check_copy(ann, again)
 
 
@@ -123,11 +123,11 @@ def image(data: Any, **more: Any) -> Json:
     ids=["no base64", "odd", "cut", "space", "svg", "pdf", "empty", "int", "list", "map", "large", "endless"],
 )
 def test_what_is_no_good_image_is_counted_and_all_else_is_kept(
-    ann: Person, talk: str, data: Any, losses: dict[str, int]
+    ann: ApiClient, talk: str, data: Any, losses: dict[str, int]
 ) -> None:
     bad = {name: value for name, value in image(data).items() if name != "content"}
     document = with_attachments(export(ann, talk), bad, image(text_of(GIF)))
-    report = bring(ann, document)
+    report = import_data(ann, document)
     assert (report["conversations"], report["messages"], lost(report)) == (1, 2, losses)
     message = attached(ann, report["conversation_ids"][0])
     assert message["attachments"][0] == {"name": "x.png", "extension": "png", "content": ""}
@@ -135,12 +135,12 @@ def test_what_is_no_good_image_is_counted_and_all_else_is_kept(
     assert seen(ann, message, 1) == ("image/gif", GIF)
 
 
-def test_what_a_file_says_of_an_image_is_not_believed(ann: Person, ben: Person, talk: str) -> None:
+def test_what_a_file_says_of_an_image_is_not_believed(ann: ApiClient, ben: ApiClient, talk: str) -> None:
     blob_id = attached(ann, talk)["attachments"][0]["blob_id"]
     said = {"blob_id": blob_id, "media_type": "text/html", "size": -1, "content": "<script>"}
     with_bytes = image(text_of(GIF), **said)
     without = {**image(None, **said), "media_type": ["x"], "size": 2**70}
-    report = bring(ben, with_attachments(export(ann, talk), with_bytes, without))
+    report = import_data(ben, with_attachments(export(ann, talk), with_bytes, without))
     assert lost(report) == {"attached files that are not in the document": 1}
     message = attached(ben, report["conversation_ids"][0])
     assert seen(ben, message, 0) == ("image/gif", GIF)
@@ -150,19 +150,22 @@ def test_what_a_file_says_of_an_image_is_not_believed(ann: Person, ben: Person, 
     check_copy(ann, talk)
 
 
-def test_a_message_takes_as_many_images_as_one_that_is_sent(ann: Person, talk: str) -> None:
+def test_a_message_takes_as_many_images_as_one_that_is_sent(ann: ApiClient, talk: str) -> None:
     document = export(ann, talk)
     many = [image(text_of(GIF))] * (MAX_IMAGES + 2)
     size = MAX_IMAGE_BYTES - 1000
     heavy = [image(text_of(png(size)))] * (MAX_IMAGES_BYTES // size + 1)
-    report = bring(ann, [with_attachments(document, *many), with_attachments(document, *heavy)])
+    report = import_data(ann, [with_attachments(document, *many), with_attachments(document, *heavy)])
     assert [(entry["what"], entry["count"]) for entry in report["lost"]] == [(PAST, 2), (PAST, 1)]
     kept = [attached(ann, made)["attachments"] for made in report["conversation_ids"]]
     assert [sum("blob_id" in file for file in files) for files in kept] == [10, 3]
 
 
 def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
-    with Server(tmp_path, LUXX_FILES__QUOTA_MB="4") as small, Person(small, None).register("cat") as cat:
+    with (
+        ServerProcess(tmp_path, LUXX_FILES__QUOTA_MB="4") as small,
+        ApiClient(small, None).register("cat") as cat,
+    ):
         talk = {
             "format": "luxx.conversation", "version": 1, "exported_at": "2025-01-02T03:04:06Z",
             "conversation": {"id": "c", "title": "t", "created_at": "2025-01-02T03:04:05Z",
@@ -172,13 +175,13 @@ def test_images_count_toward_what_a_person_may_bring(tmp_path: Any) -> None:
                           "attachments": [image(text_of(png(2_000_000)))]}],
         }  # fmt: skip
         content = json.dumps(talk).encode()
-        bring(cat, content)
+        import_data(cat, content)
         refused(cat, content, 413, "quota_exceeded")
         cat.good("DELETE", f"/conversations/{everything(cat)[0]}")
-        bring(cat, content)
+        import_data(cat, content)
 
 
-def test_none_of_it_was_a_mistake_of_the_server(server: Server, ann: Person) -> None:
+def test_none_of_it_was_a_mistake_of_the_server(server: ServerProcess, ann: ApiClient) -> None:
     ann.good("GET", "/auth/me")
     assert "request_broke" not in server.output
     assert "import_reader_broke" not in server.output

@@ -8,15 +8,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from api.person import Person
+from api.person import ApiClient
 
 from luxx.domain.transfer.arranging import MOST_CONTENT, WITHOUT_TEXT, keep_within_bounds
-from luxx.domain.transfer.child import Reader
-from luxx.domain.transfer.document import Read
-from luxx.domain.transfer.draft import Draft, DraftMessage, Losses, StepWriter
-from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.domain.transfer.child import ImportReader
+from luxx.domain.transfer.document import ImportedRows
+from luxx.domain.transfer.draft import ConversationDraft, DraftMessage, Losses, StepWriter
+from luxx.wire.message import (
+    MAX_ATTACHED_TEXT,
+    MAX_ATTACHMENTS,
+    MAX_EXTENSION,
+    MAX_FILE_NAME,
+    MAX_MESSAGE_TEXT,
+)
 from luxx.wire.step import Step, StepType
-from transfer.files import bring, lost, tree
+from transfer.files import import_data, lost, tree
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
 TIME = "2026-01-01T00:00:00Z"
@@ -26,23 +32,31 @@ MOST_DEARER = 9.0
 
 def document(*messages: dict[str, Any]) -> dict[str, Any]:
     """A document of Luxx's own with these messages, each below the one before."""
-    told = {"id": "c", "title": "bounds", "created_at": TIME, "updated_at": TIME}
+    header = {"id": "c", "title": "bounds", "created_at": TIME, "updated_at": TIME}
     listed = [
-        {"id": f"m{place}", "parent_id": f"m{place - 1}" if place else None, "created_at": TIME, **message}
-        for place, message in enumerate(messages)
+        {
+            "id": f"m{position}",
+            "parent_id": f"m{position - 1}" if position else None,
+            "created_at": TIME,
+            **message,
+        }
+        for position, message in enumerate(messages)
     ]
     return {
-        "format": "luxx.conversation", "version": 1, "exported_at": TIME, "conversation": told,
+        "format": "luxx.conversation", "version": 1, "exported_at": TIME, "conversation": header,
         "messages": listed,
     }  # fmt: skip
 
 
-def test_a_persons_message_is_cut_to_what_can_be_sent(ann: Person) -> None:
+def test_a_persons_message_is_cut_to_what_can_be_sent(ann: ApiClient) -> None:
     files = [{"name": "n" * 300, "extension": "e" * 30, "content": "c" * (MAX_ATTACHED_TEXT + 1)}]
     files += [{"name": "", "extension": "", "content": ""}] * (MAX_ATTACHMENTS - 1)
     files += [{"name": "late.png", "extension": "png", "content": "", "data": PNG}]
-    report = bring(
-        ann, document({"role": "user", "text": "t" * (MAX_SAID + 1), "attachments": files}, {"role": "user"})
+    report = import_data(
+        ann,
+        document(
+            {"role": "user", "text": "t" * (MAX_MESSAGE_TEXT + 1), "attachments": files}, {"role": "user"}
+        ),
     )
     assert lost(report) == {
         "text of a person's message past 1,000,000 characters": 1,
@@ -53,7 +67,7 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: Person) -> None:
         "messages in which nothing can be seen": 1,
     }
     said, silent = tree(ann, report["conversation_ids"][0])
-    assert said["text"] == "t" * MAX_SAID
+    assert said["text"] == "t" * MAX_MESSAGE_TEXT
     assert len(said["attachments"]) == MAX_ATTACHMENTS
     first, second = said["attachments"][:2]
     assert (len(first["name"]), len(first["extension"])) == (MAX_FILE_NAME, MAX_EXTENSION)
@@ -62,10 +76,12 @@ def test_a_persons_message_is_cut_to_what_can_be_sent(ann: Person) -> None:
     assert silent["text"] == WITHOUT_TEXT
 
 
-def test_what_was_imported_can_be_said_again(ann: Person) -> None:
+def test_what_was_imported_can_be_said_again(ann: ApiClient) -> None:
     """The bounds are the API's own: an edit with the same text and files is taken."""
     files = [{"name": "n" * 300, "extension": "e" * 30, "content": "c"}]
-    report = bring(ann, document({"role": "user", "text": "t" * (MAX_SAID + 1), "attachments": files}))
+    report = import_data(
+        ann, document({"role": "user", "text": "t" * (MAX_MESSAGE_TEXT + 1), "attachments": files})
+    )
     (said,) = tree(ann, report["conversation_ids"][0])
     body = {"content": said["text"], "attachments": said["attachments"]}
     assert ann.good("PUT", f"/messages/{said['id']}", json=body)["text"] == said["text"]
@@ -81,12 +97,12 @@ def test_what_was_imported_can_be_said_again(ann: Person) -> None:
         {"type": "text", "content": "a", "level": "l" * 10_001},
     ],
 )
-def test_a_step_that_no_run_would_have_stored_is_left_out(ann: Person, step: dict[str, Any]) -> None:
+def test_a_step_that_no_run_would_have_stored_is_left_out(ann: ApiClient, step: dict[str, Any]) -> None:
     steps = [
         {"id": "step-0", "index": 0, **step},
         {"id": "step-1", "index": 1, "type": "text", "content": "b"},
     ]
-    report = bring(ann, document({"role": "assistant", "steps": steps}))
+    report = import_data(ann, document({"role": "assistant", "steps": steps}))
     assert lost(report) == {"steps with a name or arguments past what is stored": 1}
     (said,) = tree(ann, report["conversation_ids"][0])
     assert [(each["index"], each["content"]) for each in said["steps"]] == [(0, "b")]
@@ -106,7 +122,7 @@ def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
     """What is escaped counts as it is stored."""
     step = Step(id="step-0", index=0, type=StepType.TEXT, content='"' * 4_000_000)
     answer = DraftMessage(key="m", parent=None, role="assistant", steps=[step] * 18)
-    draft = Draft(title="t", messages=[answer], losses=Losses())
+    draft = ConversationDraft(title="t", messages=[answer], losses=Losses())
     keep_within_bounds(draft)
     assert draft.losses.counts == {"steps past 64 MiB of an answer": 10}
     assert len(answer.steps) == 8
@@ -116,11 +132,11 @@ def test_an_answer_is_stored_in_no_more_than_a_backup_takes_at_ease() -> None:
 # Time
 
 
-def read(value: Any) -> tuple[Read, bytes]:
+def read(value: Any) -> tuple[ImportedRows, bytes]:
     """What the reader of files makes of this one, and the rows of it."""
     data, rows = json.dumps(value).encode(), io.BytesIO()
-    outcome = Reader(rows).read(io.BytesIO(data), len(data) + 1)
-    assert isinstance(outcome, Read), outcome
+    outcome = ImportReader(rows).read(io.BytesIO(data), len(data) + 1)
+    assert isinstance(outcome, ImportedRows), outcome
     return outcome, rows.getvalue()
 
 
@@ -132,15 +148,15 @@ def node(parent: str | None, role: str, parts: list[Any], **more: Any) -> dict[s
 def many_below_a_long_one(size: int) -> dict[str, Any]:
     """Nodes that all hang below one that says nothing at length."""
     mapping = {"top": node(None, "user", [""] * size)}
-    mapping |= {f"n{place}": node("top", "user", ["hi"]) for place in range(size)}
+    mapping |= {f"n{position}": node("top", "user", ["hi"]) for position in range(size)}
     return {"title": "t", "mapping": mapping}
 
 
 def answered_backwards(size: int) -> StepWriter:
     """Calls that all wait for their results, and then those, the last first."""
     writer = StepWriter()
-    for place in range(size):
-        writer.call(f"c{place}", "a_tool", "{}")
+    for position in range(size):
+        writer.call(f"c{position}", "a_tool", "{}")
     while (call := writer.open_call()) is not None:
         writer.result(*call, "{}", success=True)
     assert len(writer.steps) == 2 * size

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from api.person import Person
+from api.person import ApiClient
 
-from transfer.files import IMPORT, bring, everything, lost, path_of, refused, sample, tree, zipped
+from transfer.files import IMPORT, everything, import_data, lost, path_of, refused, sample, tree, zipped
 
 
 def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -16,13 +16,13 @@ def kinds(message: dict[str, Any]) -> list[str]:
     return [step["type"] for step in message["steps"]]
 
 
-def by_title(person: Person, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def by_title(person: ApiClient, report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = [person.good("GET", f"/conversations/{id_}") for id_ in report["conversation_ids"]]
     return {conversation["title"]: conversation for conversation in made}
 
 
-def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: Person) -> None:
-    report = bring(ann, sample("chatgpt.json"))
+def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: ApiClient) -> None:
+    report = import_data(ann, sample("chatgpt.json"))
     assert (report["conversations"], report["messages"]) == (2, 9 + 2)
     assert report["skipped"] == [{"title": "New chat", "reason": "it has no messages"}]
     beds = by_title(ann, report)["Vegetable beds"]
@@ -50,23 +50,23 @@ def test_chatgpts_export_keeps_branches_steps_and_instructions(ann: Person) -> N
     everyone = tree(ann, beds["id"])
     others = {message["text"]: message["status"] for message in everyone if message not in path}
     assert others == {"And with paths?": "complete", "About eight.": "partial", "Nine.": "complete"}
-    told = lost(report)
-    assert told["pictures"] == told["attached files"] == told["sound recordings"] == 1
-    assert told["references to search results"] == told["the custom GPT it was with"] == 1
+    losses = lost(report)
+    assert losses["pictures"] == losses["attached files"] == losses["sound recordings"] == 1
+    assert losses["references to search results"] == losses["the custom GPT it was with"] == 1
 
 
-def test_a_spoken_conversation_keeps_its_words_and_its_archive(ann: Person) -> None:
-    report = bring(ann, sample("chatgpt.json"))
-    spoken = by_title(ann, report)["New conversation"]
-    assert spoken["archived"] is True
-    assert said(path_of(ann, spoken["id"])) == [
+def test_a_voice_conversation_keeps_its_text_and_its_archive(ann: ApiClient) -> None:
+    report = import_data(ann, sample("chatgpt.json"))
+    voice_conversation = by_title(ann, report)["New conversation"]
+    assert voice_conversation["archived"] is True
+    assert said(path_of(ann, voice_conversation["id"])) == [
         ("user", "Tell me a joke."),
         ("assistant", "A leek walks into a bar and drips."),
     ]
 
 
-def test_claudes_export_keeps_branches_tools_and_attached_text(ann: Person) -> None:
-    report = bring(ann, sample("claude.json"))
+def test_claudes_export_keeps_branches_tools_and_attached_text(ann: ApiClient) -> None:
+    report = import_data(ann, sample("claude.json"))
     assert (report["conversations"], report["messages"], report["skipped"]) == (2, 8, [])
     made = by_title(ann, report)
     path = path_of(ann, made["The list of leeks"]["id"])
@@ -86,9 +86,9 @@ def test_claudes_export_keeps_branches_tools_and_attached_text(ann: Person) -> N
     assert old[0]["created_at"] == "2024-03-01T08:00:00Z"
 
 
-def test_what_was_imported_can_be_gone_on_with(ann: Person) -> None:
+def test_what_was_imported_can_be_gone_on_with(ann: ApiClient) -> None:
     for name in ("chatgpt.json", "claude.json"):
-        for conversation_id in bring(ann, sample(name))["conversation_ids"]:
+        for conversation_id in import_data(ann, sample(name))["conversation_ids"]:
             before = path_of(ann, conversation_id)
             answer = ann.good(
                 "POST", "/messages", json={"conversation_id": conversation_id, "content": "Go on."}
@@ -99,9 +99,9 @@ def test_what_was_imported_can_be_gone_on_with(ann: Person) -> None:
             assert after[-1] == answer
 
 
-def test_conversations_are_listed_where_their_time_belongs(ann: Person) -> None:
-    bring(ann, sample("claude.json"))
-    bring(ann, sample("chatgpt.json"))
+def test_conversations_are_listed_where_their_time_belongs(ann: ApiClient) -> None:
+    import_data(ann, sample("claude.json"))
+    import_data(ann, sample("chatgpt.json"))
     ann.good("POST", "/conversations", json={"title": "today"})
     items = ann.good("GET", "/conversations?page_size=100")["items"]
     times = [item["created_at"] for item in items]
@@ -109,15 +109,15 @@ def test_conversations_are_listed_where_their_time_belongs(ann: Person) -> None:
     assert items[0]["title"] == "today"
 
 
-def test_zip_files_and_forms_bring_the_same_as_the_bare_file(ann: Person) -> None:
-    bare = bring(ann, sample("claude.json"))
+def test_zip_files_and_forms_bring_the_same_as_the_bare_file(ann: ApiClient) -> None:
+    bare = import_data(ann, sample("claude.json"))
     archive = zipped(conversations__json=sample("claude.json"), users__json=b"[]", projects__json=b"[{}]")
     split = json.loads(sample("claude.json"))
     parts = {
         f"conversations-00{number}__json": json.dumps([one]).encode() for number, one in enumerate(split)
     }
     for content in (archive, zipped(**parts), zipped(**{"data/conversations__json": sample("claude.json")})):
-        report = bring(ann, content)
+        report = import_data(ann, content)
         assert {**report, "conversation_ids": None} == {**bare, "conversation_ids": None}
     for content in (sample("claude.json"), archive):
         files = {"file": ("export.zip", content, "application/octet-stream")}
@@ -125,17 +125,17 @@ def test_zip_files_and_forms_bring_the_same_as_the_bare_file(ann: Person) -> Non
         assert report["conversations"] == 2
 
 
-def test_a_list_in_an_object_and_a_mark_of_byte_order_are_read(ann: Person) -> None:
+def test_a_list_in_an_object_and_a_mark_of_byte_order_are_read(ann: ApiClient) -> None:
     listed = json.loads(sample("claude.json"))
-    assert bring(ann, {"version": 3, "conversations": listed, "more": {"a": [1]}})["conversations"] == 2
-    assert bring(ann, b"\xef\xbb\xbf" + sample("claude.json"))["conversations"] == 2
-    assert bring(ann, listed[0])["conversations"] == 1
-    assert bring(ann, [])["conversations"] == 0
+    assert import_data(ann, {"version": 3, "conversations": listed, "more": {"a": [1]}})["conversations"] == 2
+    assert import_data(ann, b"\xef\xbb\xbf" + sample("claude.json"))["conversations"] == 2
+    assert import_data(ann, listed[0])["conversations"] == 1
+    assert import_data(ann, [])["conversations"] == 0
 
 
-def test_what_one_imports_nobody_else_sees(ann: Person, ben: Person) -> None:
+def test_what_one_imports_nobody_else_sees(ann: ApiClient, ben: ApiClient) -> None:
     before = everything(ben)
-    report = bring(ann, sample("claude.json"))
+    report = import_data(ann, sample("claude.json"))
     assert everything(ben) == before
     for conversation_id in report["conversation_ids"]:
         ben.bad("GET", f"/conversations/{conversation_id}", 404)
@@ -143,7 +143,7 @@ def test_what_one_imports_nobody_else_sees(ann: Person, ben: Person) -> None:
         ben.bad("GET", f"/conversations/{conversation_id}/export?format=md", 404)
 
 
-def test_a_request_without_a_file_is_refused(ann: Person) -> None:
+def test_a_request_without_a_file_is_refused(ann: ApiClient) -> None:
     refused(ann, b"", 400, "file_missing")
     answer = ann.bad("POST", IMPORT, 400, files={"file": ("empty.json", b"", "application/json")})
     assert answer["detail"]["kind"] == "file_missing"

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from api.person import PASSWORD, Person
-from api.server import Server
+from api.person import PASSWORD, ApiClient
+from api.server import ServerProcess
 
-from transfer.files import IMPORT, bring, everything, tree
+from transfer.files import IMPORT, everything, import_data, tree
 
 pytestmark = pytest.mark.heavy
 
@@ -34,7 +34,7 @@ def big_file() -> bytes:
 class Database:
     """The server's file, looked at from outside."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         self._path = server.data_dir / "luxx.db"
 
     def count(self, table: str, where: str = "1") -> int:
@@ -56,7 +56,7 @@ class Database:
 class Importing(threading.Thread):
     """One import on a line of its own; `report` stays None if the line breaks or the server gives up."""
 
-    def __init__(self, person: Person, content: bytes) -> None:
+    def __init__(self, person: ApiClient, content: bytes) -> None:
         super().__init__(daemon=True)
         self._person = person
         self._content = content
@@ -73,16 +73,16 @@ class Importing(threading.Thread):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path) as running:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path) as running:
         yield running
 
 
 @pytest.mark.parametrize("at_least", [1, 5_000])
-def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: Server, at_least: int) -> None:
+def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: ServerProcess, at_least: int) -> None:
     database = Database(server)
-    with Person(server, None).register("dora") as dora:
-        kept = bring(dora, [{"name": "kept", "chat_messages": [{"sender": "human", "text": "stay"}]}])
+    with ApiClient(server, None).register("dora") as dora:
+        kept = import_data(dora, [{"name": "kept", "chat_messages": [{"sender": "human", "text": "stay"}]}])
         importing = Importing(dora, big_file())
         importing.start()
         found = database.wait_for_messages(1 + at_least)
@@ -92,33 +92,33 @@ def test_a_kill_in_the_middle_leaves_nothing_of_the_import(server: Server, at_le
     assert importing.report is None, "the import had ended before the kill"
     assert before == kept["conversation_ids"], "hidden conversations were seen"
     assert found < 1 + CONVERSATIONS * TURNS
-    with Server(server.folder) as again, Person(again, None).sign_in("dora", PASSWORD) as dora:
+    with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("dora", PASSWORD) as dora:
         assert everything(dora) == kept["conversation_ids"]
         assert [message["text"] for message in tree(dora, before[0])] == ["stay"]
         assert (database.count("conversations"), database.count("messages")) == (1, 1)
         assert database.problems() == []
-        assert bring(dora, big_file())["messages"] == CONVERSATIONS * TURNS
+        assert import_data(dora, big_file())["messages"] == CONVERSATIONS * TURNS
         assert database.count("conversations", "import_id IS NOT NULL") == 0
     left = {file.name for file in server.data_dir.iterdir()}
     assert not [name for name in left if name.startswith("tmp")], left
 
 
-def test_a_stop_in_the_middle_leaves_all_or_nothing(server: Server) -> None:
-    with Person(server, None).register("emil") as emil:
+def test_a_stop_in_the_middle_leaves_all_or_nothing(server: ServerProcess) -> None:
+    with ApiClient(server, None).register("emil") as emil:
         importing = Importing(emil, big_file())
         importing.start()
         Database(server).wait_for_messages(1000)
         server.stop()
         importing.join(WAIT_SECONDS)
         assert importing.status in (0, 200, 503)
-    with Server(server.folder) as again, Person(again, None).sign_in("emil", PASSWORD) as emil:
+    with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("emil", PASSWORD) as emil:
         there = len(everything(emil))
         assert there in ((CONVERSATIONS,) if importing.report else (0, CONVERSATIONS))
         assert Database(server).count("messages") == there * TURNS
 
 
-def test_others_read_and_write_while_a_big_import_goes_on(server: Server) -> None:
-    with Person(server, None).register("fay") as fay, Person(server, None).register("gus") as gus:
+def test_others_read_and_write_while_a_big_import_goes_on(server: ServerProcess) -> None:
+    with ApiClient(server, None).register("fay") as fay, ApiClient(server, None).register("gus") as gus:
         importing = Importing(fay, big_file())
         importing.start()
         slowest, asked = 0.0, 0
@@ -134,8 +134,8 @@ def test_others_read_and_write_while_a_big_import_goes_on(server: Server) -> Non
         assert second.status_code == 200
 
 
-def test_a_second_import_of_the_same_person_waits_for_its_turn(server: Server) -> None:
-    with Person(server, None).register("hal") as hal, Person(server, None, hal.token) as twin:
+def test_a_second_import_of_the_same_user_waits(server: ServerProcess) -> None:
+    with ApiClient(server, None).register("hal") as hal, ApiClient(server, None, hal.token) as twin:
         importing = Importing(hal, big_file())
         importing.start()
         Database(server).wait_for_messages(1)
@@ -143,12 +143,12 @@ def test_a_second_import_of_the_same_person_waits_for_its_turn(server: Server) -
         assert failure["detail"]["kind"] == "import_active"
         importing.join(WAIT_SECONDS)
         assert importing.report is not None
-        assert bring(twin, [])["conversations"] == 0
+        assert import_data(twin, [])["conversations"] == 0
 
 
-def test_a_broken_line_leaves_nothing(server: Server) -> None:
+def test_a_broken_line_leaves_nothing(server: ServerProcess) -> None:
     """A client that sends half of its file and goes."""
-    with Person(server, None).register("ida") as ida:
+    with ApiClient(server, None).register("ida") as ida:
         content = big_file()
 
         def half() -> Iterator[bytes]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from api.person import PASSWORD, Person
-from api.server import Server
+from api.person import PASSWORD, ApiClient
+from api.server import ServerProcess
 
-from transfer.files import bring, everything, path_of
+from transfer.files import everything, import_data, path_of
 from transfer.test_killing import TEXT, WAIT_SECONDS, Database
 
 pytestmark = pytest.mark.heavy
@@ -28,7 +28,7 @@ def one_conversation(messages: int, text: str = TEXT) -> bytes:
 class Asking(threading.Thread):
     """One request on a line of its own; `status` stays 0 if the line breaks."""
 
-    def __init__(self, person: Person, method: str, path: str) -> None:
+    def __init__(self, person: ApiClient, method: str, path: str) -> None:
         super().__init__(daemon=True)
         self._asked = (person, method, path)
         self.status = 0
@@ -49,25 +49,25 @@ class Asking(threading.Thread):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path) as running:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def ann(server: Server) -> Iterator[Person]:
-    with Person(server, None).register("ann") as ann:
+def ann(server: ServerProcess) -> Iterator[ApiClient]:
+    with ApiClient(server, None).register("ann") as ann:
         yield ann
 
 
-def brought(person: Person, messages: int) -> str:
-    (made,) = bring(person, one_conversation(messages))["conversation_ids"]
+def brought(person: ApiClient, messages: int) -> str:
+    (made,) = import_data(person, one_conversation(messages))["conversation_ids"]
     return str(made)
 
 
-def test_a_long_fork_is_whole_and_nobody_sees_it_before(server: Server, ann: Person) -> None:
+def test_a_long_fork_is_whole_and_nobody_sees_it_before(server: ServerProcess, ann: ApiClient) -> None:
     source, database = brought(ann, LONG), Database(server)
-    with Person(server, None, ann.token) as twin:
+    with ApiClient(server, None, ann.token) as twin:
         asked = Asking(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         written = 0
@@ -87,22 +87,22 @@ def test_a_long_fork_is_whole_and_nobody_sees_it_before(server: Server, ann: Per
     assert [said["text"] for said in path_of(ann, fork)] == [said["text"] for said in path_of(ann, source)]
 
 
-def test_a_kill_in_the_middle_of_a_fork_leaves_nothing_of_it(server: Server, ann: Person) -> None:
+def test_a_kill_in_the_middle_of_a_fork_leaves_nothing_of_it(server: ServerProcess, ann: ApiClient) -> None:
     source, database = brought(ann, LONG), Database(server)
     asked = Asking(ann, "POST", f"/conversations/{source}/fork")
     found = database.wait_for_messages(LONG + 1)
     server.kill()
     assert (asked.end(), found < 2 * LONG) == (0, True)
-    with Server(server.folder) as again, Person(again, None).sign_in("ann", PASSWORD) as ann:
+    with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
         assert everything(ann) == [source]
         assert (database.count("messages"), database.count("search_texts")) == (LONG, LONG + 1)
         assert database.problems() == []
 
 
-def test_what_is_deleted_while_it_is_forked_is_not_forked(server: Server, ann: Person) -> None:
+def test_what_is_deleted_while_it_is_forked_is_not_forked(server: ServerProcess, ann: ApiClient) -> None:
     source, database = brought(ann, LONG), Database(server)
     leaf = ann.good("GET", f"/conversations/{source}")["selected_leaf_id"]
-    with Person(server, None, ann.token) as twin:
+    with ApiClient(server, None, ann.token) as twin:
         asked = Asking(ann, "POST", f"/conversations/{source}/fork")
         database.wait_for_messages(LONG + 1)
         twin.good("DELETE", f"/messages/{leaf}")
@@ -111,9 +111,11 @@ def test_what_is_deleted_while_it_is_forked_is_not_forked(server: Server, ann: P
     assert database.count("messages") == LONG - 1
 
 
-def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(server: Server, ann: Person) -> None:
+def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(
+    server: ServerProcess, ann: ApiClient
+) -> None:
     source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
-    with Person(server, None, ann.token) as twin:
+    with ApiClient(server, None, ann.token) as twin:
         asked = Asking(ann, "DELETE", f"/conversations/{source}")
         while not database.count("conversations", "import_id IS NOT NULL"):
             assert asked.is_alive(), "it was deleted in one transaction"
@@ -130,24 +132,26 @@ def test_a_long_conversation_is_gone_at_once_and_deleted_when_it_is_said(server:
     assert database.problems() == []
 
 
-def test_a_kill_in_the_middle_of_deleting_is_finished_at_the_next_start(server: Server, ann: Person) -> None:
+def test_a_kill_in_the_middle_of_deleting_is_finished_at_the_next_start(
+    server: ServerProcess, ann: ApiClient
+) -> None:
     source, kept, database = brought(ann, LONG), brought(ann, SHORT), Database(server)
     asked = Asking(ann, "DELETE", f"/conversations/{source}")
     while not database.count("conversations", "import_id IS NOT NULL"):
         assert asked.is_alive(), "it was deleted in one transaction"
     server.kill()
     assert asked.end() == 0
-    with Server(server.folder) as again, Person(again, None).sign_in("ann", PASSWORD) as ann:
+    with ServerProcess(server.folder) as again, ApiClient(again, None).sign_in("ann", PASSWORD) as ann:
         assert everything(ann) == [kept]
         assert (database.count("messages"), database.count("search_texts")) == (SHORT, SHORT + 1)
 
 
 def test_forks_and_edits_past_the_quota_are_refused(tmp_path: Path) -> None:
     with (
-        Server(tmp_path, LUXX_FILES__QUOTA_MB="1") as server,
-        Person(server, None).register("cat") as cat,
+        ServerProcess(tmp_path, LUXX_FILES__QUOTA_MB="1") as server,
+        ApiClient(server, None).register("cat") as cat,
     ):
-        report = bring(cat, one_conversation(30, "word " * 4_000))
+        report = import_data(cat, one_conversation(30, "word " * 4_000))
         (source,) = report["conversation_ids"]
         asked = path_of(cat, source)[0]["id"]
         for method, path, body in (

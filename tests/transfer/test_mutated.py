@@ -13,8 +13,8 @@ from luxx.domain.context.prompt import PastMessage, prompt_messages
 from luxx.domain.conversations.images import image_ids
 from luxx.domain.conversations.stored import assistant_steps, user_content
 from luxx.domain.files.attachments import image_type
-from luxx.domain.transfer.child import Reader
-from luxx.domain.transfer.document import Read, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
+from luxx.domain.transfer.child import ImportReader
+from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow
 from luxx.wire.message import AssistantPrompt, ToolPrompt
 from transfer.files import sample
 
@@ -61,13 +61,13 @@ ODD = st.one_of(
 )  # fmt: skip
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
+def positions(value: Any) -> list[tuple[Any, Any]]:
     """Every member and item of a value: what it is in and under which key or index."""
     inner = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
     found = [(value, key) for key, _ in inner]
     for _, each in inner:
         if isinstance(each, dict | list):
-            found += places(each)
+            found += positions(each)
     return found
 
 
@@ -75,7 +75,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 def mutated(draw: st.DrawFn) -> bytes:
     export = copy.deepcopy(draw(st.sampled_from(EXPORTS)))
     for _ in range(draw(st.integers(1, 6))):
-        there = places(export)
+        there = positions(export)
         if not there:
             break
         inside, key = there[draw(st.integers(0, len(there) - 1))]
@@ -95,7 +95,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 def read(content: bytes) -> tuple[Any, list[ReadyRow]]:
     rows = io.BytesIO()
-    outcome = Reader(rows).read(io.BytesIO(content), LIMIT)
+    outcome = ImportReader(rows).read(io.BytesIO(content), LIMIT)
     return outcome, [ROWS.decode(line) for line in rows.getvalue().splitlines()]
 
 
@@ -155,7 +155,7 @@ def check_message(row: ReadyMessage, known: dict[str, ReadyRow]) -> None:
 @given(content=mutated())
 def test_anything_anywhere_in_an_export_gives_good_rows_or_a_reason(content: bytes) -> None:
     outcome, rows = read(content)
-    if isinstance(outcome, Read):
+    if isinstance(outcome, ImportedRows):
         check(rows)
         report = outcome.report
         assert report.conversations == sum(isinstance(row, ReadyConversation) for row in rows)
@@ -173,7 +173,7 @@ def test_bytes_changed_or_cut_anywhere_give_good_rows_or_a_reason(export: Any, d
         at = data.draw(st.integers(0, len(content) - 1))
         content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     outcome, rows = read(bytes(content[: data.draw(st.integers(1, len(content)))]))
-    if isinstance(outcome, Read):
+    if isinstance(outcome, ImportedRows):
         check(rows)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from store.conftest import postgresql
 from store.databases import new_database
 
-from luxx.app.container import House
+from luxx.app.container import Services
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.transfer.document import ReadyConversation, ReadyRow
@@ -46,17 +46,17 @@ def test_what_a_killed_server_left_hidden_is_deleted_while_another_runs(
         local=LocalConfig(enabled=False),
         data_dir=str(tmp_path / "data"),
     )
-    asyncio.run(serve_and_look(House(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})))
+    asyncio.run(serve_and_check(Services(config, {"LUXX_ADMIN_PASSWORD": "a-password-of-a-test"})))
 
 
-async def serve_and_look(house: House) -> None:
-    await house.open()
+async def serve_and_check(services: Services) -> None:
+    await services.open()
     try:
         going_on, left = new_id(), id_at(int((time.time() - 2 * STALE_SECONDS) * 1000), 0)
 
         def hide(import_id: str) -> None:
-            user = house.store.read_now(lambda session: session.scalar(select(User.id)))
-            write_hidden(house.store, user or 0, import_id, rows())
+            user = services.store.read_now(lambda session: session.scalar(select(User.id)))
+            write_hidden(services.store, user or 0, import_id, rows())
 
         def hidden(session: Any) -> set[str]:
             return set(session.scalars(select(ConversationRow.import_id)))
@@ -64,8 +64,8 @@ async def serve_and_look(house: House) -> None:
         await asyncio.to_thread(hide, going_on)
         await asyncio.to_thread(hide, left)
         async with asyncio.timeout(30):
-            while left in await house.store.read(hidden):  # noqa: ASYNC110 - another task deletes it
+            while left in await services.store.read(hidden):  # noqa: ASYNC110 - another task deletes it
                 await asyncio.sleep(0.02)
-        assert await house.store.read(hidden) == {going_on}
+        assert await services.store.read(hidden) == {going_on}
     finally:
-        await house.close()
+        await services.close()

@@ -19,14 +19,14 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebReader
 from luxx.tools.web.search import SearchEngine, WebSearch
-from luxx.tools.web.visitors import Visitors
+from luxx.tools.web.visitors import WebClients
 from luxx.wire.tool import ToolResult
 from web.site import Site, site
 
 RUN_SECONDS = 60.0
 
 
-class Names:
+class FakeResolver:
     """A resolver: every name is this machine unless told otherwise. `asked` are the names in order."""
 
     def __init__(self) -> None:
@@ -41,24 +41,24 @@ class Names:
         return self.addresses.get(host, ["127.0.0.1"])
 
 
-class Web:
+class WebTools:
     """The three tools behind an executor; `execute` drives one within bounds of time."""
 
     def __init__(
         self,
         *allowed: str,
-        names: Names | None = None,
+        names: FakeResolver | None = None,
         engines: Callable[[Fetcher, PageProcess], Sequence[SearchEngine]] = lambda _fetcher, _pages: [],
         tls: Callable[[], ssl.SSLContext] = httpx.create_ssl_context,
         **bounds: Any,
     ) -> None:
-        self.names = names or Names()
+        self.names = names or FakeResolver()
         fetcher = Fetcher(WebGuard(allowed), FetchBounds(**({"seconds": 10.0} | bounds)), tls=tls)
         pages = PageProcess()
         access = WebAccess(
             WebReader(fetcher, pages, PdfProcess()),
             WebSearch(engines(fetcher, pages)),
-            Visitors(self._resolve_for),
+            WebClients(self._resolve_for),
         )
         self.executor = ToolExecutor(ToolRegistry(web_tools(access)), ToolsConfig())
 
@@ -98,7 +98,7 @@ class Web:
 
 
 @pytest.fixture
-def victim() -> Iterator[Site]:
+def forbidden_site() -> Iterator[Site]:
     """A site of this machine that nobody may reach."""
     with site() as one:
         one.routes["*"] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nthe secret"
@@ -120,11 +120,11 @@ def listed(public: Site) -> dict[str, Any]:
 
 
 @pytest.fixture
-def web(public: Site) -> Web:
-    return Web(f"public.example:{public.port}")
+def web(public: Site) -> WebTools:
+    return WebTools(f"public.example:{public.port}")
 
 
 @pytest.fixture
-def home(public: Site) -> str:
+def base_url(public: Site) -> str:
     """The address of `public`."""
     return f"http://public.example:{public.port}"

@@ -6,31 +6,31 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.network.egress import EgressCaller, EgressSession
 from luxx.infra.network.hosts import WebGuard
 from luxx.infra.network.proxy import PolicyProxy, ProxyBounds
 from luxx.infra.network.urls import AllowList
-from web.conftest import Names
+from web.conftest import FakeResolver
 
 SECONDS = 30.0
 
 
-class Door:
+class ProxyClient:
     """A proxy's door, and what a program says at it. `outing` tells what came of it."""
 
-    def __init__(self, port: int, outing: Outing) -> None:
+    def __init__(self, port: int, egress_session: EgressSession) -> None:
         self.port = port
-        self.outing = outing
+        self.egress_session = egress_session
 
-    def knock(self) -> socket.socket:
+    def connect_socket(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
 
     def say(self, words: bytes) -> bytes:
         """All that is answered."""
-        with self.knock() as one:
+        with self.connect_socket() as one:
             with suppress(BrokenPipeError, ConnectionResetError):
                 one.sendall(words)
-            return heard(one)
+            return read_all(one)
 
     def get(self, url: str, host: str = "") -> bytes:
         return self.say(f"GET {url} HTTP/1.1\r\nHost: {host or 'x'}\r\n\r\n".encode())
@@ -40,10 +40,10 @@ class Door:
 
     @property
     def kinds(self) -> set[str]:
-        return {one.kind for one in self.outing.refused}
+        return {one.kind for one in self.egress_session.refused}
 
 
-def heard(one: socket.socket) -> bytes:
+def read_all(one: socket.socket) -> bytes:
     found = b""
     while True:
         try:
@@ -59,23 +59,23 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
-def at_the_door(
-    work: Callable[[Door], Any],
+def with_proxy(
+    work: Callable[[ProxyClient], Any],
     allow: list[str],
     *,
     private: tuple[str, ...] = (),
-    names: Names | None = None,
+    names: FakeResolver | None = None,
     **bounds: Any,
 ) -> Any:
     """What `work` gives, which runs in a thread beside the proxy."""
 
     async def run() -> Any:
-        resolve = (names or Names()).resolve
+        resolve = (names or FakeResolver()).resolve
         proxy = PolicyProxy(AllowList(allow), WebGuard(private, resolve=resolve), ProxyBounds(**bounds))
-        outing = Outing(Traveller(user_id=7, call_id="c", tool="python_execute"))
+        egress_session = EgressSession(EgressCaller(user_id=7, call_id="c", tool="python_execute"))
         listener = socket.create_server(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
-        async with asyncio.timeout(SECONDS), proxy.serving(listener, outing):
-            return await asyncio.to_thread(work, Door(port, outing))
+        async with asyncio.timeout(SECONDS), proxy.serving(listener, egress_session):
+            return await asyncio.to_thread(work, ProxyClient(port, egress_session))
 
     return asyncio.run(run())

@@ -9,7 +9,7 @@ from luxx.errors import ConfigError
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.network.hosts import Reach, reach_of_address
 from luxx.tools.builtin import builtin_tools
-from web.conftest import Names, Web
+from web.conftest import FakeResolver, WebTools
 from web.site import Site, page, redirect
 
 UNREADABLE = [
@@ -70,20 +70,20 @@ BESIDE = [
 """Public addresses, most of them just outside those ranges."""
 
 
-def test_control_the_same_site_is_reached_where_it_is_allowed(victim: Site) -> None:
-    web = Web(f"127.0.0.1:{victim.port}")
-    assert web.read(f"http://127.1:{victim.port}/")["content"] == "the secret"
-    assert victim.visits == ["/"]
+def test_control_the_same_site_is_reached_where_it_is_allowed(forbidden_site: Site) -> None:
+    web = WebTools(f"127.0.0.1:{forbidden_site.port}")
+    assert web.read(f"http://127.1:{forbidden_site.port}/")["content"] == "the secret"
+    assert forbidden_site.visits == ["/"]
 
 
-def test_no_spelling_reaches_this_machine(victim: Site) -> None:
-    web = Web()
+def test_no_spelling_reaches_this_machine(forbidden_site: Site) -> None:
+    web = WebTools()
 
     async def work() -> list[str]:
         errors: list[str] = []
         for host in [*LOOPBACK_OR_PRIVATE, *METADATA]:
             for scheme in ("http", "https"):
-                result = await web.call("web_fetch", url=f"{scheme}://{host}:{victim.port}/")
+                result = await web.call("web_fetch", url=f"{scheme}://{host}:{forbidden_site.port}/")
                 errors.append(f"{host}: {result.error}")
         return errors
 
@@ -91,16 +91,16 @@ def test_no_spelling_reaches_this_machine(victim: Site) -> None:
     assert len(errors) == 2 * (len(LOOPBACK_OR_PRIVATE) + len(METADATA))
     unlike = [error for error in errors if not any(word in error for word in WORDS.split("|"))]
     assert unlike == []
-    assert victim.connections == 0
+    assert forbidden_site.connections == 0
 
 
 @pytest.mark.parametrize("address", SPECIAL)
-def test_no_address_of_special_use_is_reached(address: str, victim: Site) -> None:
-    web = Web(seconds=1.0)
+def test_no_address_of_special_use_is_reached(address: str, forbidden_site: Site) -> None:
+    web = WebTools(seconds=1.0)
     host = f"[{address}]" if ":" in address else address
-    assert "not on the public internet" in web.refusal(f"http://{host}:{victim.port}/")
+    assert "not on the public internet" in web.refusal(f"http://{host}:{forbidden_site.port}/")
     web.names.addresses["named.example"] = [address]
-    assert "not on the public internet" in web.refusal(f"http://named.example:{victim.port}/")
+    assert "not on the public internet" in web.refusal(f"http://named.example:{forbidden_site.port}/")
 
 
 @pytest.mark.parametrize("address", BESIDE)
@@ -108,8 +108,8 @@ def test_control_an_address_beside_those_is_public(address: str) -> None:
     assert reach_of_address(address) is Reach.PUBLIC
 
 
-def test_whatever_a_name_is_called_its_addresses_decide(victim: Site) -> None:
-    web = Web()
+def test_whatever_a_name_is_called_its_addresses_decide(forbidden_site: Site) -> None:
+    web = WebTools()
     hosts = [
         "innocent.example",
         "127.0.0.1.nip.example",
@@ -118,17 +118,17 @@ def test_whatever_a_name_is_called_its_addresses_decide(victim: Site) -> None:
         "a_b.example",
     ]
     for host in hosts:
-        assert "not on the public internet" in web.refusal(f"http://{host}:{victim.port}/")
+        assert "not on the public internet" in web.refusal(f"http://{host}:{forbidden_site.port}/")
     web.names.addresses["both.example"] = ["93.184.215.14", "127.0.0.1"]
-    assert "not on the public internet" in web.refusal(f"http://both.example:{victim.port}/")
+    assert "not on the public internet" in web.refusal(f"http://both.example:{forbidden_site.port}/")
     web.names.addresses["cloud.example"] = ["169.254.169.254"]
-    assert "metadata" in web.refusal(f"http://cloud.example:{victim.port}/")
-    assert victim.connections == 0
+    assert "metadata" in web.refusal(f"http://cloud.example:{forbidden_site.port}/")
+    assert forbidden_site.connections == 0
 
 
 @pytest.mark.parametrize("url", UNREADABLE)
 def test_a_url_that_two_parsers_may_read_differently_is_refused(url: str) -> None:
-    web = Web()
+    web = WebTools()
     assert web.refusal(url)
     assert web.names.asked == []
 
@@ -136,73 +136,77 @@ def test_a_url_that_two_parsers_may_read_differently_is_refused(url: str) -> Non
 @pytest.mark.parametrize(
     "status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"]
 )
-def test_no_redirect_leads_there(web: Web, public: Site, victim: Site, home: str, status: str) -> None:
+def test_no_redirect_leads_there(
+    web: WebTools, public: Site, forbidden_site: Site, base_url: str, status: str
+) -> None:
     targets = [
-        f"http://127.0.0.1:{victim.port}/",
-        f"http://0x7f.1:{victim.port}/",
-        f"http://[::ffff:127.0.0.1]:{victim.port}/",
-        f"//localhost:{victim.port}/",
-        f"http://innocent.example:{victim.port}/",
-        f"https://127.0.0.1:{victim.port}/",
-        f"http://public.example@127.0.0.1:{victim.port}/",
-        f"http://127.0.0.1:{victim.port}\\@public.example/",
+        f"http://127.0.0.1:{forbidden_site.port}/",
+        f"http://0x7f.1:{forbidden_site.port}/",
+        f"http://[::ffff:127.0.0.1]:{forbidden_site.port}/",
+        f"//localhost:{forbidden_site.port}/",
+        f"http://innocent.example:{forbidden_site.port}/",
+        f"https://127.0.0.1:{forbidden_site.port}/",
+        f"http://public.example@127.0.0.1:{forbidden_site.port}/",
+        f"http://127.0.0.1:{forbidden_site.port}\\@public.example/",
         "http://169.254.169.254/latest/meta-data/",
         "file:///etc/passwd",
         "http://[",
     ]
     for target in targets:
         public.routes["/"] = redirect(target, status)
-        assert web.refusal(f"{home}/")
+        assert web.refusal(f"{base_url}/")
     assert len(public.visits) == len(targets)
-    assert victim.connections == 0
+    assert forbidden_site.connections == 0
 
 
 def test_a_redirect_after_many_that_were_harmless_is_judged_too(
-    web: Web, public: Site, victim: Site, home: str
+    web: WebTools, public: Site, forbidden_site: Site, base_url: str
 ) -> None:
     for step in range(4):
         public.routes[f"/{step}"] = redirect(f"/{step + 1}")
-    public.routes["/4"] = redirect(f"http://127.0.0.1:{victim.port}/")
-    assert "not on the public internet" in web.refusal(f"{home}/0")
+    public.routes["/4"] = redirect(f"http://127.0.0.1:{forbidden_site.port}/")
+    assert "not on the public internet" in web.refusal(f"{base_url}/0")
     assert public.visits == ["/0", "/1", "/2", "/3", "/4"]
-    assert victim.connections == 0
+    assert forbidden_site.connections == 0
 
 
-def test_control_a_redirect_to_what_may_be_reached_is_followed(web: Web, public: Site, home: str) -> None:
+def test_control_a_redirect_to_what_may_be_reached_is_followed(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     public.routes["/a"] = redirect("/b?x=1#part", "301 Moved")
     public.routes["/b?x=1"] = page("<title>Here</title><p>There you are.")
-    data = web.read(f"{home}/a")
-    assert (data["url"], data["title"], data["content"]) == (f"{home}/b?x=1", "Here", "There you are.")
+    data = web.read(f"{base_url}/a")
+    assert (data["url"], data["title"], data["content"]) == (f"{base_url}/b?x=1", "Here", "There you are.")
 
 
-def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged(victim: Site) -> None:
-    names = Names()
+def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_judged(forbidden_site: Site) -> None:
+    names = FakeResolver()
     names.changes["rebind.example"] = [["93.184.215.14"], ["127.0.0.1"]]
-    web = Web(names=names, seconds=1.0)
-    assert web.refusal(f"http://rebind.example:{victim.port}/")
+    web = WebTools(names=names, seconds=1.0)
+    assert web.refusal(f"http://rebind.example:{forbidden_site.port}/")
     assert names.asked == ["rebind.example"]
-    assert "not on the public internet" in web.refusal(f"http://rebind.example:{victim.port}/again")
-    assert victim.connections == 0
+    assert "not on the public internet" in web.refusal(f"http://rebind.example:{forbidden_site.port}/again")
+    assert forbidden_site.connections == 0
 
 
-def test_a_name_that_changes_between_redirects_is_judged_anew(public: Site, victim: Site) -> None:
-    names = Names()
+def test_a_name_that_changes_between_redirects_is_judged_anew(public: Site, forbidden_site: Site) -> None:
+    names = FakeResolver()
     names.changes["flip.example"] = [["93.184.215.14"], ["127.0.0.1"]]
-    web = Web(f"public.example:{public.port}", names=names, seconds=2.0)
-    public.routes["/"] = redirect(f"http://flip.example:{victim.port}/")
-    home = f"http://public.example:{public.port}/"
-    assert web.refusal(home)
-    public.routes["/again"] = redirect(f"http://flip.example:{victim.port}/")
-    assert "not on the public internet" in web.refusal(f"{home}again")
-    assert victim.connections == 0
+    web = WebTools(f"public.example:{public.port}", names=names, seconds=2.0)
+    public.routes["/"] = redirect(f"http://flip.example:{forbidden_site.port}/")
+    base_url = f"http://public.example:{public.port}/"
+    assert web.refusal(base_url)
+    public.routes["/again"] = redirect(f"http://flip.example:{forbidden_site.port}/")
+    assert "not on the public internet" in web.refusal(f"{base_url}again")
+    assert forbidden_site.connections == 0
 
 
-def test_allowing_is_for_that_exact_host_and_port(victim: Site) -> None:
-    web = Web(f"localhost:{victim.port}", "127.0.0.1:1")
-    assert web.read(f"http://LOCALHOST.:{victim.port}/")["content"] == "the secret"
-    assert web.refusal(f"http://127.0.0.1:{victim.port}/")
-    assert web.refusal(f"http://other.example:{victim.port}/")
-    assert victim.connections == 1
+def test_allowing_is_for_that_exact_host_and_port(forbidden_site: Site) -> None:
+    web = WebTools(f"localhost:{forbidden_site.port}", "127.0.0.1:1")
+    assert web.read(f"http://LOCALHOST.:{forbidden_site.port}/")["content"] == "the secret"
+    assert web.refusal(f"http://127.0.0.1:{forbidden_site.port}/")
+    assert web.refusal(f"http://other.example:{forbidden_site.port}/")
+    assert forbidden_site.connections == 1
 
 
 @pytest.mark.parametrize(
@@ -214,10 +218,10 @@ def test_an_entry_that_cannot_be_allowed_stops_the_start(entry: str) -> None:
 
 
 def test_proxies_of_the_environment_are_not_used(
-    web: Web, public: Site, victim: Site, home: str, monkeypatch: pytest.MonkeyPatch
+    web: WebTools, public: Site, forbidden_site: Site, base_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{victim.port}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{forbidden_site.port}")
     public.routes["/"] = page("<p>direct")
-    assert web.read(f"{home}/")["content"] == "direct"
-    assert victim.connections == 0
+    assert web.read(f"{base_url}/")["content"] == "direct"
+    assert forbidden_site.connections == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from luxx.tools.web.reading import MAX_TEXT_BYTES
-from web.conftest import Web
+from web.conftest import WebTools
 from web.site import Site, page, redirect
 
 SECONDS = 1.0
@@ -22,8 +22,8 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
 
 @pytest.fixture
-def web(public: Site) -> Web:
-    return Web(f"public.example:{public.port}", seconds=SECONDS)
+def web(public: Site) -> WebTools:
+    return WebTools(f"public.example:{public.port}", seconds=SECONDS)
 
 
 def endless(first: bytes, piece: bytes, pause: float = 0.0) -> Callable[[socket.socket, str], None]:
@@ -49,51 +49,51 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("name", DRIPS)
-def test_a_drip_is_ended_at_the_deadline(web: Web, public: Site, home: str, name: str) -> None:
+def test_a_drip_is_ended_at_the_deadline(web: WebTools, public: Site, base_url: str, name: str) -> None:
     public.routes["/"] = DRIPS[name]
     started = time.monotonic()
-    assert f"did not answer in full within {SECONDS:g} seconds" in web.refusal(f"{home}/")
+    assert f"did not answer in full within {SECONDS:g} seconds" in web.refusal(f"{base_url}/")
     assert time.monotonic() - started < WITHIN
 
 
-def test_the_deadline_is_one_for_all_redirects(web: Web, public: Site, home: str) -> None:
+def test_the_deadline_is_one_for_all_redirects(web: WebTools, public: Site, base_url: str) -> None:
     def slow(talking: socket.socket, head: str) -> None:
         time.sleep(0.4)
         talking.sendall(redirect(head.split(" ", 2)[1] + "x"))
 
     public.routes["*"] = slow
     started = time.monotonic()
-    assert "did not answer in full" in web.refusal(f"{home}/")
+    assert "did not answer in full" in web.refusal(f"{base_url}/")
     assert time.monotonic() - started < WITHIN
 
 
-def test_a_head_without_end_is_refused_early(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=30.0)
+def test_a_head_without_end_is_refused_early(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=30.0)
     for piece in (b"X-A: " + b"x" * 1000 + b"\r\n", b"x" * 1000):
         public.routes["/"] = endless(b"HTTP/1.1 200 OK\r\nX-B: ", piece)
         started = time.monotonic()
-        assert "does not speak HTTP" in web.refusal(f"{home}/")
+        assert "does not speak HTTP" in web.refusal(f"{base_url}/")
         assert time.monotonic() - started < WITHIN
 
 
-def test_redirects_without_end_are_counted(web: Web, public: Site, home: str) -> None:
+def test_redirects_without_end_are_counted(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = redirect("/")
-    assert "redirects more than 5 times" in web.refusal(f"{home}/")
+    assert "redirects more than 5 times" in web.refusal(f"{base_url}/")
     assert len(public.visits) == 6
 
 
-def test_what_comes_with_a_redirect_is_not_read(web: Web, public: Site, home: str) -> None:
+def test_what_comes_with_a_redirect_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = endless(
         b"HTTP/1.1 302 Found\r\nLocation: /b\r\nContent-Type: text/html\r\n\r\n", b"x" * 65_536
     )
     public.routes["/b"] = page("<p>arrived")
-    assert web.read(f"{home}/")["content"] == "arrived"
+    assert web.read(f"{base_url}/")["content"] == "arrived"
 
 
-def test_a_body_without_end_is_read_to_its_bound(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=20.0)
+def test_a_body_without_end_is_read_to_its_bound(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
     public.routes["/"] = endless(OK.replace(b"html", b"plain") + b"\r\n", b"word " * 10_000)
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert "Only the beginning was read: 500,000 characters" in data["note"]
 
 
@@ -108,8 +108,8 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     }
 
 
-def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=20.0)
+def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
     for name, (encoding, body) in bombs().items():
         public.routes["/"] = (
             page(b"", Content_Encoding=encoding).replace(
@@ -119,7 +119,7 @@ def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, home: str) -> 
         )
         tracemalloc.start()
         try:
-            data = web.read(f"{home}/")
+            data = web.read(f"{base_url}/")
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -128,18 +128,20 @@ def test_a_bomb_unpacks_to_its_bound_and_no_further(public: Site, home: str) -> 
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip, gzip, gzip, gzip", "x" * 500])
-def test_what_was_not_asked_for_is_not_unpacked(web: Web, public: Site, home: str, encoding: str) -> None:
+def test_what_was_not_asked_for_is_not_unpacked(
+    web: WebTools, public: Site, base_url: str, encoding: str
+) -> None:
     public.routes["/"] = page(gzip.compress(gzip.compress(b"x" * MIB)), Content_Encoding=encoding)
-    assert "which was not asked for" in web.refusal(f"{home}/")
+    assert "which was not asked for" in web.refusal(f"{base_url}/")
     assert "accept-encoding: gzip, deflate\r\n" in public.heads[0].lower()
 
 
-def test_control_what_was_asked_for_is_unpacked(web: Web, public: Site, home: str) -> None:
+def test_control_what_was_asked_for_is_unpacked(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/gzip"] = page(gzip.compress(b"<p>packed"), Content_Encoding="gzip")
     public.routes["/deflate"] = page(zlib.compress(b"<p>packed"), Content_Encoding="deflate")
     public.routes["/bare"] = page(zlib.compress(b"<p>packed")[2:-4], Content_Encoding="deflate")
     for path in ("gzip", "deflate", "bare"):
-        assert web.read(f"{home}/{path}")["content"] == "packed"
+        assert web.read(f"{base_url}/{path}")["content"] == "packed"
 
 
 @pytest.mark.parametrize(
@@ -157,24 +159,26 @@ def test_control_what_was_asked_for_is_unpacked(web: Web, public: Site, home: st
         b"HTTP/1.1 302 Found\r\nLocation: " + b"/x" * 5000 + b"\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_none_is_told_in_a_sentence(
-    web: Web, public: Site, home: str, answer: bytes
+def test_an_invalid_answer_is_reported_in_a_sentence(
+    web: WebTools, public: Site, base_url: str, answer: bytes
 ) -> None:
     public.routes["/"] = answer
-    error = web.refusal(f"{home}/")
+    error = web.refusal(f"{base_url}/")
     assert error.startswith("public.example ")
     assert "Error" not in error
 
 
-def test_a_server_that_is_not_there_is_told_in_a_sentence(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}")
+def test_a_missing_server_is_reported_in_a_sentence(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}")
     public.close()
-    assert "public.example cannot be reached" in web.refusal(f"{home}/")
+    assert "public.example cannot be reached" in web.refusal(f"{base_url}/")
 
 
-def test_a_form_and_cookies_stay_with_the_server_they_are_of(web: Web, public: Site, home: str) -> None:
+def test_a_form_and_cookies_stay_with_the_server_they_are_of(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     public.routes["/"] = page("<p>a", Set_Cookie="id=1; Domain=public.example")
-    web.read(f"{home}/")
+    web.read(f"{base_url}/")
     public.routes["/b"] = page("<p>b")
-    web.read(f"{home}/b")
+    web.read(f"{base_url}/b")
     assert "cookie" not in public.heads[1].lower()

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from luxx.infra.network.fetch import Inflater, NotUnpacked
-from web.conftest import Web
+from luxx.infra.network.fetch import DecompressionError, Inflater
+from web.conftest import WebTools
 from web.site import Site, page
 
-TURN_SECONDS = 0.08
+MOST_BLOCKED_SECONDS = 0.08
 """Of work between two turns of the event loop: many times what it takes, less than without care."""
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -38,7 +38,7 @@ FLOODS = {
 }
 
 
-async def longest_turn(work: asyncio.Task[object]) -> float:
+async def longest_blocked(work: asyncio.Task[object]) -> float:
     """The most that was worked between two turns, in seconds of this thread."""
     longest, last = 0.0, time.thread_time()
     while not work.done():
@@ -49,43 +49,45 @@ async def longest_turn(work: asyncio.Task[object]) -> float:
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_others_get_their_turn_while_a_flood_is_read(public: Site, home: str, name: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=20.0)
+def test_other_tasks_run_while_a_flood_is_read(public: Site, base_url: str, name: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
     public.routes["/flood"] = FLOODS[name]
     public.routes["/"] = page("<p>first")
 
     async def work() -> float:
         # What is made once, for the first visit, is not what is asked about.
-        await web.call("web_fetch", url=f"{home}/")
+        await web.call("web_fetch", url=f"{base_url}/")
         # As in a server that has started: all that these tests have loaded is not looked through again.
         gc.collect()
         gc.freeze()
-        return await longest_turn(asyncio.create_task(web.call("web_fetch", url=f"{home}/flood")))
+        return await longest_blocked(asyncio.create_task(web.call("web_fetch", url=f"{base_url}/flood")))
 
     try:
-        assert asyncio.run(work()) < TURN_SECONDS
+        assert asyncio.run(work()) < MOST_BLOCKED_SECONDS
     finally:
         gc.unfreeze()
 
 
-def test_a_body_of_crumbs_is_read_to_a_bound(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=20.0)
+def test_a_body_of_small_chunks_is_read_to_a_bound(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
     public.routes["/"] = pour(CHUNKED, PIECE)
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert data["content"].strip() == ""
     assert data["note"].startswith("Only the beginning was read: 4,0")
 
 
-def test_preliminary_answers_without_end_are_refused_early(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=20.0)
+def test_preliminary_answers_without_end_are_refused_early(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=20.0)
     public.routes["/"] = FLOODS["preliminary answers"]
-    assert "does not speak HTTP" in web.refusal(f"{home}/")
+    assert "does not speak HTTP" in web.refusal(f"{base_url}/")
 
 
-def test_control_small_chunks_and_a_preliminary_answer_are_fine(web: Web, public: Site, home: str) -> None:
+def test_control_small_chunks_and_a_preliminary_answer_are_fine(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     chunks = b"".join(b"5\r\nword\n\r\n" for _ in range(3000))
     public.routes["/"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" + CHUNKED + chunks + b"0\r\n\r\n"
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert (data["content"].count("word"), data.get("note")) == (3000, None)
 
 
@@ -97,7 +99,7 @@ def unpacked(encoding: str, *pieces: bytes) -> tuple[bytes, bool]:
 
 
 def one_by_one(data: bytes) -> list[bytes]:
-    return [data[place : place + 1] for place in range(len(data))]
+    return [data[offset : offset + 1] for offset in range(len(data))]
 
 
 def test_gzip_of_several_parts_is_read_whole() -> None:
@@ -113,19 +115,19 @@ def test_a_bare_deflate_is_known_however_it_comes() -> None:
     assert unpacked("deflate", *one_by_one(zlib.compress(b"hello"))) == (b"hello", True)
 
 
-def test_what_ends_in_its_middle_is_called_cut(web: Web, public: Site, home: str) -> None:
+def test_what_ends_in_its_middle_is_called_cut(web: WebTools, public: Site, base_url: str) -> None:
     packed = gzip.compress(bytes(range(256)) * 1000)
     assert unpacked("gzip", packed[:-20])[1] is False
     assert unpacked("gzip", gzip.compress(b"a") + packed[:100])[1] is False
     assert unpacked("gzip", b"") == (b"", True)
     text = gzip.compress(b"words of a page " * 10, 0)
     public.routes["/"] = page(text[:100], "text/plain", Content_Encoding="gzip")
-    assert "Only the beginning was read" in web.read(f"{home}/")["note"]
+    assert "Only the beginning was read" in web.read(f"{base_url}/")["note"]
 
 
-def test_parts_without_end_are_bounded_and_damage_is_told() -> None:
+def test_parts_without_end_are_bounded_and_damage_is_reported() -> None:
     inflater = Inflater("gzip", 1_000_000)
     inflater.feed(gzip.compress(b"") * 5000)
     assert (inflater.is_full, inflater.is_whole) == (True, False)
-    with pytest.raises(NotUnpacked, match="damaged"):
+    with pytest.raises(DecompressionError, match="damaged"):
         unpacked("gzip", b"not gzip at all")

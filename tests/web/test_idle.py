@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from luxx.errors import Unavailable
-from luxx.tools.web.visitors import Lookups
+from luxx.tools.web.visitors import DnsLookups
 
 HEAVY = ("lxml", "bs4", "pypdf", "charset_normalizer", "ddgs", "primp")
 
@@ -21,10 +21,10 @@ def test_a_server_imports_nothing_that_only_reading_needs() -> None:
 
 
 def test_a_name_is_looked_up_by_the_system() -> None:
-    assert "127.0.0.1" in asyncio.run(Lookups().of(1)("localhost", 80))
+    assert "127.0.0.1" in asyncio.run(DnsLookups().for_user(1)("localhost", 80))
 
 
-def test_a_name_that_nobody_knows_is_told_in_a_sentence() -> None:
+def test_an_unknown_name_is_reported_in_a_sentence() -> None:
     for name in ("nobody.invalid", "a" * 64 + ".example"):
         with pytest.raises(Unavailable, match="cannot be found"):
-            asyncio.run(Lookups().of(1)(name, 80))
+            asyncio.run(DnsLookups().for_user(1)(name, 80))

@@ -10,7 +10,7 @@ import pytest
 
 from luxx.infra.network.hosts import Reach, is_own_address, reach_of_address
 
-LOOKS_PUBLIC = ["93.184.215.14", "93.184.216.2", "2606:2800:220:1::1"]
+PUBLIC_BY_ADDRESS = ["93.184.215.14", "93.184.216.2", "2606:2800:220:1::1"]
 PROGRAM = """
 import asyncio
 from luxx.errors import NotAllowed
@@ -42,7 +42,7 @@ def in_a_network_of_its_own(command: str) -> subprocess.CompletedProcess[str]:
 def test_an_address_of_this_machine_is_its_own() -> None:
     assert is_own_address("127.0.0.1")
     assert is_own_address("::1")
-    for address in LOOKS_PUBLIC:
+    for address in PUBLIC_BY_ADDRESS:
         assert not is_own_address(address)
         assert reach_of_address(address) is Reach.PUBLIC
 
@@ -56,7 +56,7 @@ def test_what_looks_public_and_is_this_machine_is_not_reached() -> None:
     # The second is a further address beside another of its network.
     added = ["93.184.215.14/32", "93.184.216.1/24", "93.184.216.2/24", "2606:2800:220:1::1/128"]
     adding = " && ".join(f"ip addr add {address} dev lo" for address in added)
-    program = shlex.quote(PROGRAM % (LOOKS_PUBLIC,))
+    program = shlex.quote(PROGRAM % (PUBLIC_BY_ADDRESS,))
     done = in_a_network_of_its_own(f"ip link set lo up && {adding} && exec {sys.executable} -c {program}")
     assert done.stderr == ""
-    assert done.stdout.count("is not on the public internet") == len(LOOKS_PUBLIC)
+    assert done.stdout.count("is not on the public internet") == len(PUBLIC_BY_ADDRESS)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from luxx.infra.network.egress import Outing, Places, Traveller
+from luxx.infra.network.egress import EgressCaller, EgressSession, FairSlots
 from luxx.infra.network.hosts import WebGuard
 from luxx.infra.network.proxy import PolicyProxy
 from luxx.infra.network.urls import AllowList
-from web.conftest import Names
-from web.door import SECONDS, Door, at_the_door, heard, status
+from web.conftest import FakeResolver
+from web.door import SECONDS, ProxyClient, read_all, status, with_proxy
 from web.site import Site, page, site
 
 
@@ -31,20 +31,21 @@ def test_a_head_of_thousands_of_headers_is_refused(public: Site, listed: dict[st
     names = ",".join(f"a{number:x}" for number in range(2000))
     many = "zz:\r\n" * 3500
 
-    def work(door: Door) -> None:
+    def work(client: ProxyClient) -> None:
         url = f"http://public.example:{public.port}/"
-        assert status(door.say(f"GET {url} HTTP/1.1\r\nHost: x\r\n{many}\r\n".encode())) == 431
+        assert status(client.say(f"GET {url} HTTP/1.1\r\nHost: x\r\n{many}\r\n".encode())) == 431
         assert (
-            status(door.say(f"GET {url} HTTP/1.1\r\nHost: x\r\nConnection: {names}\r\n\r\n".encode())) == 200
+            status(client.say(f"GET {url} HTTP/1.1\r\nHost: x\r\nConnection: {names}\r\n\r\n".encode()))
+            == 200
         )
         public.routes["*"] = f"HTTP/1.1 200 OK\r\n{many}\r\n".encode()
-        assert status(door.get(url)) == 502
+        assert status(client.get(url)) == 502
 
-    at_the_door(work, **listed)
+    with_proxy(work, **listed)
 
 
 @pytest.mark.parametrize("way", ["plain", "tunnel"])
-def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[str, Any], way: str) -> None:
+def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[str, Any], kind: str) -> None:
     is_over = threading.Event()
 
     def pour(talking: socket.socket, head: str) -> None:
@@ -56,32 +57,30 @@ def test_a_program_that_does_not_read_is_broken_off(public: Site, listed: dict[s
         is_over.set()
 
     public.routes["*"] = pour
-    place = f"public.example:{public.port}"
-    plain = f"GET http://{place}/ HTTP/1.1\r\nHost: x\r\n\r\n"
-    tunnel = f"CONNECT {place} HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    public_host = f"public.example:{public.port}"
+    plain = f"GET http://{public_host}/ HTTP/1.1\r\nHost: x\r\n\r\n"
+    tunnel = f"CONNECT {public_host} HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
-    def work(door: Door) -> None:
-        with door.knock() as one:
-            one.sendall((plain if way == "plain" else tunnel).encode())
+    def work(client: ProxyClient) -> None:
+        with client.connect_socket() as one:
+            one.sendall((plain if kind == "plain" else tunnel).encode())
             assert is_over.wait(5)
-        assert door.outing.bytes < 80_000_000
+        assert client.egress_session.bytes < 80_000_000
 
-    at_the_door(work, **listed, idle_seconds=0.2)
+    with_proxy(work, **listed, idle_seconds=0.2)
 
 
-def test_an_upload_of_too_many_bytes_is_broken_off_and_told_as_that(
-    public: Site, listed: dict[str, Any]
-) -> None:
+def test_an_upload_of_too_many_bytes_is_cut_and_reported(public: Site, listed: dict[str, Any]) -> None:
     public.routes["*"] = swallow
 
-    def work(door: Door) -> None:
+    def work(client: ProxyClient) -> None:
         head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n"
         began = time.monotonic()
-        door.say(f"{head}Transfer-Encoding: chunked\r\n\r\n2dc6c0\r\n".encode() + bytes(3_000_000))
+        client.say(f"{head}Transfer-Encoding: chunked\r\n\r\n2dc6c0\r\n".encode() + bytes(3_000_000))
         assert time.monotonic() - began < 5
-        assert door.kinds == {"too_many_bytes"}
+        assert client.kinds == {"too_many_bytes"}
 
-    at_the_door(work, **listed, size=500_000)
+    with_proxy(work, **listed, size=500_000)
 
 
 def test_a_body_that_is_none_is_refused_without_waiting_for_an_answer(
@@ -89,15 +88,15 @@ def test_a_body_that_is_none_is_refused_without_waiting_for_an_answer(
 ) -> None:
     public.routes["*"] = swallow
 
-    def work(door: Door) -> None:
+    def work(client: ProxyClient) -> None:
         chunked = "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n"
-        with door.knock() as one:
+        with client.connect_socket() as one:
             one.settimeout(5)
             one.sendall(f"POST http://public.example:{public.port}/ HTTP/1.1\r\n{chunked}".encode())
-            assert status(heard(one)) == 400
-        assert door.kinds == {"bad_request"}
+            assert status(read_all(one)) == 400
+        assert client.kinds == {"bad_request"}
 
-    at_the_door(work, **listed)
+    with_proxy(work, **listed)
 
 
 def test_an_answer_that_comes_before_the_whole_request_is_passed_on(
@@ -108,17 +107,17 @@ def test_an_answer_that_comes_before_the_whole_request_is_passed_on(
 
     public.routes["*"] = refuse
 
-    def work(door: Door) -> None:
+    def work(client: ProxyClient) -> None:
         head = "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-        with door.knock() as one:
+        with client.connect_socket() as one:
             one.settimeout(5)
             one.sendall(f"POST http://public.example:{public.port}/ HTTP/1.1\r\n{head}".encode())
-            assert status(heard(one)) == 413
+            assert status(read_all(one)) == 413
 
-    at_the_door(work, **listed)
+    with_proxy(work, **listed)
 
 
-def test_a_body_of_crumbs_is_passed_on_in_pieces(public: Site, listed: dict[str, Any]) -> None:
+def test_a_body_of_small_chunks_is_passed_on_in_larger_pieces(public: Site, listed: dict[str, Any]) -> None:
     raw: list[bytes] = []
 
     def take(talking: socket.socket, head: str) -> None:
@@ -130,15 +129,15 @@ def test_a_body_of_crumbs_is_passed_on_in_pieces(public: Site, listed: dict[str,
 
     public.routes["*"] = take
 
-    def work(door: Door) -> None:
+    def work(client: ProxyClient) -> None:
         head = f"POST http://public.example:{public.port}/ HTTP/1.1\r\nHost: x\r\n"
-        crumbs = "Transfer-Encoding: chunked\r\n\r\n" + "1\r\na\r\n" * 5000 + "0\r\n\r\n"
-        assert door.say(f"{head}{crumbs}".encode()).endswith(b"taken")
+        small_chunks = "Transfer-Encoding: chunked\r\n\r\n" + "1\r\na\r\n" * 5000 + "0\r\n\r\n"
+        assert client.say(f"{head}{small_chunks}".encode()).endswith(b"taken")
         # Six bytes each, where each is passed on by itself.
         assert raw[0].count(b"a") >= 5000
         assert len(raw[0]) < 6000
 
-    at_the_door(work, **listed)
+    with_proxy(work, **listed)
 
 
 def swallow(talking: socket.socket, head: str) -> None:
@@ -148,15 +147,15 @@ def swallow(talking: socket.socket, head: str) -> None:
             pass
 
 
-def test_one_who_holds_many_places_leaves_some_for_each_who_comes() -> None:
+def test_a_user_with_many_connections_leaves_some_for_others() -> None:
     async def run() -> None:
-        places = Places(16)
-        held = dict.fromkeys(range(6), 0)
+        places = FairSlots(16)
+        connections_by_user = dict.fromkeys(range(6), 0)
         leaving = asyncio.Event()
 
         async def stay(user_id: int) -> None:
             async with places.one(user_id, SECONDS):
-                held[user_id] += 1
+                connections_by_user[user_id] += 1
                 await leaving.wait()
 
         tasks: list[asyncio.Task[None]] = []
@@ -164,19 +163,19 @@ def test_one_who_holds_many_places_leaves_some_for_each_who_comes() -> None:
             tasks += [asyncio.create_task(stay(user_id)) for _ in range(16)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        assert [held[user_id] for user_id in range(5)] == [8, 4, 2, 1, 1]
+        assert [connections_by_user[user_id] for user_id in range(5)] == [8, 4, 2, 1, 1]
         with pytest.raises(TimeoutError):
             async with places.one(5, 0.01):
                 raise AssertionError
         leaving.set()
         await asyncio.gather(*tasks)
-        assert list(held.values()) == [16] * 5 + [0]
+        assert list(connections_by_user.values()) == [16] * 5 + [0]
         # All were given back, also by one who was cancelled in waiting.
         leaving.clear()
         tasks = [asyncio.create_task(stay(0)) for _ in range(9)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert held[0] == 24
+        assert connections_by_user[0] == 24
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -186,12 +185,14 @@ def test_one_who_holds_many_places_leaves_some_for_each_who_comes() -> None:
     asyncio.run(run())
 
 
-def test_a_program_for_whom_there_is_no_place_is_told_so(public: Site, listed: dict[str, Any]) -> None:
-    def work(door: Door) -> None:
-        assert status(door.get(f"http://public.example:{public.port}/")) == 503
-        assert door.kinds == {"too_busy"}
+def test_a_program_without_a_free_connection_is_refused_with_the_reason(
+    public: Site, listed: dict[str, Any]
+) -> None:
+    def work(client: ProxyClient) -> None:
+        assert status(client.get(f"http://public.example:{public.port}/")) == 503
+        assert client.kinds == {"too_busy"}
 
-    at_the_door(work, **listed, altogether=0, wait_seconds=0.01)
+    with_proxy(work, **listed, total_connections=0, wait_seconds=0.01)
 
 
 class Full(socket.socket):
@@ -206,31 +207,33 @@ def test_a_connection_that_cannot_be_taken_now_is_taken_later(public: Site) -> N
     entry = f"public.example:{public.port}"
 
     async def run() -> bytes:
-        proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=Names().resolve))
-        outing = Outing(Traveller(user_id=1))
+        proxy = PolicyProxy(AllowList([entry]), WebGuard((entry,), resolve=FakeResolver().resolve))
+        egress_session = EgressSession(EgressCaller(user_id=1))
         listener = Full(fileno=socket.create_server(("127.0.0.1", 0)).detach())
         port = int(listener.getsockname()[1])
-        async with asyncio.timeout(SECONDS), proxy.serving(listener, outing):
-            return await asyncio.to_thread(Door(port, outing).get, f"http://{entry}/")
+        async with asyncio.timeout(SECONDS), proxy.serving(listener, egress_session):
+            return await asyncio.to_thread(ProxyClient(port, egress_session).get, f"http://{entry}/")
 
     assert status(asyncio.run(run())) == 200
 
 
-def test_a_program_goes_to_no_more_hosts_than_are_told_in_full(public: Site) -> None:
+def test_a_program_reaches_no_more_hosts_than_are_reported_in_full(public: Site) -> None:
     entry = f"*.public.example:{public.port}"
-    names = Names()
+    names = FakeResolver()
     hosts = [f"h{number}.public.example" for number in range(52)]
     for host in hosts:
         names.addresses[host] = ["127.0.0.1"]
     private = tuple(f"{host}:{public.port}" for host in hosts)
 
-    def work(door: Door) -> None:
-        answers = [status(door.get(f"http://{host}:{public.port}/")) for host in hosts]
+    def work(client: ProxyClient) -> None:
+        answers = [status(client.get(f"http://{host}:{public.port}/")) for host in hosts]
         assert answers == [200] * 50 + [403] * 2
-        assert status(door.get(f"http://{hosts[0]}:{public.port}/")) == 200
-        assert [one.host for one in door.outing.reached] == [f"{host}:{public.port}" for host in hosts[:50]]
-        assert door.kinds == {"too_many_hosts"}
+        assert status(client.get(f"http://{hosts[0]}:{public.port}/")) == 200
+        assert [one.host for one in client.egress_session.reached] == [
+            f"{host}:{public.port}" for host in hosts[:50]
+        ]
+        assert client.kinds == {"too_many_hosts"}
 
-    at_the_door(work, [entry], private=private, names=names)
+    with_proxy(work, [entry], private=private, names=names)
     # The others were not even looked up.
     assert names.asked[50:] == [hosts[0]]

@@ -6,7 +6,7 @@ import pytest
 from files.putting import pdf
 
 from luxx.infra.documents.reader import PAGE_MEMORY_BYTES
-from web.conftest import Web
+from web.conftest import WebTools
 from web.site import Site, page
 
 SAVED = Path(__file__).parent / "saved"
@@ -16,20 +16,20 @@ def saved(name: str) -> str:
     return (SAVED / name).read_text("utf-8")
 
 
-def test_an_article_is_read_as_markdown(web: Web, public: Site, home: str) -> None:
+def test_an_article_is_read_as_markdown(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/blog/1"] = page(saved("article.html"))
-    data = web.read(f"{home}/blog/1")
+    data = web.read(f"{base_url}/blog/1")
     assert data["content"].replace(f":{public.port}", "") + "\n" == saved("article.md")
     assert data["title"] == "How bread rises – The Bread Blog"
     assert (data["format"], data["content_type"], data["charset"]) == ("markdown", "text/html", "utf-8")
     assert data["links"] == [
-        {"text": "Ann Miller", "url": f"{home}/people/ann"},
-        {"text": "how yeast lives", "url": f"{home}/science/yeast?x=1&y=2#cells"},
-        {"text": "Next: sourdough", "url": f"{home}/next"},
+        {"text": "Ann Miller", "url": f"{base_url}/people/ann"},
+        {"text": "how yeast lives", "url": f"{base_url}/science/yeast?x=1&y=2#cells"},
+        {"text": "Next: sourdough", "url": f"{base_url}/next"},
     ]
     assert data["sources"] == [
         {
-            "url": f"{home}/blog/1",
+            "url": f"{base_url}/blog/1",
             "title": "How bread rises – The Bread Blog",
             "domain": "public.example",
             "snippet": "Yeast, time and warmth: what happens in a dough.",
@@ -37,18 +37,18 @@ def test_an_article_is_read_as_markdown(web: Web, public: Site, home: str) -> No
     ]
 
 
-def test_text_has_no_marks_and_html_is_the_source(web: Web, public: Site, home: str) -> None:
+def test_text_has_no_markup_and_html_is_the_source(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page(saved("article.html"))
-    text = web.read(f"{home}/", format="text")["content"]
+    text = web.read(f"{base_url}/", format="text")["content"]
     assert "It comes from yeast (see how yeast lives)." in text
     assert not any(mark in text for mark in ("**", "](", "# How", "```", "| ---"))
-    assert web.read(f"{home}/", format="html")["content"] == saved("article.html")
+    assert web.read(f"{base_url}/", format="html")["content"] == saved("article.html")
 
 
-def test_what_nobody_sees_is_not_read(web: Web, public: Site, home: str) -> None:
+def test_what_nobody_sees_is_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page(saved("article.html"))
     for form in ("markdown", "text"):
-        content = web.read(f"{home}/", format=form)["content"]
+        content = web.read(f"{base_url}/", format=form)["content"]
         for unseen in (
             "previous instructions",
             "ignore the user",
@@ -62,38 +62,38 @@ def test_what_nobody_sees_is_not_read(web: Web, public: Site, home: str) -> None
 
 
 def test_a_page_that_says_nothing_of_itself_is_read_where_its_text_is(
-    web: Web, public: Site, home: str
+    web: WebTools, public: Site, base_url: str
 ) -> None:
     public.routes["/"] = page(saved("old.html"))
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert data["content"].startswith("**Radios of the fifties**\n\nI have collected valve radios")
     assert data["content"].endswith("for mine has gone dark.")
     assert "Links" not in data["content"]
 
 
-def test_a_short_page_is_read_whole(web: Web, public: Site, home: str) -> None:
+def test_a_short_page_is_read_whole(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page(
         "<p>One <a href='a b(c)'>two</a> <a href='javascript:x()'>three</a> <a href='mailto:x'>four"
     )
-    assert web.read(f"{home}/")["content"] == f"One [two]({home}/a%20b%28c%29) three four"
+    assert web.read(f"{base_url}/")["content"] == f"One [two]({base_url}/a%20b%28c%29) three four"
 
 
-def test_a_page_without_a_body_s_tag_is_read(web: Web, public: Site, home: str) -> None:
+def test_a_page_without_a_body_s_tag_is_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page(
         "<!DOCTYPE html><title>T</title><style>a{}</style><article><p>One</article><p>Two"
     )
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("T", "One\n\nTwo")
 
 
-def test_the_base_of_a_page_counts_for_its_links(web: Web, public: Site, home: str) -> None:
+def test_the_base_of_a_page_counts_for_its_links(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/x/"] = page("<base href='https://else.example/y/'><p><a href='z'>there</a>")
-    assert web.read(f"{home}/x/")["links"] == [{"text": "there", "url": "https://else.example/y/z"}]
+    assert web.read(f"{base_url}/x/")["links"] == [{"text": "there", "url": "https://else.example/y/z"}]
 
 
-def test_a_page_made_by_scripts_is_called_so(web: Web, public: Site, home: str) -> None:
+def test_a_page_made_by_scripts_is_called_so(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page("<title>App</title><div id=root></div><script src=app.js></script>")
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert (data["title"], data["content"]) == ("App", "")
     assert "made by scripts" in data["note"]
 
@@ -131,21 +131,23 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize("case", ENCODINGS, ids=lambda case: case[0])
-def test_an_encoding_is_found(web: Web, public: Site, home: str, case: tuple[str, ...]) -> None:
+def test_an_encoding_is_found(web: WebTools, public: Site, base_url: str, case: tuple[str, ...]) -> None:
     _, text, encoding, kind, head = case
     public.routes["/"] = page(
         f"<html><head>{head}</head><body><p>{text}</p></body></html>".encode(encoding), kind
     )
-    assert web.read(f"{home}/")["content"] == text.strip()
+    assert web.read(f"{base_url}/")["content"] == text.strip()
 
 
-def test_one_broken_character_does_not_make_it_another_encoding(web: Web, public: Site, home: str) -> None:
+def test_one_broken_character_does_not_make_it_another_encoding(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     public.routes["/"] = page("naïve “quote” – it’s ".encode() + b"\xa0 end", "text/plain")
-    data = web.read(f"{home}/")
+    data = web.read(f"{base_url}/")
     assert (data["content"], data["charset"]) == ("naïve “quote” – it’s \ufffd end", "utf-8")
 
 
-def test_other_texts_are_given_as_they_are(web: Web, public: Site, home: str) -> None:
+def test_other_texts_are_given_as_they_are(web: WebTools, public: Site, base_url: str) -> None:
     texts = {
         "text/plain": "a  <b>\n c",
         "application/json": '{"a": [1, 2]}',
@@ -157,23 +159,23 @@ def test_other_texts_are_given_as_they_are(web: Web, public: Site, home: str) ->
     }
     for path, (kind, body) in zip(["/a", "/b", "/c", "/d", "/e", "/f", "/g"], texts.items(), strict=True):
         public.routes[path] = page(body, kind)
-        data = web.read(f"{home}{path}")
+        data = web.read(f"{base_url}{path}")
         assert (data["content"], data["format"]) == (body, "text")
-        assert data["sources"][0]["url"] == f"{home}{path}"
+        assert data["sources"][0]["url"] == f"{base_url}{path}"
 
 
-def test_html_without_a_type_is_known_by_its_beginning(web: Web, public: Site, home: str) -> None:
+def test_html_without_a_type_is_known_by_its_beginning(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page("\n <!DOCTYPE html><title>T</title><p><b>x</b>", "")
-    assert web.read(f"{home}/")["content"] == "**x**"
+    assert web.read(f"{base_url}/")["content"] == "**x**"
 
 
-def test_a_pdf_is_read_as_text(web: Web, public: Site, home: str) -> None:
+def test_a_pdf_is_read_as_text(web: WebTools, public: Site, base_url: str) -> None:
     for number, kind in enumerate(("application/pdf", "application/octet-stream", "")):
         name = f"paper{number}.pdf"
         public.routes[f"/{name}"] = page(pdf("On bread", "It rises"), kind)
-        data = web.read(f"{home}/{name}")
+        data = web.read(f"{base_url}/{name}")
         assert (data["content"], data["pages"], data["title"]) == ("On bread\n\nIt rises", 2, name)
-        assert data["sources"][0]["url"] == f"{home}/{name}"
+        assert data["sources"][0]["url"] == f"{base_url}/{name}"
 
 
 @pytest.mark.parametrize(
@@ -185,29 +187,29 @@ def test_a_pdf_is_read_as_text(web: Web, public: Site, home: str) -> None:
     ],
 )
 def test_a_pdf_that_cannot_be_read_says_why(
-    web: Web, public: Site, home: str, body: bytes, words: str
+    web: WebTools, public: Site, base_url: str, body: bytes, words: str
 ) -> None:
     public.routes["/a.pdf"] = page(body, "application/pdf")
-    assert words in web.refusal(f"{home}/a.pdf")
+    assert words in web.refusal(f"{base_url}/a.pdf")
 
 
-def test_anything_else_is_named_and_not_read(web: Web, public: Site, home: str) -> None:
+def test_anything_else_is_named_and_not_read(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/a.png"] = page(b"\x89PNG" + b"\0" * 100_000, "image/png")
-    assert web.refusal(f"{home}/a.png") == (
-        f"{home}/a.png is image/png, 100,004 bytes: only web pages, texts and PDFs can be read"
+    assert web.refusal(f"{base_url}/a.png") == (
+        f"{base_url}/a.png is image/png, 100,004 bytes: only web pages, texts and PDFs can be read"
     )
     public.routes["/a.bin"] = page(b"\x7fELF\0\0\0" * 100, "application/octet-stream")
-    assert "is application/octet-stream, 700 bytes" in web.refusal(f"{home}/a.bin")
+    assert "is application/octet-stream, 700 bytes" in web.refusal(f"{base_url}/a.bin")
     public.routes["/a.txt"] = page(b"MZ\0\0\0" * 100, "text/plain")
-    assert "is text/plain, 500 bytes" in web.refusal(f"{home}/a.txt")
+    assert "is text/plain, 500 bytes" in web.refusal(f"{base_url}/a.txt")
 
 
-def test_a_failure_is_told_by_its_status(web: Web, public: Site, home: str) -> None:
+def test_a_failure_is_reported_by_its_status(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/b"] = page("no", status="503 Busy")
     public.routes["/c"] = page("no", status="599 X")
-    assert web.refusal(f"{home}/a") == f"{home}/a answered 404 Not Found"
-    assert web.refusal(f"{home}/b") == f"{home}/b answered 503 Service Unavailable"
-    assert web.refusal(f"{home}/c") == f"{home}/c answered 599"
+    assert web.refusal(f"{base_url}/a") == f"{base_url}/a answered 404 Not Found"
+    assert web.refusal(f"{base_url}/b") == f"{base_url}/b answered 503 Service Unavailable"
+    assert web.refusal(f"{base_url}/c") == f"{base_url}/c answered 599"
 
 
 MANY_ATTRIBUTES = "<a " + " ".join(f"x{number}=1" for number in range(400_000)) + ">"
@@ -232,32 +234,34 @@ HOSTILE = {
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_page_that_means_harm_ends_in_a_result_or_a_sentence(
-    web: Web, public: Site, home: str, name: str
+    web: WebTools, public: Site, base_url: str, name: str
 ) -> None:
     public.routes["/"] = page(HOSTILE[name][: 5 * 1024 * 1024])
-    result = web.fetch(f"{home}/")
+    result = web.fetch(f"{base_url}/")
     assert result.success or "cannot be read: it " in (result.error or "")
 
 
 @pytest.mark.heavy
-def test_a_page_too_heavy_for_its_process_is_told_in_a_sentence(public: Site, home: str) -> None:
+def test_a_page_too_heavy_for_its_process_is_reported_in_a_sentence(public: Site, base_url: str) -> None:
     assert PAGE_MEMORY_BYTES >= 512 * 1024 * 1024
-    web = Web(f"public.example:{public.port}")
+    web = WebTools(f"public.example:{public.port}")
     public.routes["/"] = page(MANY_ATTRIBUTES)
-    assert "cannot be read: it takes too long" in web.refusal(f"{home}/")
+    assert "cannot be read: it takes too long" in web.refusal(f"{base_url}/")
 
 
-def test_pages_are_read_at_the_same_time_each_with_its_own_end(web: Web, public: Site, home: str) -> None:
+def test_pages_are_read_at_the_same_time_each_with_its_own_end(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     for number in range(4):
         public.routes[f"/{number}"] = page(f"<title>{number}</title><p>page {number}")
     urls = [
-        f"{home}/0",
-        f"{home}/missing",
-        f"{home}/1",
+        f"{base_url}/0",
+        f"{base_url}/missing",
+        f"{base_url}/1",
         "http://127.0.0.1:1024/",
-        f"{home}/2",
+        f"{base_url}/2",
         "nonsense",
-        f"{home}/0",
+        f"{base_url}/0",
     ]
     result = web.execute("batch_fetch", urls=urls, format="text")
     assert result.success
@@ -271,11 +275,11 @@ def test_pages_are_read_at_the_same_time_each_with_its_own_end(web: Web, public:
     assert [source["title"] for source in result.data["sources"]] == ["0", "1", "2"]
 
 
-def test_a_batch_of_failures_is_a_failure_that_names_each(web: Web, home: str) -> None:
-    result = web.execute("batch_fetch", urls=[f"{home}/a", f"{home}/b"])
+def test_a_batch_of_failures_is_a_failure_that_names_each(web: WebTools, base_url: str) -> None:
+    result = web.execute("batch_fetch", urls=[f"{base_url}/a", f"{base_url}/b"])
     assert (result.success, result.error) == (False, "none of the 2 pages could be read")
     assert [one["error"] for one in result.data["results"]] == [
-        f"{home}/{name} answered 404 Not Found" for name in "ab"
+        f"{base_url}/{name} answered 404 Not Found" for name in "ab"
     ]
 
 
@@ -289,25 +293,27 @@ def test_a_batch_of_failures_is_a_failure_that_names_each(web: Web, home: str) -
         {"urls": ["http://a.example/"], "format": "pdf"},
     ],
 )
-def test_a_batch_out_of_bounds_is_not_run(web: Web, arguments: dict[str, object]) -> None:
+def test_a_batch_out_of_bounds_is_not_run(web: WebTools, arguments: dict[str, object]) -> None:
     result = web.execute("batch_fetch", **arguments)
     assert "batch_fetch was not run" in (result.error or "")
     assert web.names.asked == []
 
 
-def test_a_page_read_before_is_answered_from_the_cache(web: Web, public: Site, home: str) -> None:
+def test_a_page_read_before_is_answered_from_the_cache(web: WebTools, public: Site, base_url: str) -> None:
     public.routes["/"] = page("<p>once")
-    assert web.read(f"{home}/") == web.read(f"{home}/")
+    assert web.read(f"{base_url}/") == web.read(f"{base_url}/")
     assert public.visits == ["/"]
-    web.read(f"{home}/", format="text")
+    web.read(f"{base_url}/", format="text")
     assert public.visits == ["/", "/"]
-    assert web.refusal(f"{home}/gone") == web.refusal(f"{home}/gone")
+    assert web.refusal(f"{base_url}/gone") == web.refusal(f"{base_url}/gone")
     assert public.visits.count("/gone") == 2
 
 
-def test_a_long_paragraph_is_read_whole_though_long_lines_are_cut(web: Web, public: Site, home: str) -> None:
+def test_a_long_paragraph_is_read_whole_though_long_lines_are_cut(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     for number, sentence in enumerate(("Bread rises slowly. ", "面包慢慢发酵。")):
         public.routes[f"/{number}"] = page(f"<p>{sentence * 400}</p>")
-        content = web.read(f"{home}/{number}")["content"]
+        content = web.read(f"{base_url}/{number}")["content"]
         assert content.replace("\n", " " * sentence.count(" ", -1)) == (sentence * 400).strip()
         assert max(len(line) for line in content.split("\n")) <= 1500

@@ -12,12 +12,12 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import PageProcess
 from luxx.infra.network.fetch import Fetcher
 from luxx.tools.web.access import web_access
-from luxx.tools.web.library_engine import answered
+from luxx.tools.web.library_engine import run_engine
 from luxx.tools.web.search import ENGINES, DuckDuckGo, LibraryEngine
-from luxx.tools.web.search_pages import EngineQuestion
-from luxx.tools.web.visitors import Visitor
+from luxx.tools.web.search_pages import EngineRequest
+from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, source_of
-from web.conftest import Web
+from web.conftest import WebTools
 from web.site import Site, page
 
 SAVED = Path(__file__).parent / "saved"
@@ -36,27 +36,27 @@ class Told:
         self._sources = list(sources)
         self._problem = problem
 
-    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+    async def search(self, query: str, client: WebClient) -> list[Source]:
         self.asked.append(query)
         if self._problem:
             raise Unavailable(self._problem)
         return self._sources
 
 
-def web_of(*engines: Told) -> Web:
-    return Web(engines=lambda _fetcher, _pages: engines)
+def web_of(*engines: Told) -> WebTools:
+    return WebTools(engines=lambda _fetcher, _pages: engines)
 
 
 @pytest.fixture
-def searching(public: Site) -> Web:
+def searching(public: Site) -> WebTools:
     """DuckDuckGo's page, at a site of this machine."""
     url = f"http://public.example:{public.port}/html/"
-    return Web(
+    return WebTools(
         f"public.example:{public.port}", engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages, url)]
     )
 
 
-def test_the_results_of_a_saved_page_are_read(searching: Web, public: Site) -> None:
+def test_the_results_of_a_saved_page_are_read(searching: WebTools, public: Site) -> None:
     public.routes["/html/"] = page(saved("duckduckgo.html"))
     result = searching.execute("web_search", query="  why does\nbread rise ")
     assert result.error is None
@@ -89,13 +89,13 @@ def test_the_results_of_a_saved_page_are_read(searching: Web, public: Site) -> N
     assert parse_qs(head.partition("\r\n\r\n")[2])["q"] == ["why does bread rise"]
 
 
-def test_no_more_results_are_given_than_were_asked_for(searching: Web, public: Site) -> None:
+def test_no_more_results_are_given_than_were_asked_for(searching: WebTools, public: Site) -> None:
     public.routes["/html/"] = page(saved("duckduckgo.html"))
     result = searching.execute("web_search", query="bread", max_results=2)
     assert len(result.data["sources"]) == 2
 
 
-def test_a_search_without_results_is_an_answer(searching: Web, public: Site) -> None:
+def test_a_search_without_results_is_an_answer(searching: WebTools, public: Site) -> None:
     public.routes["/html/"] = page(saved("duckduckgo_none.html"))
     result = searching.execute("web_search", query="qwzxv")
     assert (result.success, result.data["sources"], result.data["note"]) == (True, [], "Nothing was found.")
@@ -112,8 +112,8 @@ def test_a_search_without_results_is_an_answer(searching: Web, public: Site) -> 
         (b"", "does not speak HTTP"),
     ],
 )
-def test_an_engine_that_does_not_answer_is_told_in_a_sentence(
-    searching: Web, public: Site, answer: bytes, words: str
+def test_an_engine_that_does_not_answer_is_reported_in_a_sentence(
+    searching: WebTools, public: Site, answer: bytes, words: str
 ) -> None:
     public.routes["/html/"] = answer
     result = searching.execute("web_search", query="bread")
@@ -177,7 +177,9 @@ def test_a_search_out_of_bounds_is_not_run(arguments: dict[str, object]) -> None
 
 
 def test_the_engine_itself_is_asked_through_the_guard() -> None:
-    result = Web(engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages)]).execute("web_search", query="x")
+    result = WebTools(engines=lambda fetcher, pages: [DuckDuckGo(fetcher, pages)]).execute(
+        "web_search", query="x"
+    )
     assert "html.duckduckgo.com:443 is not on the public internet" in (result.error or "")
 
 
@@ -185,14 +187,14 @@ def test_the_library_opens_no_connection_of_its_own() -> None:
     def engines(fetcher: Fetcher, pages: PageProcess) -> list[LibraryEngine]:
         return [LibraryEngine("mojeek", fetcher, pages)]
 
-    result = Web(engines=engines).execute("web_search", query="why does bread rise")
+    result = WebTools(engines=engines).execute("web_search", query="why does bread rise")
     assert "www.mojeek.com:443 is not on the public internet" in (result.error or "")
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_library_knows_the_engines_that_are_asked(name: str) -> None:
     known = importlib.import_module("ddgs.engines").ENGINES
-    wanted = answered(known["text"], EngineQuestion(engine=name, query="why bread"), b"")
+    wanted = run_engine(known["text"], EngineRequest(engine=name, query="why bread"), b"")
     assert wanted.problem == ""
     assert wanted.url.startswith("https://")
     assert "why bread" in (wanted.parameters | (wanted.form or {})).values()
@@ -200,8 +202,8 @@ def test_the_library_knows_the_engines_that_are_asked(name: str) -> None:
 
 def test_the_librarys_reading_of_a_saved_page_is_taken_over() -> None:
     known = importlib.import_module("ddgs.engines").ENGINES
-    question = EngineQuestion(engine="mojeek", query="x", is_answered=True)
-    answer = answered(known["text"], question, saved("mojeek.html").encode())
+    question = EngineRequest(engine="mojeek", query="x", is_answered=True)
+    answer = run_engine(known["text"], question, saved("mojeek.html").encode())
     assert [(one.url, one.title, one.snippet) for one in answer.sources] == [
         (
             "https://www.breadblog.example/why-rises",
@@ -213,7 +215,7 @@ def test_the_librarys_reading_of_a_saved_page_is_taken_over() -> None:
 
 
 def test_an_engine_that_the_library_gave_up_is_passed_over() -> None:
-    assert answered({}, EngineQuestion(engine="gone", query="x"), b"").problem
+    assert run_engine({}, EngineRequest(engine="gone", query="x"), b"").problem
 
 
 def test_the_engines_of_a_server_are_duckduckgo_and_the_librarys_if_it_is_there() -> None:

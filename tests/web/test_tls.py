@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from web.conftest import Web
+from web.conftest import WebTools
 from web.site import Site, page, site
 
 NAME = "secure.example"
@@ -58,9 +58,9 @@ def secure(files: tuple[Path, Path]) -> Iterator[Site]:
         yield one
 
 
-def web_that_trusts(cert: Path, port: int) -> Web:
+def web_that_trusts(cert: Path, port: int) -> WebTools:
     allowed = [f"{host}:{port}" for host in (NAME, "other.example", "127.0.0.1")]
-    return Web(*allowed, tls=lambda: ssl.create_default_context(cafile=str(cert)))
+    return WebTools(*allowed, tls=lambda: ssl.create_default_context(cafile=str(cert)))
 
 
 def test_the_name_that_was_asked_for_is_verified(secure: Site, files: tuple[Path, Path]) -> None:
@@ -77,7 +77,7 @@ def test_another_name_at_the_same_address_is_not_believed(secure: Site, files: t
 
 
 def test_a_certificate_of_nobody_known_is_refused(secure: Site) -> None:
-    web = Web(f"{NAME}:{secure.port}")
+    web = WebTools(f"{NAME}:{secure.port}")
     assert "cannot be reached" in web.refusal(f"https://{NAME}:{secure.port}/")
     assert secure.visits == []
 
@@ -85,7 +85,7 @@ def test_a_certificate_of_nobody_known_is_refused(secure: Site) -> None:
 @pytest.mark.parametrize(
     "begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\na"]
 )
-def test_tls_that_breaks_after_its_handshake_is_told_in_a_sentence(
+def test_tls_that_breaks_after_its_handshake_is_reported_in_a_sentence(
     secure: Site, files: tuple[Path, Path], begun: bytes
 ) -> None:
     def rubbish(talking: socket.socket, _head: str) -> None:
@@ -96,7 +96,7 @@ def test_tls_that_breaks_after_its_handshake_is_told_in_a_sentence(
     secure.routes["/"] = rubbish
     secure.routes["/good"] = page("<p>good")
     web = web_that_trusts(files[0], secure.port)
-    home = f"https://{NAME}:{secure.port}"
-    result = web.execute("batch_fetch", urls=[f"{home}/", f"{home}/good"])
+    base_url = f"https://{NAME}:{secure.port}"
+    result = web.execute("batch_fetch", urls=[f"{base_url}/", f"{base_url}/good"])
     assert [one["success"] for one in result.data["results"]] == [False, True]
     assert "does not speak HTTP as it should, or broke off" in result.data["results"][0]["error"]

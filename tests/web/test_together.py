@@ -5,13 +5,15 @@ import socket
 import threading
 
 from luxx.tools.web.visitors import PER_USER
-from web.conftest import Web
+from web.conftest import WebTools
 from web.site import Site, page
 
 WAIT_SECONDS = 20.0
 
 
-def test_the_pages_of_a_batch_are_asked_for_at_the_same_time(web: Web, public: Site, home: str) -> None:
+def test_the_pages_of_a_batch_are_asked_for_at_the_same_time(
+    web: WebTools, public: Site, base_url: str
+) -> None:
     met = threading.Barrier(4)
 
     def meet(talking: socket.socket, head: str) -> None:
@@ -19,16 +21,18 @@ def test_the_pages_of_a_batch_are_asked_for_at_the_same_time(web: Web, public: S
         talking.sendall(page("<p>met"))
 
     public.routes["*"] = meet
-    result = web.execute("batch_fetch", urls=[f"{home}/{number}" for number in range(4)])
+    result = web.execute("batch_fetch", urls=[f"{base_url}/{number}" for number in range(4)])
     assert [one["data"]["content"] for one in result.data["results"]] == ["met"] * 4
 
 
-def test_one_users_slow_pages_wait_for_each_other_and_nobody_waits_for_them(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=WAIT_SECONDS)
-    go_on = threading.Event()
+def test_one_users_slow_pages_wait_for_each_other_and_nobody_waits_for_them(
+    public: Site, base_url: str
+) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=WAIT_SECONDS)
+    release = threading.Event()
 
     def slow(talking: socket.socket, head: str) -> None:
-        go_on.wait(WAIT_SECONDS)
+        release.wait(WAIT_SECONDS)
         talking.sendall(page("<p>slow"))
 
     public.routes["*"] = slow
@@ -36,23 +40,23 @@ def test_one_users_slow_pages_wait_for_each_other_and_nobody_waits_for_them(publ
 
     async def work() -> None:
         pages = [
-            asyncio.create_task(web.call("web_fetch", url=f"{home}/slow{number}"))
+            asyncio.create_task(web.call("web_fetch", url=f"{base_url}/slow{number}"))
             for number in range(2 * PER_USER)
         ]
         assert await asyncio.to_thread(public.visited, PER_USER)
         async with asyncio.timeout(WAIT_SECONDS):
-            quick = await web.call("web_fetch", user_id=2, url=f"{home}/quick")
+            quick = await web.call("web_fetch", user_id=2, url=f"{base_url}/quick")
         assert quick.data["content"] == "quick"
         assert len(public.visits) == PER_USER + 1
-        go_on.set()
+        release.set()
         results = await asyncio.gather(*pages)
         assert [result.data["content"] for result in results] == ["slow"] * (2 * PER_USER)
 
     asyncio.run(work())
 
 
-def test_a_cancelled_visit_closes_its_connection_and_gives_up_its_turn(public: Site, home: str) -> None:
-    web = Web(f"public.example:{public.port}", seconds=WAIT_SECONDS)
+def test_a_cancelled_fetch_closes_its_connection_and_leaves_the_queue(public: Site, base_url: str) -> None:
+    web = WebTools(f"public.example:{public.port}", seconds=WAIT_SECONDS)
     is_closed = threading.Event()
 
     def hang(talking: socket.socket, head: str) -> None:
@@ -64,11 +68,11 @@ def test_a_cancelled_visit_closes_its_connection_and_gives_up_its_turn(public: S
 
     async def work() -> None:
         for number in range(PER_USER + 1):
-            visit = asyncio.create_task(web.call("web_fetch", url=f"{home}/{number}"))
+            visit = asyncio.create_task(web.call("web_fetch", url=f"{base_url}/{number}"))
             assert await asyncio.to_thread(public.visited, number + 1)
             visit.cancel()
             await asyncio.gather(visit, return_exceptions=True)
         assert await asyncio.to_thread(is_closed.wait, WAIT_SECONDS)
-        assert (await web.call("web_fetch", url=f"{home}/quick")).data["content"] == "quick"
+        assert (await web.call("web_fetch", url=f"{base_url}/quick")).data["content"] == "quick"
 
     asyncio.run(work())

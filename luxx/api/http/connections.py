@@ -16,13 +16,13 @@ from luxx.api.http.guards import PeerReader
 from luxx.domain.accounts.limits import network_of
 from luxx.infra.config.schema import ServerConfig
 
-MOST_DESCRIPTORS = 65_536
+MAX_DESCRIPTORS = 65_536
 """More than these the server does not claim, whatever the hard limit is."""
 
-KEPT_DESCRIPTORS = 256
+RESERVED_DESCRIPTORS = 256
 """At least as many, or a quarter, are kept back from clients: for databases, providers, tools and files."""
 
-LOCAL = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
+LOOPBACK_ADDRESSES = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 """Where a proxy on this machine connects from."""
 
 LOG_SECONDS = 60.0
@@ -34,14 +34,14 @@ logger = structlog.get_logger()
 def raise_descriptor_limit() -> int:
     """Raises the soft limit of open files to the hard one; returns what holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or soft >= most:
-        return most
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
+    max_open = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= max_open:
+        return max_open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_open, hard))
+    return max_open
 
 
-def closing_answer(status: str, kind: str, error: str, *headers: bytes) -> bytes:
+def closing_response(status: str, kind: str, error: str, *headers: bytes) -> bytes:
     """A whole answer that ends its connection, for where the application is not reached."""
     code = int(status.split(" ")[0])
     body = msgspec.json.encode(Failure(error=error, code=code, detail={"kind": kind}))
@@ -59,11 +59,11 @@ def closing_answer(status: str, kind: str, error: str, *headers: bytes) -> bytes
 class ConnectionBounds:
     """The bounds of one server. `descriptors`: how many the process may have open."""
 
-    def __init__(self, config: ServerConfig, descriptors: int = MOST_DESCRIPTORS) -> None:
-        kept = min(max(KEPT_DESCRIPTORS, descriptors // 4), descriptors // 2)
-        self.most = min(config.connections, descriptors - kept)
+    def __init__(self, config: ServerConfig, descriptors: int = MAX_DESCRIPTORS) -> None:
+        reserved = min(max(RESERVED_DESCRIPTORS, descriptors // 4), descriptors // 2)
+        self.max_open = min(config.connections, descriptors - reserved)
         # What is accepted before the first of them is counted may not use up what is kept back.
-        self.backlog = min(2048, kept // 2)
+        self.backlog = min(2048, reserved // 2)
         self.head_seconds = config.head_seconds
         self._body_seconds = config.body_idle_seconds
         self._bytes_per_second = config.body_bytes_per_second
@@ -72,13 +72,13 @@ class ConnectionBounds:
         self._by_network: Counter[str] = Counter()
         self._refused = 0
         self._logged_at = -LOG_SECONDS
-        self.late_head = closing_answer(
+        self.head_timeout_response = closing_response(
             "408 Request Timeout",
             "request_timeout",
             f"the address and the headers of the request took longer than {config.head_seconds:g} s to "
             "arrive; send them at once",
         )
-        self.late_body = closing_answer(
+        self.body_timeout_response = closing_response(
             "408 Request Timeout",
             "request_timeout",
             f"the body of the request paused for more than {config.body_idle_seconds:g} s, or came more "
@@ -87,13 +87,13 @@ class ConnectionBounds:
 
     def admit(self, address: str, open_now: int) -> str | bytes:
         """Counts a connection and returns what to give to `release`, or the answer that refuses it."""
-        if open_now > self.most:
-            return FULL
-        if not self._per_address or address in LOCAL or self._proxies.trusts(address):
+        if open_now > self.max_open:
+            return TOO_MANY_CONNECTIONS
+        if not self._per_address or address in LOOPBACK_ADDRESSES or self._proxies.trusts(address):
             return ""
         network = network_of(address)
         if self._by_network[network] >= self._per_address:
-            return TOO_MANY_FROM_ONE
+            return TOO_MANY_FROM_ADDRESS
         self._by_network[network] += 1
         return network
 
@@ -115,20 +115,20 @@ class ConnectionBounds:
         """How long so many bytes may take."""
         return self._body_seconds + (size / self._bytes_per_second if self._bytes_per_second else 0.0)
 
-    def is_late(self, *, idle: float, whole: float, received: int) -> bool:
+    def is_too_slow(self, *, idle: float, total: float, received: int) -> bool:
         """Whether a body comes too slowly: seconds since its last piece, and since its head."""
         if idle > self._body_seconds:
             return True
-        return self._bytes_per_second > 0 and whole > self.transfer_seconds(received)
+        return self._bytes_per_second > 0 and total > self.transfer_seconds(received)
 
 
-FULL = closing_answer(
+TOO_MANY_CONNECTIONS = closing_response(
     "503 Service Unavailable",
     "too_many_connections",
     "the server has as many connections open as it takes; try again in a moment",
     b"retry-after: 5",
 )
-TOO_MANY_FROM_ONE = closing_answer(
+TOO_MANY_FROM_ADDRESS = closing_response(
     "429 Too Many Requests",
     "too_many_connections",
     "your address has too many connections open; close some and try again. Behind a proxy, an operator names "

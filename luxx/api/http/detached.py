@@ -7,10 +7,10 @@ A route's answer puts what is to go on into the scope and returns; `protection.p
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-AFTERWARDS = "luxx.afterwards"
+DETACHED_STREAM = "luxx.afterwards"
 """Where a request's scope keeps what goes on with the answer: it is given the scope and `send`."""
 
-ASKED = frozenset(
+KEPT_SCOPE_KEYS = frozenset(
     (
         *("type", "asgi", "http_version", "server", "client", "scheme", "method", "root_path", "path"),
         *("raw_path", "query_string", "headers", "path_template"),
@@ -20,8 +20,10 @@ ASKED = frozenset(
 and the count of requests needs the template. Not the `state`, which is the framework's."""
 
 
-async def go_on(scope: MutableMapping[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+async def run_detached(
+    scope: MutableMapping[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
+) -> None:
     """Takes what the framework has put into the scope out again, and lets the answer go on."""
-    for name in [name for name in scope if name not in ASKED and not name.startswith("luxx.")]:
+    for name in [name for name in scope if name not in KEPT_SCOPE_KEYS and not name.startswith("luxx.")]:
         del scope[name]
-    await scope.pop(AFTERWARDS)(scope, send)
+    await scope.pop(DETACHED_STREAM)(scope, send)

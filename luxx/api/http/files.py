@@ -10,56 +10,56 @@ from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
-from luxx.domain.files.names import disposition
+from luxx.domain.files.names import content_disposition
 from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput
 
-PIECE = 256 * 1024
+READ_BYTES = 256 * 1024
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
-class Download(Response[bytes]):
+class FileDownload(Response[bytes]):
     """Answer a route with this to send an open file, which is closed at the end."""
 
-    def __init__(self, file: OpenFile, part: range, headers: Mapping[str, str]) -> None:
+    def __init__(self, file: OpenFile, byte_range: range, headers: Mapping[str, str]) -> None:
         super().__init__(b"", media_type="application/octet-stream")
-        self._sending = _Sending(file, part, headers)
+        self._response = _FileASGIResponse(file, byte_range, headers)
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
         """What Litestar calls to send it; nothing of a plain response applies."""
         del app, request, kwargs
-        return self._sending
+        return self._response
 
 
-class _Sending(ASGIResponse):
-    def __init__(self, file: OpenFile, part: range, more: Mapping[str, str]) -> None:
+class _FileASGIResponse(ASGIResponse):
+    def __init__(self, file: OpenFile, byte_range: range, extra_headers: Mapping[str, str]) -> None:
         super().__init__(media_type="application/octet-stream")
         self._file = file
-        self._part = part
-        self._is_whole = len(part) == file.size
+        self._byte_range = byte_range
+        self._is_whole = len(byte_range) == file.size
         headers = {
             "content-type": "application/octet-stream",
-            "content-length": str(len(part)),
-            "content-disposition": disposition(file.name),
+            "content-length": str(len(byte_range)),
+            "content-disposition": content_disposition(file.name),
             "accept-ranges": "bytes",
             "cache-control": "private, no-store",
-            **more,
+            **extra_headers,
         }
         if not self._is_whole:
-            headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{file.size}"
-        self._fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+            headers["content-range"] = f"bytes {byte_range.start}-{byte_range.stop - 1}/{file.size}"
+        self._raw_headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             status = 200 if self._is_whole else 206
-            await send({"type": "http.response.start", "status": status, "headers": self._fields})
-            at = self._part.start
-            while at < self._part.stop:
-                count = min(PIECE, self._part.stop - at)
-                data = await asyncio.to_thread(self._file.read_at, at, count)
+            await send({"type": "http.response.start", "status": status, "headers": self._raw_headers})
+            offset = self._byte_range.start
+            while offset < self._byte_range.stop:
+                count = min(READ_BYTES, self._byte_range.stop - offset)
+                data = await asyncio.to_thread(self._file.read_at, offset, count)
                 if not data:
                     return  # It was cut short meanwhile; so is the answer, and the client sees that.
-                at += len(data)
+                offset += len(data)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:
@@ -68,15 +68,15 @@ class _Sending(ASGIResponse):
             await asyncio.shield(asyncio.to_thread(self._file.close))
 
 
-def range_of(asked: str | None, size: int) -> range | None:
+def parse_range(header: str | None, size: int) -> range | None:
     """The bytes that a Range header asks for; None where there are none such in the file.
 
     Several ranges and what is no range are answered with the whole, as RFC 9110 allows.
     """
-    found = RANGE.fullmatch(asked.strip()) if asked else None
-    if found is None or found.groups() == ("", ""):
+    match = RANGE.fullmatch(header.strip()) if header else None
+    if match is None or match.groups() == ("", ""):
         return range(size)
-    first, last = found.groups()
+    first, last = match.groups()
     if not first:
         return range(max(0, size - int(last)), size) if int(last) and size else None
     end = min(size, int(last) + 1) if last else size
@@ -91,11 +91,11 @@ SENT_PIECE = 64 * 1024
 STALLED_SECONDS = 60.0
 """How long a client may take for one piece; one that takes longer is cut off."""
 
-CUT = "luxx.cut"
+ABORT_KEY = "luxx.cut"
 """Where a request's scope has what ends its connection at once; see `heads.py`."""
 
 
-class Sending(Response[bytes]):
+class TempFileResponse(Response[bytes]):
     """Answer a route with this to send `file` from where it stands; `close` is called at the end."""
 
     def __init__(
@@ -107,15 +107,15 @@ class Sending(Response[bytes]):
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
         super().__init__(b"", media_type=headers["content-type"])
-        self._sending = SendingFile(file, headers, close=close, stalled_seconds=stalled_seconds)
+        self._response = TempFileASGIResponse(file, headers, close=close, stalled_seconds=stalled_seconds)
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
         """What Litestar calls to send it; nothing of a plain response applies."""
         del app, request, kwargs
-        return self._sending
+        return self._response
 
 
-class SendingFile(ASGIResponse):
+class TempFileASGIResponse(ASGIResponse):
     """The answer itself, as an ASGI application."""
 
     def __init__(
@@ -128,50 +128,52 @@ class SendingFile(ASGIResponse):
     ) -> None:
         super().__init__(media_type=headers["content-type"])
         self._file = file
-        self._fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self._raw_headers = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+        ]
         self._close = close
         self._stalled_seconds = stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leaving = asyncio.create_task(_left(receive))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self._fields})
-            while not leaving.done() and (data := await asyncio.to_thread(self._file.read, SENT_PIECE)):
+            await send({"type": "http.response.start", "status": 200, "headers": self._raw_headers})
+            while not disconnect.done() and (data := await asyncio.to_thread(self._file.read, SENT_PIECE)):
                 await self._send(send, data, more=True)
             await self._send(send, b"", more=False)
         except TimeoutError:
             # Closing would wait for what is still to be sent, and that is just what is not taken.
-            cut = cast("dict[str, Any]", scope).get(CUT)
-            if cut is not None:
-                cut()
-                await leaving  # Else the server would call it a mistake that the answer is not whole.
+            abort = cast("dict[str, Any]", scope).get(ABORT_KEY)
+            if abort is not None:
+                abort()
+                await disconnect  # Else the server would call it a mistake that the answer is not whole.
         except OSError:
             pass  # The client went away.
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             self._close()
-            await asyncio.gather(leaving, return_exceptions=True)
+            await asyncio.gather(disconnect, return_exceptions=True)
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
         async with asyncio.timeout(self._stalled_seconds):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-FIELD = "file"
+FILE_FIELD = "file"
 WRITE_BYTES = 1024 * 1024
 """As much is gathered before a thread writes it."""
 
-MOST_PARTS = 20
+MAX_PARTS = 20
 BOUNDARY = re.compile(r';\s*boundary="?([^";,]{1,200})', re.IGNORECASE)
 NO_FILE = "send the file as the body, or as the part 'file' of a form"
 
 
-async def body_of(receive: Receive) -> AsyncIterator[bytes]:
+async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
     """An upload's body as it comes. Raises InvalidInput where it breaks off."""
     more = True
     while more:
@@ -185,31 +187,31 @@ async def body_of(receive: Receive) -> AsyncIterator[bytes]:
 async def receive_file(request: Request[Any, Any, Any], file: IO[bytes]) -> None:
     """Puts the request's file into `file`. Raises InvalidInput where there is none or as `body_of` does."""
     kind = request.headers.get("content-type", "")
-    into = _Writer(file)
-    body = body_of(request.receive)
+    writer = _BufferedWriter(file)
+    body = body_chunks(request.receive)
     if kind.lower().startswith("multipart/form-data"):
         boundary = BOUNDARY.search(kind)
-        await _receive_part(body, boundary[1] if boundary else "", into)
+        await _receive_part(body, boundary[1] if boundary else "", writer)
     else:
         async for chunk in body:
-            await into.write(chunk)
-    await into.end()
-    if not into.size:
+            await writer.write(chunk)
+    await writer.end()
+    if not writer.size:
         raise InvalidInput(f"there is no file in the request: {NO_FILE}", kind="file_missing")
 
 
-class _Writer:
+class _BufferedWriter:
     """Writes in large pieces and in a thread."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self.size = 0
 
     async def write(self, chunk: bytes | bytearray) -> None:
-        self._waiting += chunk
+        self._buffer += chunk
         self.size += len(chunk)
-        if len(self._waiting) >= WRITE_BYTES:
+        if len(self._buffer) >= WRITE_BYTES:
             await self._flush()
 
     async def end(self) -> None:
@@ -217,21 +219,23 @@ class _Writer:
         await asyncio.to_thread(self._file.flush)
 
     async def _flush(self) -> None:
-        data, self._waiting = self._waiting, bytearray()
+        data, self._buffer = self._buffer, bytearray()
         await asyncio.to_thread(self._file.write, data)
 
 
-async def _receive_part(body: AsyncIterator[bytes], boundary: str, into: _Writer) -> None:
+async def _receive_part(body: AsyncIterator[bytes], boundary: str, writer: _BufferedWriter) -> None:
     """The first part that is a file; the others are passed over."""
-    is_ours = is_found = False
+    is_file_part = has_file_part = False
     try:
-        with PushMultipartParser(boundary, max_segment_count=MOST_PARTS, strict=True) as parser:
+        with PushMultipartParser(boundary, max_segment_count=MAX_PARTS, strict=True) as parser:
             async for chunk in body:
                 for event in parser.parse(chunk) if chunk else ():
                     if isinstance(event, MultipartSegment):
-                        is_ours = not is_found and (event.name == FIELD or event.filename is not None)
-                        is_found = is_found or is_ours
-                    elif event and is_ours:
-                        await into.write(event)
+                        is_file_part = not has_file_part and (
+                            event.name == FILE_FIELD or event.filename is not None
+                        )
+                        has_file_part = has_file_part or is_file_part
+                    elif event and is_file_part:
+                        await writer.write(event)
     except (MultipartError, ValueError) as error:
         raise InvalidInput(f"the form cannot be read: {error}", kind="form_unreadable") from error

@@ -21,7 +21,7 @@ from luxx.errors import ConfigError, NotAllowed, NotSignedIn
 AnyConnection = ASGIConnection[Any, Any, Any, Any]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Guard = Callable[[AnyConnection, BaseRouteHandler], Awaitable[None]]
-FORWARDING = (
+FORWARDING_HEADERS = (
     "forwarded",
     "via",
     "x-forwarded-for",
@@ -51,7 +51,7 @@ PROXY_PREFIXES = (b"x-forwarded", b"x-original-forwarded", b"x-envoy-", b"x-azur
 """What else proxies and tunnels are known to add. Only the default password is refused for these."""
 PUBLIC = "public"
 """The `opt` of a handler that needs no sign-in: `opt={PUBLIC: True}`."""
-WITH_ANY_PASSWORD = "with_any_password"
+PASSWORD_CHANGE_EXEMPT = "with_any_password"
 """The `opt` of a handler that is open also to who must change the password first."""
 REQUEST_ID = "luxx_request_id"
 """Where in the scope `protection.py` leaves the request's id."""
@@ -72,7 +72,7 @@ class PeerReader:
         """The peer's address, or behind trusted proxies the last address that is none of theirs."""
         host = connection.client.host if connection.client else ""
         peer = _address(host)
-        is_forwarded = any(name in connection.headers for name in FORWARDING)
+        is_forwarded = any(name in connection.headers for name in FORWARDING_HEADERS)
         is_local = peer is not None and peer.is_loopback and not is_forwarded
         if peer is not None and self._is_trusted(peer):
             hops = ",".join(connection.headers.getall("x-forwarded-for", [])).split(",")
@@ -85,7 +85,7 @@ class PeerReader:
                     break
         scope = cast("Mapping[str, Any]", connection.scope)
         request_id = str(scope.get(REQUEST_ID, ""))
-        is_direct = is_local and not _has_sign_of_proxy(scope)
+        is_direct = is_local and not _may_be_proxied(scope)
         return Peer(address=host, is_local=is_local, is_direct=is_direct, request_id=request_id)
 
     def trusts(self, host: str) -> bool:
@@ -113,8 +113,8 @@ def require_sign_in(accounts: AccountService, peers: PeerReader) -> Guard:
         caller = await accounts.authenticate(_bearer(connection), peer)
         connection.scope["state"][CALLER] = caller
         check_peer(peer, has_default_password=caller.has_default_password)
-        if not handler.opt.get(WITH_ANY_PASSWORD):
-            check_password_is_theirs(caller)
+        if not handler.opt.get(PASSWORD_CHANGE_EXEMPT):
+            check_password_changed(caller)
         accounts.count_request(caller)
 
     return guard
@@ -140,7 +140,7 @@ async def provide_peer(request: Request[Any, Any, Any]) -> Peer:
     return peer
 
 
-def check_password_is_theirs(caller: Caller) -> None:
+def check_password_changed(caller: Caller) -> None:
     """Raises NotAllowed while a password that an administrator chose stands; the published default is
     kept to this machine instead."""
     if caller.must_change_password and not caller.has_default_password:
@@ -160,7 +160,7 @@ def _bearer(connection: AnyConnection) -> str:
     return token.strip()
 
 
-def _has_sign_of_proxy(scope: Mapping[str, Any]) -> bool:
+def _may_be_proxied(scope: Mapping[str, Any]) -> bool:
     """Whether the request may have come through a proxy: one of the headers above, a `Host` that is not
     loopback, a page of another host, or HTTP/1.0, which nginx sent for years unless it was configured
     otherwise. `Connection: close` is no sign: honest programs on this machine send it, urllib among them."""

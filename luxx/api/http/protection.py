@@ -18,7 +18,7 @@ import structlog
 from litestar.types import ASGIApp
 from litestar.utils import normalize_path
 
-from luxx.api.http.detached import AFTERWARDS, go_on
+from luxx.api.http.detached import DETACHED_STREAM, run_detached
 from luxx.api.http.envelope import Failure
 from luxx.api.http.guards import REQUEST_ID
 from luxx.errors import TooLarge
@@ -27,19 +27,19 @@ from luxx.infra.config.schema import Config, ServerConfig
 from luxx.infra.observe import Metrics
 
 MIB = 1024 * 1024
-UPLOADS = ("/files", "/conversations/import")
+UPLOAD_PATHS = ("/files", "/conversations/import")
 """Where a POST takes a body up to `files.max_upload_mb`."""
 
-OPEN_TO_ALL = ("/auth/login", "/auth/register", "/auth/refresh", "/setup")
+PUBLIC_POST_PATHS = ("/auth/login", "/auth/register", "/auth/refresh", "/setup")
 """Where a POST needs no sign-in; anybody may send it, so no more than OPEN_BYTES."""
 
-OPEN_BYTES = 64 * 1024
+PUBLIC_BODY_BYTES = 64 * 1024
 
 HEAD_TOO_LARGE = "head_too_large"
-MOST_HEADERS = 200
-MOST_HEADER_BYTES = 64 * 1024
-MOST_ADDRESS_BYTES = 16 * 1024
-MOST_HOST = 300
+MAX_HEADERS = 200
+MAX_HEADER_BYTES = 64 * 1024
+MAX_URL_BYTES = 16 * 1024
+MAX_HOST_CHARS = 300
 """What other servers take, or more. Each header and each query parameter costs time and memory below."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -53,25 +53,25 @@ FIXED_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 POLICY_HEADER = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
-STRAIGHT = "luxx.send"
+RAW_SEND = "luxx.send"
 """Where a request's scope keeps the server's own `send`: what a stream may use once its answer has begun."""
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
 
-Headers = list[tuple[bytes, bytes]]
-Scope = MutableMapping[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+ASGIScope = MutableMapping[str, Any]
+ASGIMessage = dict[str, Any]
+ASGIReceive = Callable[[], Awaitable[ASGIMessage]]
+ASGISend = Callable[[ASGIMessage], Awaitable[None]]
+ASGIApplication = Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]
 
 
 def protection(config: Config, metrics: Metrics) -> Callable[[ASGIApp], ASGIApp]:
     """The guard, as what makes an ASGI application from an ASGI application."""
 
     def wrap(app: ASGIApp) -> ASGIApp:
-        return cast("ASGIApp", _Protection(cast("Application", app), config, metrics))
+        return cast("ASGIApp", _ProtectionMiddleware(cast("ASGIApplication", app), config, metrics))
 
     return wrap
 
@@ -84,90 +84,94 @@ class _Refusal(msgspec.Struct, frozen=True, kw_only=True):
     error: str
 
 
-class _Asked(msgspec.Struct, kw_only=True):
+class _RequestHeaders(msgspec.Struct, kw_only=True):
     """The headers that matter here, from one walk over all of them."""
 
     host: bytes = b""
-    hosts: int = 0
+    host_count: int = 0
     size: int = 0
     origin: bytes | None = None
     length: bytes | None = None
     is_chunked: bool = False
 
 
-def _read_headers(headers: Headers) -> _Asked:
-    asked = _Asked()
+def _read_headers(headers: RawHeaders) -> _RequestHeaders:
+    request_headers = _RequestHeaders()
     size = 0
     for name, value in headers:
         size += len(name) + len(value)
         if name == b"host":
-            asked.host = value
-            asked.hosts += 1
+            request_headers.host = value
+            request_headers.host_count += 1
         elif name == b"origin":
-            asked.origin = value
+            request_headers.origin = value
         elif name == b"content-length":
-            asked.length = value
+            request_headers.length = value
         elif name == b"transfer-encoding":
-            asked.is_chunked = True
-    asked.size = size
-    return asked
+            request_headers.is_chunked = True
+    request_headers.size = size
+    return request_headers
 
 
-class _Protection:
-    def __init__(self, app: Application, config: Config, metrics: Metrics) -> None:
+class _ProtectionMiddleware:
+    def __init__(self, app: ASGIApplication, config: Config, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._hosts = _Hosts(config.server, config.app.host)
+        self._hosts = _AllowedHostCheck(config.server, config.app.host)
         self._body_limit = int(config.server.max_body_mb * MIB)
         self._post_limits: dict[str, int] = {
-            **dict.fromkeys(UPLOADS, int(config.files.max_upload_mb * MIB)),
-            **dict.fromkeys(OPEN_TO_ALL, min(OPEN_BYTES, self._body_limit)),
+            **dict.fromkeys(UPLOAD_PATHS, int(config.files.max_upload_mb * MIB)),
+            **dict.fromkeys(PUBLIC_POST_PATHS, min(PUBLIC_BODY_BYTES, self._body_limit)),
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         if scope["type"] == "http":
-            await self._answer(scope, receive, send)
+            await self._handle_request(scope, receive, send)
         elif scope["type"] == "websocket" and (
-            refusal := self._refuse_caller(scope, _read_headers(scope["headers"]))
+            refusal := self._request_refusal(scope, _read_headers(scope["headers"]))
         ):
             await _refuse_socket(scope, receive, send, refusal)
         else:
             await self._app(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_request(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         started = time.perf_counter()
         request_id = new_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         scope[REQUEST_ID] = request_id
-        answer = _Answer(send, request_id)
-        scope[STRAIGHT] = send
-        asked = _read_headers(scope["headers"])
+        response = _ResponseSender(send, request_id)
+        scope[RAW_SEND] = send
+        request_headers = _read_headers(scope["headers"])
         limit = self._limit(scope["method"], scope["path"])
-        refusal = self._refuse_caller(scope, asked) or _refuse_length(asked.length, limit)
+        refusal = self._request_refusal(scope, request_headers) or _length_refusal(
+            request_headers.length, limit
+        )
         route = "refused"
         try:
             if refusal is not None:
-                await _refuse(answer.send, refusal)
-            elif asked.is_chunked or (asked.length is None and scope["method"] not in SAFE_METHODS):
-                await _run_counted(self._app, scope, receive, answer, limit)
+                await _refuse(response.send, refusal)
+            elif request_headers.is_chunked or (
+                request_headers.length is None and scope["method"] not in SAFE_METHODS
+            ):
+                await _run_limited(self._app, scope, receive, response, limit)
             else:
-                await self._app(scope, receive, answer.send)
-            if AFTERWARDS in scope:
-                await go_on(scope, answer.send)
+                await self._app(scope, receive, response.send)
+            if DETACHED_STREAM in scope:
+                await run_detached(scope, response.send)
         except asyncio.CancelledError:
             # Only a server that stops cancels a request.
-            if answer.began:
+            if response.began:
                 raise
-            await _refuse(answer.send, STOPPING)
+            await _refuse(response.send, SERVER_STOPPING)
         finally:
             # It leads back to the scope: a circle that would stay until the collector comes by.
-            del scope[STRAIGHT]
+            del scope[RAW_SEND]
             if refusal is None:
                 # Litestar leaves the template in the scope once it has found the route.
                 route = scope.get("path_template", "unknown") or "mounted"
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
-            began = answer.began or time.perf_counter()
-            self._metrics.count_request(method, route, answer.status, began - started)
+            began = response.began or time.perf_counter()
+            self._metrics.count_request(method, route, response.status, began - started)
 
     def _limit(self, method: str, path: str) -> int:
         if method != "POST":
@@ -176,34 +180,36 @@ class _Protection:
         # The router takes `//files/` for `/files`.
         return limit or self._post_limits.get(normalize_path(path), self._body_limit)
 
-    def _refuse_caller(self, scope: Scope, asked: _Asked) -> _Refusal | None:
-        refusal = _refuse_head(scope, asked) or self._hosts.refuse(asked, scope.get("server"))
+    def _request_refusal(self, scope: ASGIScope, request_headers: _RequestHeaders) -> _Refusal | None:
+        refusal = _head_refusal(scope, request_headers) or self._hosts.check(
+            request_headers, scope.get("server")
+        )
         if refusal is None and ("\0" in scope["path"] or b"%00" in scope.get("query_string", b"")):
             refusal = NUL_REFUSED
-        if refusal is not None or asked.origin is None:
+        if refusal is not None or request_headers.origin is None:
             return refusal
         if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
             return None
-        return None if _is_same_host(asked.origin, asked.host) else FOREIGN_ORIGIN
+        return None if _is_same_host(request_headers.origin, request_headers.host) else ORIGIN_NOT_ALLOWED
 
 
-class _Answer:
+class _ResponseSender:
     """Passes messages on, adds the headers to the one that starts the answer, and remembers its status."""
 
     __slots__ = ("_request_id", "_send", "began", "status")
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: ASGISend, request_id: str) -> None:
         self._send = send
         self._request_id = request_id
         self.status = 500
         self.began = 0.0
 
-    def send(self, message: Message) -> Awaitable[None]:
+    def send(self, message: ASGIMessage) -> Awaitable[None]:
         # Not a coroutine of its own: a streamed body passes here once per piece.
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.began = time.perf_counter()
-            headers: Headers = [*message["headers"], *FIXED_HEADERS]
+            headers: RawHeaders = [*message["headers"], *FIXED_HEADERS]
             if not any(name == b"content-security-policy" for name, _ in headers):
                 headers.append(POLICY_HEADER)
             headers.append((b"x-request-id", self._request_id.encode()))
@@ -211,75 +217,84 @@ class _Answer:
         return self._send(message)
 
 
-class _Counted:
+class _LimitedBody:
     """A body of unknown length: counts what arrives and cuts the request off past the limit."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+    def __init__(self, receive: ASGIReceive, send: ASGISend, limit: int) -> None:
         self._receive = receive
         self._send = send
         self._limit = limit
-        self._left = limit
-        self.is_over = False
+        self._remaining = limit
+        self.is_exceeded = False
 
-    async def receive(self) -> Message:
-        if not self.is_over:
+    async def receive(self) -> ASGIMessage:
+        if not self.is_exceeded:
             message = await self._receive()
             if message["type"] != "http.request":
                 return message
-            self._left -= len(message.get("body", b""))
-            self.is_over = self._left < 0
-            if not self.is_over:
+            self._remaining -= len(message.get("body", b""))
+            self.is_exceeded = self._remaining < 0
+            if not self.is_exceeded:
                 return message
         raise TooLarge(_too_large(self._limit).error)
 
-    async def send(self, message: Message) -> None:
-        if not self.is_over:
+    async def send(self, message: ASGIMessage) -> None:
+        if not self.is_exceeded:
             await self._send(message)
 
 
-async def _run_counted(app: Application, scope: Scope, receive: Receive, answer: _Answer, limit: int) -> None:
-    counted = _Counted(receive, answer.send, limit)
+async def _run_limited(
+    app: ASGIApplication, scope: ASGIScope, receive: ASGIReceive, response: _ResponseSender, limit: int
+) -> None:
+    limited = _LimitedBody(receive, response.send, limit)
     try:
-        await app(scope, counted.receive, counted.send)
+        await app(scope, limited.receive, limited.send)
     except Exception:
         # After the cut, whatever the application makes of it, the answer is the same.
-        if not counted.is_over:
+        if not limited.is_exceeded:
             raise
-    if counted.is_over and not answer.began:
-        await _refuse(answer.send, _too_large(limit))
+    if limited.is_exceeded and not response.began:
+        await _refuse(response.send, _too_large(limit))
 
 
-class _Hosts:
+class _AllowedHostCheck:
     """The names under which the server may be reached; a foreign one would mean DNS rebinding."""
 
-    def __init__(self, config: ServerConfig, bound: str) -> None:
-        self._listed = [entry.lower().rstrip(".") for entry in config.allowed_hosts]
-        self._bound = bound.lower()
-        self._judged = lru_cache(maxsize=1024)(self._judge)
+    def __init__(self, config: ServerConfig, bound_host: str) -> None:
+        self._allowed = [entry.lower().rstrip(".") for entry in config.allowed_hosts]
+        self._bound_host = bound_host.lower()
+        self._cached_check = lru_cache(maxsize=1024)(self._check_host)
 
-    def refuse(self, asked: _Asked, server: tuple[str, int | None] | None) -> _Refusal | None:
-        if asked.hosts != 1 or len(asked.host) > MOST_HOST:
-            return BAD_HOST
-        return self._judged(asked.host, server[0] if server else "")
+    def check(
+        self, request_headers: _RequestHeaders, server: tuple[str, int | None] | None
+    ) -> _Refusal | None:
+        if request_headers.host_count != 1 or len(request_headers.host) > MAX_HOST_CHARS:
+            return INVALID_HOST
+        return self._cached_check(request_headers.host, server[0] if server else "")
 
-    def _judge(self, header: bytes, server: str) -> _Refusal | None:
+    def _check_host(self, header: bytes, server: str) -> _Refusal | None:
         host = header.decode("latin-1").lower()
         match = AUTHORITY.fullmatch(host)
         if match is None:
-            return BAD_HOST
+            return INVALID_HOST
         name = match["name"].strip("[]").rstrip(".")
-        is_allowed = self._is_listed(host, name) if self._listed else self._is_own(name, server)
-        return None if is_allowed else FOREIGN_HOST
+        is_allowed = self._is_allowed(host, name) if self._allowed else self._is_own(name, server)
+        return None if is_allowed else HOST_NOT_ALLOWED
 
-    def _is_listed(self, host: str, name: str) -> bool:
+    def _is_allowed(self, host: str, name: str) -> bool:
         return any(
             entry in ("*", host, name, f"[{name}]") or (entry.startswith("*.") and name.endswith(entry[1:]))
-            for entry in self._listed
+            for entry in self._allowed
         )
 
     def _is_own(self, name: str, server: str) -> bool:
         """Bound to all addresses, the one the connection came in by is ours; a name never is."""
-        if name == "localhost" or name.endswith(".localhost") or name == self._bound or _is_loopback(name):
+        if (
+            name == "localhost"
+            or name.endswith(".localhost")
+            or name == self._bound_host
+            or _is_loopback(name)
+        ):
             return True
         return name == server.lower() and _address(name) is not None
 
@@ -306,47 +321,49 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-LONG_ADDRESS = _Refusal(
+URL_TOO_LONG = _Refusal(
     status=414,
     kind=HEAD_TOO_LARGE,
-    error=f"the address of the request has more than {MOST_ADDRESS_BYTES // 1024} KiB; shorten its query",
+    error=f"the address of the request has more than {MAX_URL_BYTES // 1024} KiB; shorten its query",
 )
-LARGE_HEAD = _Refusal(
+HEADERS_TOO_LARGE = _Refusal(
     status=431,
     kind=HEAD_TOO_LARGE,
-    error=f"the request has more than {MOST_HEADERS} headers, or more than {MOST_HEADER_BYTES // 1024} KiB "
+    error=f"the request has more than {MAX_HEADERS} headers, or more than {MAX_HEADER_BYTES // 1024} KiB "
     "of them; send less",
 )
-BAD_HOST = _Refusal(status=400, kind="invalid_host", error="the request needs exactly one valid Host header")
+INVALID_HOST = _Refusal(
+    status=400, kind="invalid_host", error="the request needs exactly one valid Host header"
+)
 NUL_REFUSED = _Refusal(
     status=400, kind="invalid_input", error="the address of a request must not contain the character NUL"
 )
-STOPPING = _Refusal(
+SERVER_STOPPING = _Refusal(
     status=503,
     kind="unavailable",
     error="the server stopped before this was done; look what there is when it is up, and ask again",
 )
-FOREIGN_HOST = _Refusal(
+HOST_NOT_ALLOWED = _Refusal(
     status=403,
     kind="host_not_allowed",
     error="this server does not answer under that name; an operator can add it to server.allowed_hosts",
 )
-FOREIGN_ORIGIN = _Refusal(
+ORIGIN_NOT_ALLOWED = _Refusal(
     status=403,
     kind="origin_not_allowed",
     error="a page of another site may not do this; open Luxx under its own address",
 )
 
 
-def _refuse_head(scope: Scope, asked: _Asked) -> _Refusal | None:
-    if len(scope["path"]) + len(scope.get("query_string", b"")) > MOST_ADDRESS_BYTES:
-        return LONG_ADDRESS
-    if asked.size > MOST_HEADER_BYTES or len(scope["headers"]) > MOST_HEADERS:
-        return LARGE_HEAD
+def _head_refusal(scope: ASGIScope, request_headers: _RequestHeaders) -> _Refusal | None:
+    if len(scope["path"]) + len(scope.get("query_string", b"")) > MAX_URL_BYTES:
+        return URL_TOO_LONG
+    if request_headers.size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
+        return HEADERS_TOO_LARGE
     return None
 
 
-def _refuse_length(length: bytes | None, limit: int) -> _Refusal | None:
+def _length_refusal(length: bytes | None, limit: int) -> _Refusal | None:
     if length is None or (len(length) < 20 and length.isdigit() and int(length) <= limit):
         return None
     return _too_large(limit)
@@ -358,10 +375,10 @@ def _too_large(limit: int) -> _Refusal:
     )
 
 
-def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[Message, Message]:
+def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[ASGIMessage, ASGIMessage]:
     failure = Failure(error=refusal.error, code=refusal.status, detail={"kind": refusal.kind})
     body = msgspec.json.encode(failure)
-    headers: Headers = [
+    headers: RawHeaders = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),  # what is left of the body is not read
@@ -370,12 +387,12 @@ def _refusal_messages(refusal: _Refusal, prefix: str) -> tuple[Message, Message]
     return start, {"type": f"{prefix}.body", "body": body, "more_body": False}
 
 
-async def _refuse(send: Send, refusal: _Refusal) -> None:
+async def _refuse(send: ASGISend, refusal: _Refusal) -> None:
     for message in _refusal_messages(refusal, "http.response"):
         await send(message)
 
 
-async def _refuse_socket(scope: Scope, receive: Receive, send: Send, refusal: _Refusal) -> None:
+async def _refuse_socket(scope: ASGIScope, receive: ASGIReceive, send: ASGISend, refusal: _Refusal) -> None:
     """Refuses before the handshake: an HTTP answer where the server can give one, else a plain 403."""
     await receive()
     if "websocket.http.response" not in (scope.get("extensions") or {}):

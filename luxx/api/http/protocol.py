@@ -19,19 +19,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-from luxx.api.http.connections import ConnectionBounds, closing_answer
-from luxx.api.http.files import CUT
-from luxx.api.http.protection import HEAD_TOO_LARGE, MOST_HEADERS
-from luxx.api.http.streaming import LEAVING, PIPE, Connection, Leaving
+from luxx.api.http.connections import ConnectionBounds, closing_response
+from luxx.api.http.files import ABORT_KEY
+from luxx.api.http.protection import HEAD_TOO_LARGE, MAX_HEADERS
+from luxx.api.http.streaming import DISCONNECT_KEY, PIPE_KEY, ChunkedConnection, ClientDisconnect
 from luxx.infra.config.schema import ServerConfig
 
-MOST_BYTES = 16 * 1024
+MAX_MESSAGE_BYTES = 16 * 1024
 """Of one message."""
 
-MOST_FRAGMENTS = 64
+MAX_FRAGMENTS = 64
 """Of one message: empty ones add no bytes and could go on for ever."""
 
-MOST_AFTER_CLOSE = 64 * 1024
+MAX_BYTES_AFTER_CLOSE = 64 * 1024
 """What a client may still be sending when it is told that the socket is closed."""
 
 SOCKET_LINGER_SECONDS = 5.0
@@ -44,18 +44,18 @@ PING_SECONDS = 20.0
 class BoundedSocketProtocol(WebSocketsSansIOProtocol):
     """Takes nothing from a client that does not read: it would be answered, and the answers pile up."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         # A line for everybody who knocks would be an access log, which there is none of.
         self.logger = self.conn.logger = logging.getLogger("uvicorn.sockets")
-        self._after_close = 0
+        self._bytes_after_close = 0
         self.on_lost: Callable[[], None] | None = None
 
     def data_received(self, data: bytes) -> None:
         """Cuts off who talks on after the end: uvicorn would read it all, for as long as it comes."""
         if self.close_sent:
-            self._after_close += len(data)
-            if self._after_close > MOST_AFTER_CLOSE:
+            self._bytes_after_close += len(data)
+            if self._bytes_after_close > MAX_BYTES_AFTER_CLOSE:
                 self.transport.abort()
                 return
         super().data_received(data)
@@ -99,7 +99,7 @@ class BoundedSocketProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def handle_cont(self, event: Frame) -> None:
-        if len(self.frames) >= MOST_FRAGMENTS:
+        if len(self.frames) >= MAX_FRAGMENTS:
             self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
             self.handle_parser_exception()
             return
@@ -110,37 +110,37 @@ def socket_options() -> dict[str, Any]:
     """For `uvicorn.Config`. Not compressed: short messages gain nothing, and each socket would keep 64 kB."""
     return {
         "ws": BoundedSocketProtocol,
-        "ws_max_size": MOST_BYTES,
+        "ws_max_size": MAX_MESSAGE_BYTES,
         "ws_ping_interval": PING_SECONDS,
         "ws_ping_timeout": PING_SECONDS,
         "ws_per_message_deflate": False,
     }
 
 
-MOST_HEAD = 256 * 1024
+MAX_HEAD_BYTES = 256 * 1024
 """Bytes of an unfinished head, or of what follows a body; four times what a finished one may have."""
 
-MOST_PIPELINED = 20
+MAX_PIPELINED = 20
 """Requests of one connection that wait while another is answered; of more, the rest is not read."""
 
 LINGER_SECONDS = 5.0
 """How long a refused client is listened to: a connection closed on its words would lose the answer too."""
 
-TAKES_NOTHING_SECONDS = 120
+STALLED_CLIENT_SECONDS = 120
 """After so long without taking a byte of what waits for it a client is dropped, whatever is being sent."""
 
-LARGE_HEAD = closing_answer(
+HEAD_TOO_LARGE_RESPONSE = closing_response(
     "431 Request Header Fields Too Large",
     HEAD_TOO_LARGE,
     "the address and the headers of the request are larger than this server takes",
 )
 
 
-HEAD, BODY, NOTHING = "head", "body", "nothing"
+EXPECT_HEAD, EXPECT_BODY, EXPECT_NOTHING = "head", "body", "nothing"
 """What of a request is still to come."""
 
 
-SILENT = logging.Logger("silent", logging.CRITICAL)
+SILENT_LOGGER = logging.Logger("silent", logging.CRITICAL)
 
 
 class PipelineFull(Exception):
@@ -152,36 +152,36 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # Its parent has a dictionary; with more names that would double.
     __slots__ = (
-        "_answered",
+        "_active_cycle",
+        "_body_received",
         "_bounds",
+        "_disconnect",
+        "_expected",
+        "_expected_since",
         "_is_refused",
-        "_last_piece",
-        "_leaving",
+        "_last_data_at",
         "_network",
-        "_received",
-        "_since",
-        "_taken_by",
-        "_unread",
-        "_waits_for",
+        "_unparsed",
+        "_write_deadline",
     )
 
-    def __init__(self, *given: Any, bounds: ConnectionBounds | None = None, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, bounds: ConnectionBounds | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._bounds = bounds or ConnectionBounds(ServerConfig())
         self._network = ""
-        self._answered: RequestResponseCycle | None = None
-        self._unread = 0
+        self._active_cycle: RequestResponseCycle | None = None
+        self._unparsed = 0
         self._is_refused = False
-        self._leaving = Leaving()
-        self._waits_for = HEAD
-        self._since = self._last_piece = self.loop.time()
-        self._received = 0
-        self._taken_by = 0.0
+        self._disconnect = ClientDisconnect()
+        self._expected = EXPECT_HEAD
+        self._expected_since = self._last_data_at = self.loop.time()
+        self._body_received = 0
+        self._write_deadline = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The system itself watches over what is sent: every answer and stream, and what is left of one."""
         super().connection_made(transport)
-        self.flow = _Flow(transport, self.pipeline)
+        self.flow = _PipelineFlowControl(transport, self.pipeline)
         address = self.client[0] if self.client else ""
         admitted = self._bounds.admit(address, len(self.connections))
         if isinstance(admitted, bytes):
@@ -193,34 +193,34 @@ class BoundedProtocol(HttpToolsProtocol):
         self._network = admitted
         connection = transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = TAKES_NOTHING_SECONDS * 1000
+            milliseconds = STALLED_CLIENT_SECONDS * 1000
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._leaving.left()
+        self._disconnect.left()
         # uvicorn tells the request that came last, which may not be the one that is answered.
-        if self._answered is not None and not self._answered.response_complete:
-            self._answered.disconnected = True
-            self._answered.message_event.set()
+        if self._active_cycle is not None and not self._active_cycle.response_complete:
+            self._active_cycle.disconnected = True
+            self._active_cycle.message_event.set()
         # They lead back here: all that was read would stay until the collector comes by.
         self.pipeline.clear()
-        self.cycle = self.scope = self._answered = cast("Any", None)
+        self.cycle = self.scope = self._active_cycle = cast("Any", None)
         self._release()
 
     def data_received(self, data: bytes) -> None:
         """Counts what comes until the parser has made something of it."""
         if self._is_refused:
             return
-        if self._waits_for is NOTHING:
-            self._waits_for = HEAD
-            self._since = self.loop.time()
-        elif self._waits_for is BODY:
-            self._last_piece = self.loop.time()
-        self._unread += len(data)
+        if self._expected is EXPECT_NOTHING:
+            self._expected = EXPECT_HEAD
+            self._expected_since = self.loop.time()
+        elif self._expected is EXPECT_BODY:
+            self._last_data_at = self.loop.time()
+        self._unparsed += len(data)
         super().data_received(data)
-        if self._unread > MOST_HEAD:
-            self._refuse(LARGE_HEAD)
+        if self._unparsed > MAX_HEAD_BYTES:
+            self._refuse(HEAD_TOO_LARGE_RESPONSE)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn takes a parser that was stopped for one that found a mistake."""
@@ -238,78 +238,78 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._waits_for is NOTHING:
+        if self._expected is EXPECT_NOTHING:
             # It came together with what was before it.
-            self._waits_for = HEAD
-            self._since = self.loop.time()
-            self._unread = 1
+            self._expected = EXPECT_HEAD
+            self._expected_since = self.loop.time()
+            self._unparsed = 1
         scope = cast("dict[str, Any]", self.scope)
-        scope[CUT], scope[LEAVING] = self.transport.abort, self._leaving
-        scope[PIPE] = Connection(self.transport, self.flow, self._leaving)
+        scope[ABORT_KEY], scope[DISCONNECT_KEY] = self.transport.abort, self._disconnect
+        scope[PIPE_KEY] = ChunkedConnection(self.transport, self.flow, self._disconnect)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One more than are allowed is enough to refuse them all."""
-        if len(self.headers) <= MOST_HEADERS:
+        if len(self.headers) <= MAX_HEADERS:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._unread = 0
-        self._waits_for = BODY
-        self._since = self._last_piece = self.loop.time()
-        self._received = 0
-        if len(self.pipeline) >= MOST_PIPELINED:
+        self._unparsed = 0
+        self._expected = EXPECT_BODY
+        self._expected_since = self._last_data_at = self.loop.time()
+        self._body_received = 0
+        if len(self.pipeline) >= MAX_PIPELINED:
             # What came before is answered; then the connection ends, and its client asks again for the rest.
             self.cycle.keep_alive = False
             self._is_refused = True
             # What stops the parser would be logged as a request that is invalid.
-            self.logger = SILENT
+            self.logger = SILENT_LOGGER
             raise PipelineFull
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unread = 0
-        self._received += len(body)
+        self._unparsed = 0
+        self._body_received += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._waits_for = NOTHING
+        self._expected = EXPECT_NOTHING
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
+        self._active_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     # What takes too long
 
-    def check(self, now: float) -> None:
+    def check_deadline(self, now: float) -> None:
         """Ends the connection where its client is late with a request, or with taking an answer."""
-        cycle = self._answered
-        self._check_taking(now)
+        cycle = self._active_cycle
+        self._check_write_deadline(now)
         if self._is_refused:
             return
         if self.flow.read_paused or (cycle is not None and cycle.waiting_for_100_continue):
             # The server does not read just now, or has not asked for the body yet.
-            self._since = self._last_piece = now
-            self._received = 0
-        elif self._waits_for is HEAD and now - self._since > self._bounds.head_seconds:
-            self._refuse(self._bounds.late_head if self._unread else b"")
-        elif self._waits_for is BODY and self._bounds.is_late(
-            idle=now - self._last_piece, whole=now - self._since, received=self._received
+            self._expected_since = self._last_data_at = now
+            self._body_received = 0
+        elif self._expected is EXPECT_HEAD and now - self._expected_since > self._bounds.head_seconds:
+            self._refuse(self._bounds.head_timeout_response if self._unparsed else b"")
+        elif self._expected is EXPECT_BODY and self._bounds.is_too_slow(
+            idle=now - self._last_data_at, total=now - self._expected_since, received=self._body_received
         ):
-            self._give_up_body()
+            self._refuse_late_body()
 
-    def _check_taking(self, now: float) -> None:
+    def _check_write_deadline(self, now: float) -> None:
         """An answer that is whole must be taken; streams see to it themselves."""
         left = self.transport.get_write_buffer_size()
-        if not left or self._answered is None or not self._answered.response_complete:
-            self._taken_by = 0.0
-        elif not self._taken_by:
-            self._taken_by = now + self._bounds.transfer_seconds(left)
-        elif now > self._taken_by:
+        if not left or self._active_cycle is None or not self._active_cycle.response_complete:
+            self._write_deadline = 0.0
+        elif not self._write_deadline:
+            self._write_deadline = now + self._bounds.transfer_seconds(left)
+        elif now > self._write_deadline:
             self.transport.abort()
 
-    def _give_up_body(self) -> None:
-        cycle = self._answered
+    def _refuse_late_body(self) -> None:
+        cycle = self._active_cycle
         if cycle is None or cycle.response_complete:
             self._refuse(b"")
         elif cycle.response_started:
@@ -317,8 +317,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             cycle.disconnected = True
             cycle.message_event.set()
-            self._answered = None
-            self._refuse(self._bounds.late_body)
+            self._active_cycle = None
+            self._refuse(self._bounds.body_timeout_response)
 
     def _refuse(self, answer: bytes) -> None:
         self._is_refused = True
@@ -326,7 +326,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         # What was read of it.
         self.headers, self.url, self.parser = [], b"", cast("Any", None)
-        if self._answered is not None and not self._answered.response_complete:
+        if self._active_cycle is not None and not self._active_cycle.response_complete:
             self.transport.abort()  # An answer is under way; no other fits in between.
             return
         self.transport.write(answer)
@@ -338,19 +338,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bounds.release(network)
 
 
-class _Flow(FlowControl):
+class _PipelineFlowControl(FlowControl):
     """Nothing is read while requests wait in line: uvicorn reads on with each that is answered."""
 
-    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+    def __init__(self, transport: asyncio.Transport, pipeline: deque[Any]) -> None:
         super().__init__(transport)
-        self._waiting = waiting
+        self._pipeline = pipeline
 
     def resume_reading(self) -> None:
-        if not self._waiting:
+        if not self._pipeline:
             super().resume_reading()
 
 
-def bounded(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+def bounded_protocol(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """The protocol with these bounds, as what uvicorn takes for a class."""
     return cast("type[asyncio.Protocol]", partial(BoundedProtocol, bounds=bounds))
 
@@ -359,4 +359,4 @@ def check_deadlines(connections: Iterable[object], now: float) -> None:
     """Looks at each; call it about once a second, by the loop's clock."""
     for connection in tuple(connections):
         if isinstance(connection, BoundedProtocol):
-            connection.check(now)
+            connection.check_deadline(now)

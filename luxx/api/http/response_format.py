@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from luxx.errors import InvalidInput
 
-SCHEMA_BYTES = 65_536
-SCHEMA_DEPTH = 32
-SCHEMA_VALUES = 2000
+MAX_SCHEMA_BYTES = 65_536
+MAX_SCHEMA_DEPTH = 32
+MAX_SCHEMA_VALUES = 2000
 """Providers take less of all three; past this it is no description of an answer but an attack on a parser."""
 
 
@@ -24,44 +24,46 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)")] | None = None
 
 
-async def response_schema(asked: ResponseFormat | None) -> dict[str, Any] | None:
+async def response_schema(requested: ResponseFormat | None) -> dict[str, Any] | None:
     """The schema to ask the model with. Raises InvalidInput for one that is none, or is out of bounds."""
-    return None if asked is None else await asyncio.to_thread(_checked, asked)
+    return None if requested is None else await asyncio.to_thread(_checked_schema, requested)
 
 
-def _checked(asked: ResponseFormat) -> dict[str, Any]:
-    if _is_deeper(asked.schema, SCHEMA_DEPTH):
-        raise _refused(f"the schema is nested more than {SCHEMA_DEPTH} deep")
-    if _size(asked.schema) > SCHEMA_VALUES:
-        raise _refused(f"the schema has more than {SCHEMA_VALUES} values")
-    if len(msgspec.json.encode(asked.schema)) > SCHEMA_BYTES:
-        raise _refused(f"the schema is larger than {SCHEMA_BYTES} bytes")
-    if asked.schema.get("type") != "object":
-        raise _refused('the schema has "type": "object"; models answer with an object')
+def _checked_schema(requested: ResponseFormat) -> dict[str, Any]:
+    if _is_deeper(requested.schema, MAX_SCHEMA_DEPTH):
+        raise _invalid_schema(f"the schema is nested more than {MAX_SCHEMA_DEPTH} deep")
+    if _count_values(requested.schema) > MAX_SCHEMA_VALUES:
+        raise _invalid_schema(f"the schema has more than {MAX_SCHEMA_VALUES} values")
+    if len(msgspec.json.encode(requested.schema)) > MAX_SCHEMA_BYTES:
+        raise _invalid_schema(f"the schema is larger than {MAX_SCHEMA_BYTES} bytes")
+    if requested.schema.get("type") != "object":
+        raise _invalid_schema('the schema has "type": "object"; models answer with an object')
     try:
         # What models understand is in this draft, and to check by a later one takes ten times as long.
-        Draft7Validator.check_schema(asked.schema)
+        Draft7Validator.check_schema(requested.schema)
     except SchemaError as error:
-        raise _refused(f"the schema is not a JSON schema: {error.json_path} {error.message[:200]}") from error
-    return {"title": asked.name, **asked.schema} if asked.name else asked.schema
+        raise _invalid_schema(
+            f"the schema is not a JSON schema: {error.json_path} {error.message[:200]}"
+        ) from error
+    return {"title": requested.name, **requested.schema} if requested.name else requested.schema
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    inner = _inner(value)
-    return bool(inner) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inner))
+    children = _children(value)
+    return bool(children) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in children))
 
 
-def _size(value: object) -> int:
-    return 1 + sum(_size(each) for each in _inner(value))
+def _count_values(value: object) -> int:
+    return 1 + sum(_count_values(each) for each in _children(value))
 
 
-def _inner(value: object) -> list[object]:
+def _children(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(cast("dict[str, object]", value).values())
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
-def _refused(problem: str) -> InvalidInput:
+def _invalid_schema(problem: str) -> InvalidInput:
     return InvalidInput(
         f"response_format: {problem}", detail={"fields": {"$.response_format.schema": problem}}
     )

@@ -19,13 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.bodies import read_body
 from luxx.api.http.errors import status_of
-from luxx.api.http.streaming import PATIENCE_SECONDS, KeptOpen, StreamLimit
+from luxx.api.http.streaming import CLOSE_TIMEOUT_SECONDS, LiveConnections, StreamLimit
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import RateLimit
 from luxx.domain.accounts.service import AccountService
 from luxx.errors import InvalidInput, LuxxError, NotFound, TooMany
 from luxx.infra.clock import new_id
-from luxx.runs.streams.notices import AT_ONCE, Notices
+from luxx.runs.streams.notices import IDS_PER_QUERY, Notices
 from luxx.wire.socket import (
     ClientMessage,
     Notification,
@@ -39,74 +39,78 @@ from luxx.wire.socket import (
     Unsubscribe,
 )
 
-MOST_SOCKETS = 20
+MAX_SOCKETS = 20
 """Of one user at one process; more are turned away."""
 
-MOST_SUBSCRIPTIONS = 500
+MAX_SUBSCRIPTIONS = 500
 """Of one socket."""
 
-MOST_NOTES = 20
+MAX_PENDING_NOTIFICATIONS = 20
 """Notifications that wait for a slow client; of more, the oldest are dropped."""
 
 MESSAGES_PER_MINUTE = 1200
 """Of one socket; at once, so that a client can subscribe to all it may when it comes back."""
 
-RESTATE_SECONDS = 60.0
+REFRESH_SECONDS = 60.0
 """How often all subscriptions are looked at again; only what differs is sent."""
 
 RETRY_SECONDS = 1.0
 """After the database did not answer."""
 
-SIGN_IN_AGAIN = 4401
-POLICY_BROKEN = 1008
-SERVER_BROKE = 1011
-TRY_LATER = 1013
+CLOSE_SIGN_IN_AGAIN = 4401
+CLOSE_POLICY_VIOLATION = 1008
+CLOSE_INTERNAL_ERROR = 1011
+CLOSE_TRY_AGAIN_LATER = 1013
 
-Message = Any
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+SocketMessage = Any
+SocketReceive = Callable[[], Awaitable[SocketMessage]]
+SocketSend = Callable[[SocketMessage], Awaitable[None]]
 
 logger = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
 
-class Close(msgspec.Struct, frozen=True):
+class CloseReason(msgspec.Struct, frozen=True):
     """How a socket is closed; `reason` is a sentence of at most 123 bytes."""
 
     code: int
     reason: str
 
 
-ENDED_SIGN_IN = Close(SIGN_IN_AGAIN, "your sign-in ended or your rights were changed; get a new ticket")
-FLOODED = Close(POLICY_BROKEN, "too many messages; connect again and send fewer")
-BROKE = Close(SERVER_BROKE, "the server made a mistake; connect again")
-TOO_MANY_SOCKETS = Close(TRY_LATER, "you have too many sockets or streams open; close one and try again")
+SIGN_IN_ENDED = CloseReason(
+    CLOSE_SIGN_IN_AGAIN, "your sign-in ended or your rights were changed; get a new ticket"
+)
+TOO_MANY_MESSAGES = CloseReason(CLOSE_POLICY_VIOLATION, "too many messages; connect again and send fewer")
+INTERNAL_ERROR = CloseReason(CLOSE_INTERNAL_ERROR, "the server made a mistake; connect again")
+TOO_MANY_SOCKETS = CloseReason(
+    CLOSE_TRY_AGAIN_LATER, "you have too many sockets or streams open; close one and try again"
+)
 
 
 class Socket:
     """One client's line, once it is open. `serve` is its life; it is an `Ear` of the notices."""
 
     def __init__(
-        self, caller: Caller, notices: Notices, limit: RateLimit, *, receive: Receive, send: Send
+        self, caller: Caller, notices: Notices, limit: RateLimit, *, receive: SocketReceive, send: SocketSend
     ) -> None:
         self.caller = caller
         self.id = new_id()
         self._notices = notices
-        self._limit = limit
+        self._rate_limit = limit
         self._receive = receive
         self._send = send
         # To each session what was last sent of it, as a number: what is the same is not sent again.
         self._subscribed: dict[str, int] = {}
         self._due: dict[str, None] = {}
-        self._notes: deque[NotificationData] = deque(maxlen=MOST_NOTES)
+        self._notifications: deque[NotificationData] = deque(maxlen=MAX_PENDING_NOTIFICATIONS)
         self._wake = asyncio.Event()
-        self._close: Close | None = None
+        self._close: CloseReason | None = None
         self._writer: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Returns when the client has left, or when it was cut off."""
-        reader = asyncio.create_task(self._watched(self._read()))
-        self._writer = asyncio.create_task(self._watched(self._write()))
+        reader = asyncio.create_task(self._run_logged(self._read()))
+        self._writer = asyncio.create_task(self._run_logged(self._write()))
         both = {reader, self._writer}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -115,31 +119,31 @@ class Socket:
                 task.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    def refuse(self) -> None:
+    def revoke(self) -> None:
         """See `Open`."""
-        self.cut(ENDED_SIGN_IN)
+        self.force_close(SIGN_IN_ENDED)
 
-    def cut(self, close: Close) -> None:
+    def force_close(self, close: CloseReason) -> None:
         """Closes it, whether or not the client reads."""
         if self._close is None and self._writer is not None:
             self._close = close
             self._wake.set()
-            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._writer.cancel)
+            asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_SECONDS, self._writer.cancel)
 
     # What happened
 
-    def hears(self, session_id: str) -> bool:
+    def is_subscribed(self, session_id: str) -> bool:
         return session_id in self._subscribed
 
     def changed(self, session_id: str) -> None:
         self._due[session_id] = None
         self._wake.set()
 
-    def note(self, notification: NotificationData) -> None:
-        self._notes.append(notification)
+    def show(self, notification: NotificationData) -> None:
+        self._notifications.append(notification)
         self._wake.set()
 
-    def restate(self) -> None:
+    def refresh_all(self) -> None:
         self._due.update(dict.fromkeys(self._subscribed))
         self._wake.set()
 
@@ -148,23 +152,25 @@ class Socket:
     async def _read(self) -> None:
         while (message := await self._receive())["type"] != "websocket.disconnect":
             if self._close is None:
-                await self._take(message)
+                await self._handle(message)
 
-    async def _take(self, message: Message) -> None:
+    async def _handle(self, message: SocketMessage) -> None:
         try:
-            self._limit.take(self.id)
-            await self._answer(_understood(message))
+            self._rate_limit.consume(self.id)
+            await self._execute(_parse_message(message))
         except TooMany:
-            self.cut(FLOODED)
+            self.force_close(TOO_MANY_MESSAGES)
         except LuxxError as error:
-            await self._say(refusal(error))
+            await self._send_struct(error_message(error))
 
-    async def _answer(self, asked: ClientMessage) -> None:
-        match asked:
+    async def _execute(self, command: ClientMessage) -> None:
+        match command:
             case Subscribe(session_id=session_id):
-                if len(self._subscribed) >= MOST_SUBSCRIPTIONS and session_id not in self._subscribed:
-                    problem = f"a socket takes {MOST_SUBSCRIPTIONS} subscriptions; end one first"
-                    await self._say(refusal(InvalidInput(problem, kind="too_many_subscriptions"), session_id))
+                if len(self._subscribed) >= MAX_SUBSCRIPTIONS and session_id not in self._subscribed:
+                    problem = f"a socket takes {MAX_SUBSCRIPTIONS} subscriptions; end one first"
+                    await self._send_struct(
+                        error_message(InvalidInput(problem, kind="too_many_subscriptions"), session_id)
+                    )
                     return
                 self._subscribed[session_id] = 0
                 self.changed(session_id)
@@ -172,9 +178,9 @@ class Socket:
                 self._subscribed.pop(session_id, None)
                 self._due.pop(session_id, None)
             case Ping():
-                await self._say(Pong())
+                await self._send_struct(Pong())
             case _:
-                assert_never(asked)
+                assert_never(command)
 
     # What the client is told
 
@@ -182,19 +188,19 @@ class Socket:
         while self._close is None:
             with suppress(TimeoutError):
                 # Not all of them in the same moment.
-                async with asyncio.timeout(RESTATE_SECONDS * random.uniform(0.8, 1.2)):
+                async with asyncio.timeout(REFRESH_SECONDS * random.uniform(0.8, 1.2)):
                     await self._wake.wait()
             if not self._wake.is_set():
-                self.restate()
+                self.refresh_all()
             self._wake.clear()
-            while self._notes and self._close is None:
-                await self._say(Notification(data=self._notes.popleft()))
+            while self._notifications and self._close is None:
+                await self._send_struct(Notification(data=self._notifications.popleft()))
             while self._due and self._close is None:
-                await self._tell_states()
+                await self._send_states()
         await self._send({"type": "websocket.close", "code": self._close.code, "reason": self._close.reason})
 
-    async def _tell_states(self) -> None:
-        due = list(self._due)[:AT_ONCE]
+    async def _send_states(self) -> None:
+        due = list(self._due)[:IDS_PER_QUERY]
         for session_id in due:
             del self._due[session_id]
         try:
@@ -205,23 +211,23 @@ class Socket:
             await asyncio.sleep(RETRY_SECONDS)
             return
         for session_id in due:
-            known, state = self._subscribed.get(session_id), states.get(session_id)
-            if known is None or self._close is not None:
+            last_sent, state = self._subscribed.get(session_id), states.get(session_id)
+            if last_sent is None or self._close is not None:
                 continue  # Not subscribed to any more.
             if state is None:
                 del self._subscribed[session_id]
                 missing = NotFound("no conversation with this id", kind="conversation_not_found")
-                await self._say(refusal(missing, session_id))
+                await self._send_struct(error_message(missing, session_id))
                 continue
             update = _encode(SessionUpdate(session_id=session_id, data=state))
-            if known != hash(update):
+            if last_sent != hash(update):
                 self._subscribed[session_id] = hash(update)
                 await self._send({"type": "websocket.send", "text": update.decode()})
 
-    async def _say(self, message: msgspec.Struct) -> None:
+    async def _send_struct(self, message: msgspec.Struct) -> None:
         await self._send({"type": "websocket.send", "text": _encode(message).decode()})
 
-    async def _watched(self, work: Awaitable[None]) -> None:
+    async def _run_logged(self, work: Awaitable[None]) -> None:
         """The work to its end; what nobody foresaw is logged and closes the socket."""
         try:
             await work
@@ -230,8 +236,12 @@ class Socket:
         except Exception:
             logger.exception("socket_broke")
             with suppress(OSError, WebSocketDisconnect, TimeoutError):
-                closing = {"type": "websocket.close", "code": BROKE.code, "reason": BROKE.reason}
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                closing = {
+                    "type": "websocket.close",
+                    "code": INTERNAL_ERROR.code,
+                    "reason": INTERNAL_ERROR.reason,
+                }
+                async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                     await self._send(closing)
 
 
@@ -241,35 +251,35 @@ class Sockets:
     def __init__(self, accounts: AccountService, notices: Notices, streams: StreamLimit) -> None:
         self._notices = notices
         self._streams = streams
-        self._limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
-        self._open: KeptOpen[Socket] = KeptOpen(accounts)
+        self._rate_limit = RateLimit(MESSAGES_PER_MINUTE, "too many messages")
+        self._open: LiveConnections[Socket] = LiveConnections(accounts)
         self.keep_checking = self._open.keep_checking
 
     def __len__(self) -> int:
         return len(self._open)
 
-    async def serve(self, caller: Caller, receive: Receive, send: Send) -> None:
+    async def serve(self, caller: Caller, receive: SocketReceive, send: SocketSend) -> None:
         """Serves a socket that was accepted until it is closed; turns it away where the user has too many."""
         try:
-            if self._open.of(caller.user_id) >= MOST_SOCKETS:
+            if self._open.of(caller.user_id) >= MAX_SOCKETS:
                 raise TooMany(TOO_MANY_SOCKETS.reason, retry_after=1)
             self._streams.take(caller.user_id)
         except TooMany:
             full = TOO_MANY_SOCKETS
             await send({"type": "websocket.close", "code": full.code, "reason": full.reason})
             return
-        socket = Socket(caller, self._notices, self._limit, receive=receive, send=send)
+        socket = Socket(caller, self._notices, self._rate_limit, receive=receive, send=send)
         self._open.add(socket)
-        leave = self._notices.listen(caller.user_id, socket)
+        unsubscribe = self._notices.listen(caller.user_id, socket)
         try:
             await socket.serve()
         finally:
-            leave()
+            unsubscribe()
             self._open.remove(socket)
             self._streams.release(caller.user_id)
 
 
-def refusal(error: LuxxError, session_id: str | None = None) -> Refusal:
+def error_message(error: LuxxError, session_id: str | None = None) -> Refusal:
     """An error of ours as it is said on a socket."""
     return Refusal(
         error=error.message,
@@ -279,10 +289,10 @@ def refusal(error: LuxxError, session_id: str | None = None) -> Refusal:
     )
 
 
-def _understood(message: Message) -> ClientMessage:
+def _parse_message(message: SocketMessage) -> ClientMessage:
     """Raises InvalidInput."""
     text = message.get("text")
     if text is None:
         raise InvalidInput("a message is text that holds one JSON object; bytes are not understood")
-    asked: ClientMessage = read_body(text.encode(), ClientMessage)
-    return asked
+    command: ClientMessage = read_body(text.encode(), ClientMessage)
+    return command

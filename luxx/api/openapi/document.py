@@ -16,8 +16,16 @@ from litestar.typing import FieldDefinition
 
 from luxx.api.http.envelope import Failure, Success
 from luxx.api.http.guards import PUBLIC
-from luxx.api.http.parameters import with_described
-from luxx.api.openapi.types import DOWNLOADS, UPLOADS, Json, Types, is_list, is_shape, parameter_type
+from luxx.api.http.parameters import with_openapi_extra
+from luxx.api.openapi.types import (
+    DOWNLOAD_ROUTES,
+    UPLOAD_ROUTES,
+    JsonObject,
+    TypeSchemas,
+    is_list,
+    is_struct_type,
+    parameter_type,
+)
 from luxx.api.routes.websocket import message_table
 from luxx.wire.event import Event, RunState
 from luxx.wire.run import Run
@@ -47,7 +55,7 @@ TAGS = {
     "settings": "The signed-in user's defaults.",
     "admin": "For administrators of the whole server.",
 }
-REFUSALS = {
+ERROR_RESPONSES = {
     "400": ("BadRequest", "What was sent is not valid; `detail.fields` names each wrong place."),
     "401": ("NotSignedIn", "No token, or one that has expired or was revoked."),
     "403": ("NotAllowed", "Signed in, but not allowed; or a host or origin that is not."),
@@ -63,7 +71,7 @@ REFUSALS = {
     "503": ("Unavailable", "A part of the server is not there; try later."),
     "default": ("Failed", "Any other failure, in the same envelope."),
 }
-ASKS_UPSTREAM = frozenset({"messages", "providers"})
+UPSTREAM_TAGS = frozenset({"messages", "providers"})
 
 
 class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,20 +81,20 @@ class LoggedEvents(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-STREAMS: dict[tuple[str, str], tuple[int, Any, str]] = {
+STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("POST", "/messages/stream"): (202, Success[Run], "the run"),
     ("POST", "/messages/{message_id}/regenerate"): (202, Success[Run], "the run"),
     ("GET", "/runs/{run_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
 }
 """Routes that stream events, and what they answer instead with `Accept: application/json`."""
 
-PAGES = frozenset({("GET", "/setup"), ("POST", "/setup")})
+PAGE_ROUTES = frozenset({("GET", "/setup"), ("POST", "/setup")})
 """Routes that answer a browser (`Accept: text/html`) with a page."""
 
-OPENS_SOCKET = ("POST", "/auth/ticket")
+SOCKET_TICKET_ROUTE = ("POST", "/auth/ticket")
 """OpenAPI knows no sockets: what is said on one is told where its ticket comes from."""
 
-LAST_EVENT_ID: Json = {
+LAST_EVENT_ID: JsonObject = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
@@ -95,7 +103,7 @@ LAST_EVENT_ID: Json = {
 }
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
     """A route's handler for one method; `answer` is the type of what it answers."""
 
     method: str
@@ -104,7 +112,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     parameters: list[tuple[FieldDefinition, str]]
     body: Any
     is_body_optional: bool
-    answer: Any
+    response: Any
 
     @property
     def key(self) -> tuple[str, str]:
@@ -119,14 +127,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(self.handler.resolve_tags())
 
 
-def build_document(app: Litestar, *, title: str, version: str) -> Json:
+def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
     """OpenAPI 3.1 of all routes of the application."""
     operations = list(_operations(app))
-    types = Types(_wanted(operations))
-    paths: dict[str, Json] = {}
+    types = TypeSchemas(_documented_types(operations))
+    paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)
-    tags = sorted({tag for operation in operations for tag in operation.tags}, key=_place_of_tag)
+    tags = sorted({tag for operation in operations for tag in operation.tags}, key=_tag_order)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -140,7 +148,9 @@ def build_document(app: Litestar, *, title: str, version: str) -> Json:
         "paths": dict(sorted(paths.items())),
         "components": {
             "schemas": types.components,
-            "responses": {name: _refusal(types, status) for status, (name, _) in REFUSALS.items()},
+            "responses": {
+                name: _error_response(types, status) for status, (name, _) in ERROR_RESPONSES.items()
+            },
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -152,24 +162,24 @@ def build_document(app: Litestar, *, title: str, version: str) -> Json:
     }
 
 
-def _wanted(operations: list[Operation]) -> list[Any]:
-    wanted: list[Any] = [
+def _documented_types(operations: list[ApiOperation]) -> list[Any]:
+    documented: list[Any] = [
         Failure,
         RunState,
         Event,
         ClientMessage,
         ServerMessage,
-        *(answer for _, answer, _ in STREAMS.values()),
+        *(response for _, response, _ in STREAM_ROUTES.values()),
     ]
-    wanted += [document for document, _ in DOWNLOADS.values()]
+    documented += [document for document, _ in DOWNLOAD_ROUTES.values()]
     for operation in operations:
-        wanted += [parameter_type(field) for field, _ in operation.parameters]
-        wanted += [operation.answer] if is_shape(operation.answer) else []
-        wanted += [operation.body] if is_shape(operation.body) or is_list(operation.body) else []
-    return wanted
+        documented += [parameter_type(field) for field, _ in operation.parameters]
+        documented += [operation.response] if is_struct_type(operation.response) else []
+        documented += [operation.body] if is_struct_type(operation.body) or is_list(operation.body) else []
+    return documented
 
 
-def _place_of_tag(tag: str) -> tuple[int, str]:
+def _tag_order(tag: str) -> tuple[int, str]:
     names = list(TAGS)
     return (names.index(tag) if tag in names else len(names), tag)
 
@@ -177,7 +187,7 @@ def _place_of_tag(tag: str) -> tuple[int, str]:
 # Reading routes
 
 
-def _operations(app: Litestar) -> Iterator[Operation]:
+def _operations(app: Litestar) -> Iterator[ApiOperation]:
     for route in app.routes:
         if not isinstance(route, HTTPRoute):
             continue
@@ -187,106 +197,107 @@ def _operations(app: Litestar) -> Iterator[Operation]:
                     yield _operation(route, handler, str(method))
 
 
-def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> Operation:
-    given = handler.parsed_fn_signature.parameters
+def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiOperation:
+    signature_parameters = handler.parsed_fn_signature.parameters
     hidden = RESERVED | set(handler.resolve_dependencies())
     in_path = set(route.path_parameters)
     annotation = handler.parsed_fn_signature.return_type.annotation
-    return Operation(
+    return ApiOperation(
         method=method,
         path=route.path_format or "/",
         handler=handler,
         parameters=[
             (field, "path" if name in in_path else "query")
-            for name, field in given.items()
+            for name, field in signature_parameters.items()
             if name not in hidden or name in in_path
         ],
-        body=given[BODY].annotation if BODY in given else None,
-        is_body_optional=BODY in given and given[BODY].has_default,
-        answer=get_args(annotation)[0] if get_origin(annotation) is Response else annotation,
+        body=signature_parameters[BODY].annotation if BODY in signature_parameters else None,
+        is_body_optional=BODY in signature_parameters and signature_parameters[BODY].has_default,
+        response=get_args(annotation)[0] if get_origin(annotation) is Response else annotation,
     )
 
 
 # Describing
 
 
-def _describe(operation: Operation, types: Types) -> Json:
+def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
     handler = operation.handler
-    said = inspect.cleandoc(handler.fn.__doc__ or "")
-    summary = handler.summary or said.partition("\n")[0].rstrip(".")
-    described: Json = {
+    docstring = inspect.cleandoc(handler.fn.__doc__ or "")
+    summary = handler.summary or docstring.partition("\n")[0].rstrip(".")
+    described: JsonObject = {
         "tags": operation.tags,
         "operationId": f"{'_'.join(operation.tags)}_{handler.fn.__name__}",
         "summary": summary,
-        "description": said,
-        "parameters": [_parameter(field, place, types) for field, place in operation.parameters],
+        "description": docstring,
+        "parameters": [_parameter(field, location, types) for field, location in operation.parameters],
     }
     if operation.is_public:
         described["security"] = []
     if operation.body is not None:
         content = {"application/json": {"schema": types.of(operation.body)}}
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
-    elif operation.key in UPLOADS:
-        described["requestBody"] = {"required": True, "content": UPLOADS[operation.key]}
-    if operation.key == OPENS_SOCKET:
-        described["description"] = f"{said}\n\n{message_table()}"
-    stream = STREAMS.get(operation.key)
-    described["responses"] = _answers(operation, types)
+    elif operation.key in UPLOAD_ROUTES:
+        described["requestBody"] = {"required": True, "content": UPLOAD_ROUTES[operation.key]}
+    if operation.key == SOCKET_TICKET_ROUTE:
+        described["description"] = f"{docstring}\n\n{message_table()}"
+    stream = STREAM_ROUTES.get(operation.key)
+    described["responses"] = _responses(operation, types)
     if stream is not None:
-        described["responses"] = _stream_answers(*stream, types) | described["responses"]
-        described["description"] = f"{said}\n\n{_event_table()}"
+        described["responses"] = _stream_responses(*stream, types) | described["responses"]
+        described["description"] = f"{docstring}\n\n{_event_table()}"
         if operation.method == "GET":
             described["parameters"].append(LAST_EVENT_ID)
     described["responses"] |= {
-        status: {"$ref": f"#/components/responses/{REFUSALS[status][0]}"} for status in _refusals(operation)
+        status: {"$ref": f"#/components/responses/{ERROR_RESPONSES[status][0]}"}
+        for status in _error_statuses(operation)
     }
-    return with_described(described, handler.opt)
+    return with_openapi_extra(described, handler.opt)
 
 
-def _parameter(field: FieldDefinition, place: str, types: Types) -> Json:
-    told = field.kwarg_definition
+def _parameter(field: FieldDefinition, location: str, types: TypeSchemas) -> JsonObject:
+    parameter = field.kwarg_definition
     name = field.name
-    described: Json = {"in": place, "required": place == "path" or field.is_required}
-    if isinstance(told, ParameterKwarg):
-        name = told.name or told.query or told.header or name
-        place = "header" if isinstance(told, HeaderParameter) else place
-        described["in"] = place
-        if told.description:
-            described["description"] = told.description
+    described: JsonObject = {"in": location, "required": location == "path" or field.is_required}
+    if isinstance(parameter, ParameterKwarg):
+        name = parameter.name or parameter.query or parameter.header or name
+        location = "header" if isinstance(parameter, HeaderParameter) else location
+        described["in"] = location
+        if parameter.description:
+            described["description"] = parameter.description
     schema = types.of(parameter_type(field))
-    if place == "query" and not field.is_required and field.default is not None:
+    if location == "query" and not field.is_required and field.default is not None:
         schema = {**schema, "default": field.default}
     return {"name": name, **described, "schema": schema}
 
 
-def _answers(operation: Operation, types: Types) -> Json:
-    if operation.key in STREAMS:
+def _responses(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
+    if operation.key in STREAM_ROUTES:
         return {}
     media = str(getattr(operation.handler.media_type, "value", operation.handler.media_type))
-    if operation.key in DOWNLOADS:
-        document, other = DOWNLOADS[operation.key]
+    if operation.key in DOWNLOAD_ROUTES:
+        document, other = DOWNLOAD_ROUTES[operation.key]
         content = {"application/json": {"schema": types.of(document)}, other: {"schema": {"type": "string"}}}
-    elif is_shape(operation.answer):
-        content = {"application/json": {"schema": types.of(operation.answer)}}
+    elif is_struct_type(operation.response):
+        content = {"application/json": {"schema": types.of(operation.response)}}
     else:
         content = {media: {"schema": {"type": "object" if media == "application/json" else "string"}}}
-    if operation.key in PAGES:
+    if operation.key in PAGE_ROUTES:
         content["text/html"] = {"schema": {"type": "string"}}
-    answers: Json = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
+    responses: JsonObject = {str(operation.handler.status_code): {"description": "Done.", "content": content}}
     if operation.path == "/":
-        answers["303"] = {"description": "A browser (`Accept: text/html`) is sent to the pages."}
-    return answers
+        responses["303"] = {"description": "A browser (`Accept: text/html`) is sent to the pages."}
+    return responses
 
 
-def _stream_answers(status: int, answer: Any, what: str, types: Types) -> Json:
+def _stream_responses(status: int, response: Any, what: str, types: TypeSchemas) -> JsonObject:
     events = {"text/event-stream": {"schema": {"type": "string"}}}
-    whole = {"application/json": {"schema": types.of(answer)}}
+    json_content = {"application/json": {"schema": types.of(response)}}
     instead = f"with `Accept: application/json` {what}"
     if status == 200:
-        return {"200": {"description": f"The stream; {instead}.", "content": events | whole}}
+        return {"200": {"description": f"The stream; {instead}.", "content": events | json_content}}
     return {
         "200": {"description": "The stream.", "content": events},
-        str(status): {"description": f"Started; {instead}.", "content": whole},
+        str(status): {"description": f"Started; {instead}.", "content": json_content},
     }
 
 
@@ -311,31 +322,31 @@ def _own_fields(kind: type[msgspec.Struct]) -> list[str]:
     return [name for name in kind.__struct_fields__ if name not in ("seq", "run_id", "timestamp")]
 
 
-def _refusals(operation: Operation) -> list[str]:
+def _error_statuses(operation: ApiOperation) -> list[str]:
     """The statuses that may come instead; 400 and 403 may always, for a wrong Host."""
     is_sign_in = operation.path.startswith(("/auth/", "/setup"))
-    may = {
+    possible = {
         "400": True,
         "401": not operation.is_public or is_sign_in,
         "403": True,
         "404": not operation.is_public and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
         "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
-        "413": operation.body is not None or operation.key in UPLOADS,
+        "413": operation.body is not None or operation.key in UPLOAD_ROUTES,
         "429": not operation.is_public or is_sign_in,
-        "502": bool(ASKS_UPSTREAM & set(operation.tags)),
+        "502": bool(UPSTREAM_TAGS & set(operation.tags)),
         "503": True,
         "default": True,
     }
-    return [status for status, can in may.items() if can]
+    return [status for status, is_possible in possible.items() if is_possible]
 
 
-def _refusal(types: Types, status: str) -> Json:
-    answer: Json = {
-        "description": REFUSALS[status][1],
+def _error_response(types: TypeSchemas, status: str) -> JsonObject:
+    response: JsonObject = {
+        "description": ERROR_RESPONSES[status][1],
         "content": {"application/json": {"schema": types.of(Failure)}},
     }
     if status == "429":
         seconds = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
-        answer["headers"] = {"Retry-After": seconds}
-    return answer
+        response["headers"] = {"Retry-After": seconds}
+    return response

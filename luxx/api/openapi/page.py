@@ -15,7 +15,7 @@ from litestar import Controller, Litestar, MediaType, Request, Response, get
 
 from luxx import __version__
 from luxx.api.http.guards import PUBLIC
-from luxx.api.openapi.document import Json, build_document
+from luxx.api.openapi.document import JsonObject, build_document
 
 DOCUMENT, PAGE = "luxx_openapi", "luxx_docs"
 STYLE = """
@@ -45,16 +45,16 @@ class DocsController(Controller):
     @get("/openapi.json", media_type=MediaType.JSON)
     async def openapi(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """This API as an OpenAPI 3.1 document."""
-        return Response(_kept(request.app, DOCUMENT, _encoded), media_type=MediaType.JSON)
+        return Response(_cached(request.app, DOCUMENT, _encode_document), media_type=MediaType.JSON)
 
     @get("/docs", media_type=MediaType.HTML)
     async def page(self, request: Request[Any, Any, Any]) -> Response[bytes]:
         """This API as a page for people."""
-        page = _kept(request.app, PAGE, _rendered)
+        page = _cached(request.app, PAGE, _render_page)
         return Response(page, media_type=MediaType.HTML, headers={"content-security-policy": PAGE_POLICY})
 
 
-def _kept(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
+def _cached(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
     """Made at the first question: the routes are settled by then and do not change.
 
     Anybody may ask: one copy, however many do not take their answer.
@@ -64,20 +64,22 @@ def _kept(app: Litestar, name: str, make: Callable[[Litestar], bytes]) -> bytes:
     return cast("bytes", app.state[name])
 
 
-def _encoded(app: Litestar) -> bytes:
+def _encode_document(app: Litestar) -> bytes:
     return msgspec.json.encode(build_document(app, title="Luxx", version=__version__))
 
 
-def _rendered(app: Litestar) -> bytes:
-    return render(msgspec.json.decode(_kept(app, DOCUMENT, _encoded))).encode()
+def _render_page(app: Litestar) -> bytes:
+    return render(msgspec.json.decode(_cached(app, DOCUMENT, _encode_document))).encode()
 
 
-def render(document: Json) -> str:
+def render(document: JsonObject) -> str:
     """The page for an OpenAPI document as `build_document` makes it."""
     title = f"{document['info']['title']} {document['info']['version']}: API"
-    tags: list[Json] = document["tags"]
+    tags: list[JsonObject] = document["tags"]
     sections = "".join(_section(tag, document) for tag in tags)
-    shapes = "".join(_shape(name, schema) for name, schema in document["components"]["schemas"].items())
+    schema_sections = "".join(
+        _schema_section(name, schema) for name, schema in document["components"]["schemas"].items()
+    )
     links = "".join(f'<a href="#{_text(tag["name"])}">{_text(tag["name"])}</a>' for tag in tags)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -89,11 +91,11 @@ def render(document: Json) -> str:
         'unless they are marked <span class="open">open</span>. '
         'The same for programs: <a href="/openapi.json">/openapi.json</a>.</p>'
         f'<nav>{links}<a href="#shapes">shapes</a></nav>\n{sections}'
-        f'<h2 id="shapes">Shapes</h2>{shapes}</body></html>\n'
+        f'<h2 id="shapes">Shapes</h2>{schema_sections}</body></html>\n'
     )
 
 
-def _section(tag: Json, document: Json) -> str:
+def _section(tag: JsonObject, document: JsonObject) -> str:
     operations = "".join(
         _operation(method, path, operation, document)
         for path, methods in document["paths"].items()
@@ -104,11 +106,11 @@ def _section(tag: Json, document: Json) -> str:
     return f'<h2 id="{name}">{name}</h2><p class="about">{_text(tag["description"])}</p>{operations}\n'
 
 
-def _operation(method: str, path: str, operation: Json, document: Json) -> str:
+def _operation(method: str, path: str, operation: JsonObject, document: JsonObject) -> str:
     is_open = ' <span class="open">open</span>' if operation.get("security") == [] else ""
     head = (
         f'<summary><span class="method">{method.upper()}</span> <code>{_text(path)}</code>{is_open} '
-        f'<span class="about">{_prose(operation["summary"])}</span></summary>'
+        f'<span class="about">{_inline_code(operation["summary"])}</span></summary>'
     )
     parts = [_description(operation["description"])]
     if operation["parameters"]:
@@ -124,42 +126,42 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
     return f'<details id="{_text(operation["operationId"])}">{head}{"".join(parts)}</details>'
 
 
-def _parameter(parameter: Json) -> list[str]:
-    need = " (required)" if parameter["required"] else ""
-    about = _prose(parameter.get("description", "")) + need
+def _parameter(parameter: JsonObject) -> list[str]:
+    required_note = " (required)" if parameter["required"] else ""
+    about = _inline_code(parameter.get("description", "")) + required_note
     return [f"<code>{_text(parameter['name'])}</code>", parameter["in"], _type(parameter["schema"]), about]
 
 
-def _answer(status: str, answer: Json, document: Json) -> list[str]:
-    whole = _resolved(answer, document)
+def _answer(status: str, answer: JsonObject, document: JsonObject) -> list[str]:
+    response = _resolved(answer, document)
     types = [
         (_type(body["schema"]) if media == "application/json" else f"<code>{_text(media)}</code>")
-        for media, body in whole.get("content", {}).items()
+        for media, body in response.get("content", {}).items()
     ]
-    return [f"<code>{_text(status)}</code>", " or ".join(types), _prose(whole["description"])]
+    return [f"<code>{_text(status)}</code>", " or ".join(types), _inline_code(response["description"])]
 
 
-def _shape(name: str, schema: Json) -> str:
+def _schema_section(name: str, schema: JsonObject) -> str:
     about = _description(schema.get("description", ""))
     body = _fields(schema) or f"<p>{_type({key: schema[key] for key in schema if key != 'title'})}</p>"
     head = f"<summary><code>{_text(name)}</code></summary>"
     return f'<details id="shape-{_text(name)}">{head}{about}{body}</details>'
 
 
-def _fields(schema: Json) -> str:
+def _fields(schema: JsonObject) -> str:
     required: list[str] = schema.get("required", [])
     rows = [
         [
             f"<code>{_text(name)}</code>{'' if name in required else ' (optional)'}",
             _type(field),
-            _prose(field.get("description", "")),
+            _inline_code(field.get("description", "")),
         ]
         for name, field in schema.get("properties", {}).items()
     ]
     return _table(["field", "type", "about"], rows) if rows else ""
 
 
-def _type(schema: Json) -> str:
+def _type(schema: JsonObject) -> str:
     """A schema in a few words, with links to shapes."""
     if "$ref" in schema:
         name = _text(str(schema["$ref"]).rpartition("/")[2])
@@ -172,11 +174,11 @@ def _type(schema: Json) -> str:
         )
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}{_bounds(schema)}"
-    words = str(schema.get("format") or schema.get("type") or "anything")
-    return _text(words) + _bounds(schema)
+    label = str(schema.get("format") or schema.get("type") or "anything")
+    return _text(label) + _bounds(schema)
 
 
-def _bounds(schema: Json) -> str:
+def _bounds(schema: JsonObject) -> str:
     names = {
         "minimum": "≥ {}",
         "maximum": "≤ {}",
@@ -186,27 +188,27 @@ def _bounds(schema: Json) -> str:
         "pattern": "like {}",
         "default": "default {}",
     }
-    said = [words.format(_shown(schema[key])) for key, words in names.items() if key in schema]
-    return f' <span class="about">({", ".join(said)})</span>' if said else ""
+    constraints = [label.format(_code(schema[key])) for key, label in names.items() if key in schema]
+    return f' <span class="about">({", ".join(constraints)})</span>' if constraints else ""
 
 
-def _shown(value: Any) -> str:
+def _code(value: Any) -> str:
     return f"<code>{_text(value if isinstance(value, str) else msgspec.json.encode(value).decode())}</code>"
 
 
-def _resolved(schema: Json, document: Json) -> Json:
+def _resolved(schema: JsonObject, document: JsonObject) -> JsonObject:
     """What a reference stands for."""
     if "$ref" not in schema:
         return schema
-    found: Any = document
+    node: Any = document
     for key in str(schema["$ref"]).removeprefix("#/").split("/"):
-        found = found[key]
-    return cast("Json", found)
+        node = node[key]
+    return cast("JsonObject", node)
 
 
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Cells are HTML already."""
-    head = "".join(f"<th>{name}</th>" for name in heads)
+    head = "".join(f"<th>{name}</th>" for name in headings)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
@@ -217,14 +219,14 @@ def _description(text: str) -> str:
     for block in text.split("\n\n"):
         lines = block.strip().splitlines()
         if lines and lines[0].startswith("|"):
-            cells = [[_prose(cell.strip()) for cell in line.strip("|").split(" | ")] for line in lines]
+            cells = [[_inline_code(cell.strip()) for cell in line.strip("|").split(" | ")] for line in lines]
             blocks.append(_table(cells[0], cells[2:]))
         elif lines:
-            blocks.append(f"<p>{_prose(block)}</p>")
+            blocks.append(f"<p>{_inline_code(block)}</p>")
     return "".join(blocks)
 
 
-def _prose(text: str) -> str:
+def _inline_code(text: str) -> str:
     return CODE.sub(r"<code>\1</code>", _text(text))
 
 

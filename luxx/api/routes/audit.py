@@ -12,17 +12,17 @@ from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.guards import caller_of
-from luxx.api.http.parameters import Before, GivenCaller, Limit, PageNumber, PageSize
+from luxx.api.http.parameters import BeforeId, InjectedCaller, LimitParameter, PageNumber, PageSize
 from luxx.domain.accounts.administration import Administration
-from luxx.domain.audit.entries import Action, AuditFilter, AuditView, Detail, Outcome
+from luxx.domain.audit.entries import Action, AuditFilter, AuditOutcome, AuditView, Detail
 from luxx.domain.audit.refusals import Refusals
 from luxx.errors import InvalidInput, NotAllowed
 
-Hook = Callable[[Exception, Scope], Awaitable[None]]
-RowNumber = Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)]
-Moment = Annotated[datetime, Meta(tz=True)]
-Since = Annotated[Moment | None, QueryParameter(name="from", description="not before this time")]
-Until = Annotated[Moment | None, QueryParameter(name="to", description="before this time")]
+ExceptionHook = Callable[[Exception, Scope], Awaitable[None]]
+RowIdFilter = Annotated[int | None, QueryParameter(ge=1, le=2**31 - 1)]
+AwareDatetime = Annotated[datetime, Meta(tz=True)]
+Since = Annotated[AwareDatetime | None, QueryParameter(name="from", description="not before this time")]
+Until = Annotated[AwareDatetime | None, QueryParameter(name="to", description="before this time")]
 
 
 class AuditController(Controller):
@@ -32,21 +32,21 @@ class AuditController(Controller):
     @get()
     async def audit(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         administration: NamedDependency[Administration],
         action: FromQuery[Action | None] = None,
-        user_id: RowNumber = None,
-        outcome: FromQuery[Outcome | None] = None,
+        user_id: RowIdFilter = None,
+        outcome: FromQuery[AuditOutcome | None] = None,
         since: Since = None,
         until: Until = None,
-        tenant_id: RowNumber = None,
+        tenant_id: RowIdFilter = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
-        before: Before = None,
-        limit: Limit = None,
+        before: BeforeId = None,
+        limit: LimitParameter = None,
     ) -> Success[Page[AuditView]]:
         """Who did what, newest first; `user_id` is who did it. ADMINs see their tenant, operators all."""
-        wanted = AuditFilter(
+        audit_filter = AuditFilter(
             tenant_id=tenant_id,
             action=action,
             user_id=user_id,
@@ -56,26 +56,26 @@ class AuditController(Controller):
             before=before,
         )
         size = limit or page_size
-        items, total = await administration.audit(caller, wanted, page=page, page_size=size)
+        items, total = await administration.audit(caller, audit_filter, page=page, page_size=size)
         return success(Page(items=items, total=total, page=page, page_size=size))
 
 
-def record_refusals(refusals: Refusals) -> Hook:
+def record_refusals(refusals: Refusals) -> ExceptionHook:
     """The application's hook: a request of a signed-in user that was not allowed is an entry."""
 
     async def hook(error: Exception, scope: Scope) -> None:
         caller = caller_of(scope) if isinstance(error, NotAllowed) else None
         if caller is None or not isinstance(error, NotAllowed):
             return
-        asked = cast("Mapping[str, Any]", scope)
-        route, method = str(asked.get("path_template", "")), str(asked.get("method", ""))
-        named = [(name, str(value)) for name, value in asked.get("path_params", {}).items()]
+        request_scope = cast("Mapping[str, Any]", scope)
+        route, method = str(request_scope.get("path_template", "")), str(request_scope.get("method", ""))
+        path_params = [(name, str(value)) for name, value in request_scope.get("path_params", {}).items()]
         await refusals.note(
             Action.REQUEST,
             caller.actor,
             error.kind,
             detail=Detail(method=method, route=route[:200]),
-            target=(named[0][0].removesuffix("_id"), named[0][1]) if named else None,
+            target=(path_params[0][0].removesuffix("_id"), path_params[0][1]) if path_params else None,
         )
 
     return hook

@@ -9,9 +9,9 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.guards import PUBLIC, WITH_ANY_PASSWORD
+from luxx.api.http.guards import PASSWORD_CHANGE_EXEMPT, PUBLIC
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.credentials import LONGEST_PASSWORD, SHORTEST
+from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
@@ -19,7 +19,7 @@ from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 Username = Annotated[
     str, Meta(pattern=rf"^{USERNAME}$(?!\n)", description="letters, digits, '.', '_' and '-'")
 ]
-NewPassword = Annotated[str, Meta(min_length=SHORTEST, max_length=LONGEST_PASSWORD)]
+NewPassword = Annotated[str, Meta(min_length=MIN_PASSWORD_LENGTH, max_length=LONGEST_PASSWORD)]
 TriedPassword = Annotated[str, Meta(max_length=LONGEST_PASSWORD)]
 Email = Annotated[str, Meta(pattern=rf"^{EMAIL}$(?!\n)", max_length=254)]
 
@@ -80,7 +80,7 @@ class AuthController(Controller):
         """Change a refresh token, which is good once, for new tokens."""
         return success(await accounts.refresh(peer, data.refresh_token), "refreshed")
 
-    @post("/logout", status_code=200, opt={WITH_ANY_PASSWORD: True})
+    @post("/logout", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
     async def logout(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[None]:
@@ -88,7 +88,7 @@ class AuthController(Controller):
         await accounts.sign_out(caller)
         return success(None, "signed out")
 
-    @post("/password", status_code=200, opt={WITH_ANY_PASSWORD: True})
+    @post("/password", status_code=200, opt={PASSWORD_CHANGE_EXEMPT: True})
     async def password(
         self,
         accounts: NamedDependency[AccountService],
@@ -100,7 +100,7 @@ class AuthController(Controller):
         user = await accounts.change_password(caller, peer, data.current_password, data.new_password)
         return success(user, "password changed; all other sign-ins have ended")
 
-    @get("/me", opt={WITH_ANY_PASSWORD: True})
+    @get("/me", opt={PASSWORD_CHANGE_EXEMPT: True})
     async def me(
         self, accounts: NamedDependency[AccountService], caller: NamedDependency[Caller]
     ) -> Success[UserView]:

@@ -11,15 +11,15 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.files import Sending, receive_file
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.http.files import TempFileResponse, receive_file
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.projects import ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.search import Search, SearchHit, SearchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
-from luxx.domain.transfer.service import Download, TransferService
+from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
 
 Tag = Annotated[str, Meta(min_length=1, max_length=50)]
@@ -54,7 +54,7 @@ class ConversationController(Controller):
     @get()
     async def list_conversations(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         pinned: FromQuery[bool | None] = None,
         archived: FromQuery[bool | None] = None,
@@ -66,16 +66,18 @@ class ConversationController(Controller):
         page_size: PageSize = 20,
     ) -> Success[Page[ConversationView]]:
         """Your conversations that match all that is given, newest first or, `sort=updated`, by activity."""
-        wanted = ConversationFilter(
+        conversation_filter = ConversationFilter(
             pinned=pinned, archived=archived, tag=tag, project_id=project_id, q=q, sort=sort
         )
-        items, total = await conversations.list_page(caller, wanted, page=page, page_size=page_size)
+        items, total = await conversations.list_page(
+            caller, conversation_filter, page=page, page_size=page_size
+        )
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @post(status_code=201)
     async def create(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         data: JSONBody[ConversationBody],
     ) -> Success[ConversationView]:
@@ -85,7 +87,7 @@ class ConversationController(Controller):
     @get("/{conversation_id:str}")
     async def show(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
     ) -> Success[ConversationView]:
@@ -95,7 +97,7 @@ class ConversationController(Controller):
     @put("/{conversation_id:str}")
     async def change(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
         data: JSONBody[ConversationChangeBody],
@@ -106,7 +108,7 @@ class ConversationController(Controller):
     @delete("/{conversation_id:str}", status_code=200)
     async def delete(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
     ) -> Success[None]:
@@ -119,22 +121,22 @@ def _change(body: ConversationBody) -> ConversationChange:
     return ConversationChange(**{name: getattr(body, name) for name in body.__struct_fields__})
 
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Description = Annotated[str, Meta(max_length=10_000)]
+ProjectName = Annotated[str, Meta(min_length=1, max_length=200)]
+ProjectDescription = Annotated[str, Meta(max_length=10_000)]
 
 
 class ProjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Two projects may have the same name."""
 
-    name: Name
-    description: Description = ""
+    name: ProjectName
+    description: ProjectDescription = ""
 
 
 class ProjectChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A field left out stays as it is."""
 
-    name: Name | UnsetType = UNSET
-    description: Description | UnsetType = UNSET
+    name: ProjectName | UnsetType = UNSET
+    description: ProjectDescription | UnsetType = UNSET
 
 
 class ProjectController(Controller):
@@ -144,7 +146,7 @@ class ProjectController(Controller):
     @get()
     async def list_projects(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         projects: NamedDependency[ProjectService],
         page: PageNumber = 1,
         page_size: PageSize = 20,
@@ -155,15 +157,15 @@ class ProjectController(Controller):
 
     @post(status_code=201)
     async def create(
-        self, caller: GivenCaller, projects: NamedDependency[ProjectService], data: JSONBody[ProjectBody]
+        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], data: JSONBody[ProjectBody]
     ) -> Success[ProjectView]:
         """A new project."""
-        made = await projects.create(caller, name=data.name, description=data.description)
-        return success(made, "created")
+        project = await projects.create(caller, name=data.name, description=data.description)
+        return success(project, "created")
 
     @get("/{project_id:str}")
     async def show(
-        self, caller: GivenCaller, projects: NamedDependency[ProjectService], project_id: TextId
+        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], project_id: TextId
     ) -> Success[ProjectView]:
         """One project."""
         return success(await projects.get(caller, project_id))
@@ -171,7 +173,7 @@ class ProjectController(Controller):
     @put("/{project_id:str}")
     async def change(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         projects: NamedDependency[ProjectService],
         project_id: TextId,
         data: JSONBody[ProjectChangeBody],
@@ -182,7 +184,7 @@ class ProjectController(Controller):
 
     @delete("/{project_id:str}", status_code=200)
     async def delete(
-        self, caller: GivenCaller, projects: NamedDependency[ProjectService], project_id: TextId
+        self, caller: InjectedCaller, projects: NamedDependency[ProjectService], project_id: TextId
     ) -> Success[None]:
         """Delete a project; its conversations stay and belong to none."""
         await projects.delete(caller, project_id)
@@ -191,7 +193,7 @@ class ProjectController(Controller):
     @get("/{project_id:str}/conversations")
     async def list_conversations(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         projects: NamedDependency[ProjectService],
         conversations: NamedDependency[ConversationService],
         project_id: TextId,
@@ -200,8 +202,10 @@ class ProjectController(Controller):
     ) -> Success[Page[ConversationView]]:
         """The conversations of a project, newest first."""
         await projects.get(caller, project_id)
-        wanted = ConversationFilter(project_id=project_id)
-        items, total = await conversations.list_page(caller, wanted, page=page, page_size=page_size)
+        conversation_filter = ConversationFilter(project_id=project_id)
+        items, total = await conversations.list_page(
+            caller, conversation_filter, page=page, page_size=page_size
+        )
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
 
@@ -216,7 +220,7 @@ Query = Annotated[
 InConversation = Annotated[
     str | None, QueryParameter(min_length=1, max_length=64, description="only in this conversation")
 ]
-Kind = Annotated[SearchKind | None, QueryParameter(description="only titles, or only messages")]
+KindFilter = Annotated[SearchKind | None, QueryParameter(description="only titles, or only messages")]
 
 
 class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,26 +240,30 @@ class SearchController(Controller):
     @get()
     async def search(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         searches: NamedDependency[SearchService],
         q: Query,
-        kind: Kind = None,
+        kind: KindFilter = None,
         conversation_id: InConversation = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[SearchPage]:
         """Titles and messages in which all words stand: titles first, then messages, newest first."""
         search = Search(query=q, kind=kind, conversation_id=conversation_id)
-        found = await searches.find(caller, search, page=page, page_size=page_size)
+        result = await searches.find(caller, search, page=page, page_size=page_size)
         return success(
             SearchPage(
-                items=found.hits, total=found.total, page=page, page_size=page_size, has_more=found.has_more
+                items=result.hits,
+                total=result.total,
+                page=page,
+                page_size=page_size,
+                has_more=result.has_more,
             )
         )
 
 
 NAME_LENGTH = 80
-NOT_IN_A_NAME = re.compile(r"[^\w\- ]+")
+UNSAFE_NAME_CHARS = re.compile(r"[^\w\- ]+")
 
 
 class TransferController(Controller):
@@ -265,19 +273,24 @@ class TransferController(Controller):
     @get("/{conversation_id:str}/export")
     async def export(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         transfer: NamedDependency[TransferService],
         conversation_id: TextId,
         format: FromQuery[Literal["json", "md"]] = "json",
-    ) -> Sending:
+    ) -> TempFileResponse:
         """A conversation as a file: `json` with all its branches, to import again, or `md` to read."""
         if format == "md":
-            return _sent(await transfer.export_markdown(caller, conversation_id), "text/markdown", "md")
-        return _sent(await transfer.export_json(caller, conversation_id), "application/json", "json")
+            return _file_response(
+                await transfer.export_markdown(caller, conversation_id), "text/markdown", "md"
+            )
+        return _file_response(await transfer.export_json(caller, conversation_id), "application/json", "json")
 
     @post("/import", status_code=200)
     async def import_(
-        self, request: Request[Any, Any, Any], caller: GivenCaller, transfer: NamedDependency[TransferService]
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        transfer: NamedDependency[TransferService],
     ) -> Success[ImportReport]:
         """Import conversations that Luxx, ChatGPT or Claude exported, as JSON or ZIP: all of it or nothing.
 
@@ -288,13 +301,15 @@ class TransferController(Controller):
             return success(await transfer.import_file(caller, file), "imported")
 
 
-def _sent(download: Download, media_type: str, suffix: str) -> Sending:
-    name = NOT_IN_A_NAME.sub("", download.title).strip()[:NAME_LENGTH].strip() or "conversation"
-    plain = name.encode("ascii", "ignore").decode().strip() or "conversation"
-    named = f"attachment; filename=\"{plain}.{suffix}\"; filename*=UTF-8''{quote(f'{name}.{suffix}')}"
+def _file_response(download: ExportFile, media_type: str, suffix: str) -> TempFileResponse:
+    name = UNSAFE_NAME_CHARS.sub("", download.title).strip()[:NAME_LENGTH].strip() or "conversation"
+    ascii_name = name.encode("ascii", "ignore").decode().strip() or "conversation"
+    disposition = (
+        f"attachment; filename=\"{ascii_name}.{suffix}\"; filename*=UTF-8''{quote(f'{name}.{suffix}')}"
+    )
     headers = {
         "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
         "content-length": str(download.size),
-        "content-disposition": named,
+        "content-disposition": disposition,
     }
-    return Sending(download.file, headers, close=download.close)
+    return TempFileResponse(download.file, headers, close=download.close)

@@ -8,49 +8,59 @@ from litestar.params import PathParameter, QueryParameter
 
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.errors import failure
-from luxx.api.http.files import Download, body_of, range_of
-from luxx.api.http.parameters import DESCRIBED, GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.http.files import FileDownload, body_chunks, parse_range
+from luxx.api.http.parameters import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
-from luxx.domain.files.names import disposition
+from luxx.domain.files.names import content_disposition
 from luxx.domain.files.service import FileService, FileView
 from luxx.domain.files.upload import Uploads, UploadView
 
-BYTES = {"type": "string", "format": "binary"}
-POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+BINARY_SCHEMA = {"type": "string", "format": "binary"}
+DOWNLOAD_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 """Whatever a file holds, a browser that is led to it runs and shows nothing of it."""
 
-FORM = {
+FORM_SCHEMA = {
     "type": "object",
     "properties": {
-        "file": {"type": "array", "items": BYTES, "minItems": 1, "description": "one or more, of any name"},
+        "file": {
+            "type": "array",
+            "items": BINARY_SCHEMA,
+            "minItems": 1,
+            "description": "one or more, of any name",
+        },
         "path": {"type": "string", "description": "the folder to put them in; made if missing"},
     },
     "required": ["file"],
 }
-UPLOAD = {
-    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}},
+UPLOAD_EXTRA = {
+    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM_SCHEMA}}},
     "responses": {"413": {"$ref": "#/components/responses/TooLarge"}},
 }
-RANGE = {
+RANGE_HEADER = {
     "name": "Range",
     "in": "header",
     "required": False,
     "description": "one range of bytes, as `bytes=0-499`; anything else is answered with the whole file",
     "schema": {"type": "string"},
 }
-DOWNLOAD = {
-    "parameters": [RANGE],
+DOWNLOAD_EXTRA = {
+    "parameters": [RANGE_HEADER],
     "responses": {
         "206": {
             "description": "The range that was asked for.",
-            "content": {"application/octet-stream": {"schema": BYTES}},
+            "content": {"application/octet-stream": {"schema": BINARY_SCHEMA}},
         },
         "416": {"$ref": "#/components/responses/Failed"},
     },
 }
-KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain")
-ATTACHED = {
-    "responses": {"200": {"description": "Done.", "content": {kind: {"schema": BYTES} for kind in KINDS}}}
+ATTACHMENT_MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain")
+ATTACHMENT_EXTRA = {
+    "responses": {
+        "200": {
+            "description": "Done.",
+            "content": {kind: {"schema": BINARY_SCHEMA} for kind in ATTACHMENT_MEDIA_TYPES},
+        }
+    }
 }
 
 
@@ -58,19 +68,19 @@ class FileController(Controller):
     path = "/files"
     tags = ("files",)
 
-    @post(status_code=201, opt={DESCRIBED: UPLOAD})
+    @post(status_code=201, opt={OPENAPI_EXTRA: UPLOAD_EXTRA})
     async def upload(
-        self, request: Request[Any, Any, Any], caller: GivenCaller, uploads: NamedDependency[Uploads]
+        self, request: Request[Any, Any, Any], caller: InjectedCaller, uploads: NamedDependency[Uploads]
     ) -> Success[UploadView]:
         """Put files into your workspace. A name that is taken gets a number; nothing is replaced."""
         content_type = request.headers.get("content-type", "")
-        body = body_of(request.receive)
+        body = body_chunks(request.receive)
         return success(await uploads.receive(caller, content_type, request.content_length, body), "uploaded")
 
     @get()
     async def list_files(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         files: NamedDependency[FileService],
         path: Annotated[
             str, QueryParameter(max_length=4096, description="a folder; left out, all of it")
@@ -82,25 +92,25 @@ class FileController(Controller):
         items, total = await files.list_page(caller, path, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
-    @get("/{file_id:str}", media_type="application/octet-stream", opt={DESCRIBED: DOWNLOAD})
+    @get("/{file_id:str}", media_type="application/octet-stream", opt={OPENAPI_EXTRA: DOWNLOAD_EXTRA})
     async def download(
         self,
         request: Request[Any, Any, Any],
-        caller: GivenCaller,
+        caller: InjectedCaller,
         files: NamedDependency[FileService],
         file_id: TextId,
     ) -> Response[Any]:
         """The bytes of a file, to be saved and not shown."""
         file = await files.open(caller, file_id)
-        part = range_of(request.headers.get("range"), file.size)
+        part = parse_range(request.headers.get("range"), file.size)
         if part is None:
             file.close()
             return failure(416, f"the file has {file.size} bytes and none of those", "range_refused")
-        return Download(file, part, {"content-security-policy": POLICY})
+        return FileDownload(file, part, {"content-security-policy": DOWNLOAD_POLICY})
 
     @delete("/{file_id:str}", status_code=200)
     async def delete(
-        self, caller: GivenCaller, files: NamedDependency[FileService], file_id: TextId
+        self, caller: InjectedCaller, files: NamedDependency[FileService], file_id: TextId
     ) -> Success[None]:
         """Delete a file, or a folder that is empty."""
         await files.delete(caller, file_id)
@@ -111,15 +121,22 @@ class AttachmentController(Controller):
     path = "/messages"
     tags = ("messages",)
 
-    @get("/{message_id:str}/attachments/{index:int}", media_type="text/plain", opt={DESCRIBED: ATTACHED})
+    @get(
+        "/{message_id:str}/attachments/{index:int}",
+        media_type="text/plain",
+        opt={OPENAPI_EXTRA: ATTACHMENT_EXTRA},
+    )
     async def attachment(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         message_id: TextId,
         index: Annotated[int, PathParameter(ge=0, le=1000)],
     ) -> Response[bytes]:
         """An attachment of a message, counted from 0: an image's bytes, or the text."""
-        found = await conversations.attachment(caller, message_id, index)
-        headers = {"content-disposition": disposition(found.name), "content-security-policy": POLICY}
-        return Response(found.data, media_type=found.media_type, headers=headers)
+        content = await conversations.attachment(caller, message_id, index)
+        headers = {
+            "content-disposition": content_disposition(content.name),
+            "content-security-policy": DOWNLOAD_POLICY,
+        }
+        return Response(content.data, media_type=content.media_type, headers=headers)

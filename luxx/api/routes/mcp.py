@@ -9,12 +9,12 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.mcp.approval import Definitions, McpChange
 from luxx.domain.mcp.service import McpServers
 
-GivenDefinitions = NamedDependency[Definitions]
-GivenServers = NamedDependency[McpServers]
+InjectedDefinitions = NamedDependency[Definitions]
+InjectedServers = NamedDependency[McpServers]
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,8 +30,8 @@ class McpController(Controller):
     @get("/changes")
     async def list_changes(
         self,
-        caller: GivenCaller,
-        mcp_definitions: GivenDefinitions,
+        caller: InjectedCaller,
+        mcp_definitions: InjectedDefinitions,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[McpChange]]:
@@ -42,13 +42,13 @@ class McpController(Controller):
     @post("/changes/{change_id:str}/approve", status_code=200)
     async def approve(
         self,
-        caller: GivenCaller,
-        mcp_definitions: GivenDefinitions,
-        mcp_servers: GivenServers,
+        caller: InjectedCaller,
+        mcp_definitions: InjectedDefinitions,
+        mcp_servers: InjectedServers,
         change_id: TextId,
         data: JSONBody[Approval],
     ) -> Success[None]:
         """Approve the new definition with this hash: the tool is offered again. ADMIN only."""
         await mcp_definitions.approve(caller, change_id, data.hash)
-        await mcp_servers.look_again()
+        await mcp_servers.recheck_withheld()
         return success(None, "approved")

@@ -9,7 +9,15 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import DESCRIBED, Before, GivenCaller, Limit, PageNumber, PageSize, TextId
+from luxx.api.http.parameters import (
+    OPENAPI_EXTRA,
+    BeforeId,
+    InjectedCaller,
+    LimitParameter,
+    PageNumber,
+    PageSize,
+    TextId,
+)
 from luxx.api.http.response_format import ResponseFormat, response_schema
 from luxx.api.http.streaming import Streams
 from luxx.domain.conversations.branches import BranchService, ConversationTree
@@ -17,13 +25,19 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
-from luxx.runs.service import AskingAgain, RunService, Sending
-from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS, MAX_EXTENSION, MAX_FILE_NAME, MAX_SAID
+from luxx.runs.service import NewMessage, Regeneration, RunService
+from luxx.wire.message import (
+    MAX_ATTACHED_TEXT,
+    MAX_ATTACHMENTS,
+    MAX_EXTENSION,
+    MAX_FILE_NAME,
+    MAX_MESSAGE_TEXT,
+)
 from luxx.wire.question import WhenAsked
 
-Text = Annotated[str, Meta(min_length=1, max_length=MAX_SAID)]
+MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
-ToolName = Annotated[str, Meta(min_length=1, max_length=200)]
+RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,13 +53,13 @@ class AttachmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data: bytes | UnsetType = UNSET
 
 
-class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to be answered. `tools`: true for all you may use, false, or names; left out, what the model can
     handle. `response_format`: the JSON schema that the text of the answer must fit. `when_asked`: `wait` for
     a person where the run has to ask, or `deny` what it asks for because nobody will be there.
     """
 
-    tools: bool | Annotated[list[ToolName], Meta(max_length=200)] | None = None
+    tools: bool | Annotated[list[RequestedToolName], Meta(max_length=200)] | None = None
     thinking_enabled: bool | None = None
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -53,11 +67,11 @@ class AskingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     when_asked: WhenAsked | None = None
 
 
-class MessageBody(AskingBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`parent_id`: the message that this one follows; left out, the selected leaf."""
 
     conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: Text
+    content: MessageText
     attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
@@ -76,16 +90,16 @@ class MessageController(Controller):
     path = "/messages"
     tags = ("messages",)
 
-    @get(opt={DESCRIBED: TOO_LARGE_PAGE})
+    @get(opt={OPENAPI_EXTRA: TOO_LARGE_PAGE})
     async def list_messages(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         conversations: NamedDependency[ConversationService],
         conversation_id: Annotated[str, QueryParameter(max_length=64)],
         page: PageNumber = 1,
         page_size: PageSize = 20,
-        before: Before = None,
-        limit: Limit = None,
+        before: BeforeId = None,
+        limit: LimitParameter = None,
     ) -> Success[MessagePage]:
         """A conversation's messages, newest first.
 
@@ -94,30 +108,36 @@ class MessageController(Controller):
         """
         size = limit or page_size
         if before is not None or (limit is not None and page == 1):
-            found = await conversations.list_messages_before(
+            message_page = await conversations.list_messages_before(
                 caller, conversation_id, limit=size, before=before
             )
         else:
-            found = await conversations.list_messages(caller, conversation_id, page=page, page_size=size)
+            message_page = await conversations.list_messages(
+                caller, conversation_id, page=page, page_size=size
+            )
         return success(
             MessagePage(
-                items=found.items, total=found.total, page=page, page_size=size, has_more=found.has_more
+                items=message_page.items,
+                total=message_page.total,
+                page=page,
+                page_size=size,
+                has_more=message_page.has_more,
             )
         )
 
     @post(status_code=200)
     async def send(
-        self, caller: GivenCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
+        self, caller: InjectedCaller, runs: NamedDependency[RunService], data: JSONBody[MessageBody]
     ) -> Success[MessageView]:
         """Send a message and wait for the finished answer."""
-        run = await runs.send(caller, await _sending(data))
+        run = await runs.send(caller, await _new_message(data))
         return success(await runs.answer(caller, run))
 
     @post("/stream", status_code=200)
     async def stream(
         self,
         request: Request[Any, Any, Any],
-        caller: GivenCaller,
+        caller: InjectedCaller,
         runs: NamedDependency[RunService],
         streams: NamedDependency[Streams],
         data: JSONBody[MessageBody],
@@ -125,11 +145,11 @@ class MessageController(Controller):
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
         if wants_json(request):
-            run = await runs.send(caller, await _sending(data))
+            run = await runs.send(caller, await _new_message(data))
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        sending = await _sending(data)
+        new_message = await _new_message(data)
         return await streams.follow(
-            caller, lambda: runs.send_and_watch(caller, sending, accumulated=accumulated)
+            caller, lambda: runs.send_and_watch(caller, new_message, accumulated=accumulated)
         )
 
 
@@ -147,9 +167,9 @@ def check_text(text: str) -> None:
         )
 
 
-async def _sending(body: MessageBody) -> Sending:
+async def _new_message(body: MessageBody) -> NewMessage:
     check_text(body.content)
-    return Sending(
+    return NewMessage(
         conversation_id=body.conversation_id,
         text=body.content,
         attachments=[attachment(file) for file in body.attachments],
@@ -171,7 +191,7 @@ def attachment(file: AttachmentBody) -> GivenAttachment:
 class EditBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`attachments` left out are the old message's; an empty list is none."""
 
-    content: Text
+    content: MessageText
     attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] | UnsetType = UNSET
 
 
@@ -181,7 +201,7 @@ class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     message_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
-AS_USUAL = AskingBody()
+DEFAULT_OPTIONS = AnswerOptionsBody()
 WHOLE_PATH = ForkBody()
 
 
@@ -193,30 +213,30 @@ class MessageBranchController(Controller):
     async def regenerate(
         self,
         request: Request[Any, Any, Any],
-        caller: GivenCaller,
+        caller: InjectedCaller,
         runs: NamedDependency[RunService],
         streams: NamedDependency[Streams],
         message_id: TextId,
         accumulated: FromQuery[bool] = False,
-        data: JSONBody[AskingBody] = AS_USUAL,
+        data: JSONBody[AnswerOptionsBody] = DEFAULT_OPTIONS,
     ) -> Response[Any]:
         """Answer once more: a user's message, or the one that an answer belongs to; follow the run.
 
         What there is stays; the new answer is its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        asking = await _asking_again(message_id, data)
+        regeneration = await _regeneration(message_id, data)
         if wants_json(request):
-            run = await runs.send(caller, asking)
+            run = await runs.send(caller, regeneration)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
         return await streams.follow(
-            caller, lambda: runs.send_and_watch(caller, asking, accumulated=accumulated)
+            caller, lambda: runs.send_and_watch(caller, regeneration, accumulated=accumulated)
         )
 
     @put("/{message_id:str}")
     async def edit(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         branches: NamedDependency[BranchService],
         attachments: NamedDependency[AttachmentReader],
         message_id: TextId,
@@ -226,13 +246,13 @@ class MessageBranchController(Controller):
         check_text(data.content)
         if data.attachments is UNSET:
             return success(await branches.edit(caller, message_id, data.content), "saved")
-        new = await attachments.gather(caller, [attachment(file) for file in data.attachments])
+        new = await attachments.read_attachments(caller, [attachment(file) for file in data.attachments])
         edited = await branches.edit(caller, message_id, data.content, new.attachments, new.images)
         return success(edited, "saved")
 
     @delete("/{message_id:str}", status_code=200)
     async def delete(
-        self, caller: GivenCaller, conversations: NamedDependency[ConversationService], message_id: TextId
+        self, caller: InjectedCaller, conversations: NamedDependency[ConversationService], message_id: TextId
     ) -> Success[None]:
         """Delete a message and what follows it."""
         await conversations.delete_message(caller, message_id)
@@ -245,7 +265,7 @@ class ConversationBranchController(Controller):
 
     @get("/{conversation_id:str}/tree")
     async def tree(
-        self, caller: GivenCaller, branches: NamedDependency[BranchService], conversation_id: TextId
+        self, caller: InjectedCaller, branches: NamedDependency[BranchService], conversation_id: TextId
     ) -> Success[ConversationTree]:
         """All messages in short with what follows which, and the selected path."""
         return success(await branches.tree(caller, conversation_id))
@@ -253,7 +273,7 @@ class ConversationBranchController(Controller):
     @post("/{conversation_id:str}/fork", status_code=201)
     async def fork(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         branches: NamedDependency[BranchService],
         conversation_id: TextId,
         data: JSONBody[ForkBody] = WHOLE_PATH,
@@ -262,8 +282,8 @@ class ConversationBranchController(Controller):
         return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
 
 
-async def _asking_again(message_id: str, body: AskingBody) -> AskingAgain:
-    return AskingAgain(
+async def _regeneration(message_id: str, body: AnswerOptionsBody) -> Regeneration:
+    return Regeneration(
         message_id=message_id,
         response_schema=await response_schema(body.response_format),
         when_asked=body.when_asked,

@@ -9,31 +9,31 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import GivenCaller
+from luxx.api.http.parameters import InjectedCaller
 from luxx.errors import InvalidInput
-from luxx.tools.permissions.judge import DecidedBy, Judged, Verdict
-from luxx.tools.permissions.service import MOST_RULES, PATTERN_LENGTH, RuleService, Supposed
+from luxx.tools.permissions.judge import DecidedBy, PartVerdict, PermissionVerdict
+from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, HypotheticalCall, RuleService
 from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
 
-GivenRules = NamedDependency[RuleService]
-Whose = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
+InjectedRules = NamedDependency[RuleService]
+RuleScopeParameter = Annotated[Literal["tenant", "user", "project", "agent"], QueryParameter(name="scope")]
 ScopeId = Annotated[
     str | None,
     QueryParameter(name="id", min_length=1, max_length=64, description="the project's, the agent's"),
 ]
 ToolPattern = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_*?-]+$(?!\n)")]
-Pattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
+ArgumentPattern = Annotated[str, Meta(max_length=PATTERN_LENGTH)]
 
 
 class RuleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`tool` and `pattern` take the wildcards `*` and `?`; left out, `pattern` is `*`."""
 
     tool: ToolPattern
-    pattern: Pattern = "*"
+    pattern: ArgumentPattern = "*"
     action: RuleAction
 
 
-RulesBody = Annotated[list[RuleBody], Meta(max_length=MOST_RULES)]
+RulesBody = Annotated[list[RuleBody], Meta(max_length=MAX_RULES)]
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     decided_by: DecidedBy
     because: str
     rule: PlacedRule | None
-    parts: list[Judged]
+    parts: list[PartVerdict]
     usual: str
 
 
@@ -57,32 +57,32 @@ class PermissionController(Controller):
     @get("/rules")
     async def read_rules(
         self,
-        caller: GivenCaller,
-        rules: GivenRules,
-        whose: Whose = "user",
+        caller: InjectedCaller,
+        rules: InjectedRules,
+        scope_name: RuleScopeParameter = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
         """One scope's rules, in order: the last that matches decides."""
-        return success(await rules.read(caller, RuleScope(whose), scope_id))
+        return success(await rules.read(caller, RuleScope(scope_name), scope_id))
 
     @put("/rules")
     async def replace_rules(
         self,
-        caller: GivenCaller,
-        rules: GivenRules,
+        caller: InjectedCaller,
+        rules: InjectedRules,
         data: JSONBody[RulesBody],
-        whose: Whose = "user",
+        scope_name: RuleScopeParameter = "user",
         scope_id: ScopeId = None,
     ) -> Success[list[PlacedRule]]:
         """Replace one scope's rules: the list is then this one, in this order. A tenant's: ADMIN only."""
-        wanted = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
-        return success(await rules.replace(caller, RuleScope(whose), scope_id, wanted), "saved")
+        new_rules = [Rule(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in data]
+        return success(await rules.replace(caller, RuleScope(scope_name), scope_id, new_rules), "saved")
 
     @get("/explain")
     async def explain(
         self,
-        caller: GivenCaller,
-        rules: GivenRules,
+        caller: InjectedCaller,
+        rules: InjectedRules,
         tool: Annotated[str, QueryParameter(min_length=1, max_length=64)],
         arguments: Annotated[str, QueryParameter(max_length=8_000, description="a JSON object")] = "{}",
         project_id: Annotated[str | None, QueryParameter(min_length=1, max_length=64)] = None,
@@ -92,13 +92,13 @@ class PermissionController(Controller):
 
         `tainted`: as if the run had read what strangers wrote.
         """
-        supposed = Supposed(
-            tool=tool, arguments=_object(arguments), project_id=project_id, is_tainted=tainted
+        hypothetical_call = HypotheticalCall(
+            tool=tool, arguments=_parse_object(arguments), project_id=project_id, is_tainted=tainted
         )
-        return success(_explanation(tool, await rules.explain(caller, supposed)))
+        return success(_explanation(tool, await rules.explain(caller, hypothetical_call)))
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
@@ -106,7 +106,7 @@ def _object(text: str) -> dict[str, Any]:
         raise InvalidInput(f"arguments: {problem}", detail={"fields": {"arguments": problem}}) from error
 
 
-def _explanation(tool: str, verdict: Verdict) -> Explanation:
+def _explanation(tool: str, verdict: PermissionVerdict) -> Explanation:
     return Explanation(
         tool=tool,
         action=verdict.action,

@@ -9,7 +9,15 @@ from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import Before, GivenCaller, Limit, PageNumber, PageSize, Seq, TextId
+from luxx.api.http.parameters import (
+    BeforeId,
+    InjectedCaller,
+    LimitParameter,
+    PageNumber,
+    PageSize,
+    Seq,
+    TextId,
+)
 from luxx.api.http.streaming import Streams
 from luxx.api.routes.messages import wants_json
 from luxx.errors import InvalidInput
@@ -39,25 +47,25 @@ class RunController(Controller):
     @get()
     async def list_runs(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         runs: NamedDependency[RunService],
         kind: FromQuery[RunKind | None] = None,
         subject_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
         status: FromQuery[RunStatus | None] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
-        before: Before = None,
-        limit: Limit = None,
+        before: BeforeId = None,
+        limit: LimitParameter = None,
     ) -> Success[Page[Run]]:
         """Your runs, newest first."""
-        wanted = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
+        run_filter = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
         size = limit or page_size
-        items, total = await runs.list_page(caller, wanted, page=page, page_size=size)
+        items, total = await runs.list_page(caller, run_filter, page=page, page_size=size)
         return success(Page(items=items, total=total, page=page, page_size=size))
 
     @get("/{run_id:str}")
     async def show(
-        self, caller: GivenCaller, runs: NamedDependency[RunService], run_id: TextId
+        self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
     ) -> Success[Run]:
         """One run as it is now."""
         return success(await runs.get(caller, run_id))
@@ -66,7 +74,7 @@ class RunController(Controller):
     async def events(
         self,
         request: Request[Any, Any, Any],
-        caller: GivenCaller,
+        caller: InjectedCaller,
         runs: NamedDependency[RunService],
         streams: NamedDependency[Streams],
         run_id: TextId,
@@ -76,18 +84,18 @@ class RunController(Controller):
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Follow a run from the event after `Last-Event-ID`; with `Accept: application/json` read its log."""
-        named = _last_event_id(request)
+        header_seq = _last_event_id(request)
         if wants_json(request):
             events, has_more = await runs.events(caller, run_id, after=max(0, from_sequence - 1), limit=limit)
-            return Response(success(EventPage(events=[numbered(e) for e in events], has_more=has_more)))
-        after = named if last_event_id is None else last_event_id
+            return Response(success(EventPage(events=[with_seq(e) for e in events], has_more=has_more)))
+        after = header_seq if last_event_id is None else last_event_id
         return await streams.follow(
             caller, lambda: runs.watch(caller, run_id, after=after, accumulated=accumulated)
         )
 
     @post("/{run_id:str}/cancel", status_code=200)
     async def cancel(
-        self, caller: GivenCaller, runs: NamedDependency[RunService], run_id: TextId
+        self, caller: InjectedCaller, runs: NamedDependency[RunService], run_id: TextId
     ) -> Success[Run]:
         """End a run for good; what was produced is kept."""
         run = await runs.cancel(caller, run_id)
@@ -101,13 +109,13 @@ def _last_event_id(request: Request[Any, Any, Any]) -> int:
     return int(header)
 
 
-def numbered(event: StoredEvent) -> msgspec.Raw:
+def with_seq(event: StoredEvent) -> msgspec.Raw:
     """The event's JSON with its place in the log."""
     return msgspec.Raw(b'{"seq":%d,%s' % (event.seq, event.data[1:]))
 
 
-GivenQuestions = NamedDependency[QuestionService]
-Words = Annotated[str, Meta(min_length=1, max_length=10_000)]
+InjectedQuestions = NamedDependency[QuestionService]
+AnswerText = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +124,7 @@ class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tool of a permission with instead.
     """
 
-    answer: Words | Annotated[list[Words], Meta(min_length=1, max_length=50)]
+    answer: AnswerText | Annotated[list[AnswerText], Meta(min_length=1, max_length=50)]
     note: Annotated[str, Meta(max_length=10_000)] | None = None
     arguments: dict[str, Any] | None = None
 
@@ -128,54 +136,54 @@ class QuestionController(Controller):
     @get("/questions")
     async def list_questions(
         self,
-        caller: GivenCaller,
-        questions: GivenQuestions,
+        caller: InjectedCaller,
+        questions: InjectedQuestions,
         status: FromQuery[QuestionStatus | None] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[QuestionView]]:
         """What all your runs ask or have asked you, newest first."""
-        wanted = QuestionFilter(status=status)
-        items, total = await questions.list_page(caller, wanted, page=page, page_size=page_size)
+        question_filter = QuestionFilter(status=status)
+        items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @get("/runs/{run_id:str}/questions")
     async def questions_of_run(
         self,
-        caller: GivenCaller,
-        questions: GivenQuestions,
+        caller: InjectedCaller,
+        questions: InjectedQuestions,
         run_id: TextId,
         status: FromQuery[QuestionStatus | None] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[QuestionView]]:
         """What one run asks or has asked you, newest first."""
-        wanted = QuestionFilter(run_id=run_id, status=status)
-        items, total = await questions.list_page(caller, wanted, page=page, page_size=page_size)
+        question_filter = QuestionFilter(run_id=run_id, status=status)
+        items, total = await questions.list_page(caller, question_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @post("/runs/{run_id:str}/questions/{question_id:str}/answer", status_code=200)
     async def answer_question(
         self,
-        caller: GivenCaller,
-        questions: GivenQuestions,
+        caller: InjectedCaller,
+        questions: InjectedQuestions,
         run_id: TextId,
         question_id: TextId,
         data: JSONBody[AnswerBody],
     ) -> Success[QuestionView]:
         """Answer a question. The run goes on once all that it asks has an answer; 409 for a second answer."""
-        given = GivenAnswer(answer=data.answer, note=data.note, arguments=data.arguments)
-        return success(await questions.answer(caller, run_id, question_id, given), "answered")
+        given_answer = GivenAnswer(answer=data.answer, note=data.note, arguments=data.arguments)
+        return success(await questions.answer(caller, run_id, question_id, given_answer), "answered")
 
 
-GivenReplay = NamedDependency[ReplayService]
+InjectedReplay = NamedDependency[ReplayService]
 Cursor = Annotated[
     str | None,
     QueryParameter(
         min_length=1, max_length=CURSOR_LENGTH, description="the `cursor` of the answer before this one"
     ),
 ]
-Many = Annotated[int, QueryParameter(ge=1, le=1000)]
+LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 OptionalId = Annotated[str | None, QueryParameter(min_length=1, max_length=64)]
 
 
@@ -205,21 +213,21 @@ class ReplayController(Controller):
     @get("/conversations/{conversation_id:str}/events")
     async def conversation_events(
         self,
-        caller: GivenCaller,
-        replay: GivenReplay,
+        caller: InjectedCaller,
+        replay: InjectedReplay,
         conversation_id: TextId,
         cursor: Cursor = None,
-        limit: Many = 100,
+        limit: LogPageSize = 100,
     ) -> Success[ReplayedEvents]:
         """Everything that was logged in a conversation, over all its runs, oldest first."""
         events, after, has_more = await replay.events(caller, conversation_id, cursor=cursor, limit=limit)
         # They are sent as they stand in the log; the type is what they are.
-        shown = cast("list[Event]", [numbered(event) for event in events])
+        shown = cast("list[Event]", [with_seq(event) for event in events])
         return success(ReplayedEvents(events=shown, has_more=has_more, cursor=after))
 
     @get("/conversations/{conversation_id:str}/execution-status")
     async def execution_status(
-        self, caller: GivenCaller, replay: GivenReplay, conversation_id: TextId
+        self, caller: InjectedCaller, replay: InjectedReplay, conversation_id: TextId
     ) -> Success[ExecutionStatus]:
         """Whether something runs in a conversation, and how far its log goes."""
         return success(await replay.status(caller, conversation_id))
@@ -227,24 +235,24 @@ class ReplayController(Controller):
     @get("/conversations/{conversation_id:str}/tool-executions")
     async def tool_executions(
         self,
-        caller: GivenCaller,
-        replay: GivenReplay,
+        caller: InjectedCaller,
+        replay: InjectedReplay,
         conversation_id: TextId,
         message_id: OptionalId = None,
         cursor: Cursor = None,
-        limit: Many = 100,
+        limit: LogPageSize = 100,
     ) -> Success[ToolExecutions]:
         """The tool calls of a conversation, oldest first; with `message_id` those made for it."""
-        found, after, has_more = await replay.executions(
+        executions_page, after, has_more = await replay.executions(
             caller, conversation_id, message_id=message_id, cursor=cursor, limit=limit
         )
-        return success(ToolExecutions(executions=found, has_more=has_more, cursor=after))
+        return success(ToolExecutions(executions=executions_page, has_more=has_more, cursor=after))
 
     @get("/tool-calls")
     async def tool_calls(
         self,
-        caller: GivenCaller,
-        replay: GivenReplay,
+        caller: InjectedCaller,
+        replay: InjectedReplay,
         tool: Annotated[str | None, QueryParameter(max_length=200, description="the tool's name")] = None,
         run_id: OptionalId = None,
         page: PageNumber = 1,
@@ -257,8 +265,8 @@ class ReplayController(Controller):
     @get("/runs/{run_id:str}/results/{call_id:str}")
     async def result(
         self,
-        caller: GivenCaller,
-        replay: GivenReplay,
+        caller: InjectedCaller,
+        replay: InjectedReplay,
         run_id: TextId,
         call_id: TextId,
         offset: Annotated[int, QueryParameter(ge=0, le=2**31 - 1)] = 0,

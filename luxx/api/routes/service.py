@@ -18,17 +18,17 @@ from litestar.response import Redirect
 
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.guards import PUBLIC
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.mcp.server import ServerState
 from luxx.errors import NotAllowed, Unavailable
 from luxx.infra.bus.core import Bus
 from luxx.infra.observe import Metrics
 from luxx.runs.engine.processes import ProcessService, ProcessView
-from luxx.tools.sandbox.choosing import BackendReport, Standing
+from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
 
 CHECK_SECONDS = 2.0
-PROMETHEUS = "text/plain; version=0.0.4"
+PROMETHEUS_MEDIA_TYPE = "text/plain; version=0.0.4"
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:3rem auto;padding:0 1rem}"
     "pre{background:#8882;padding:.8rem;overflow-x:auto}:root{color-scheme:light dark}"
@@ -70,7 +70,7 @@ class SandboxBackend(msgspec.Struct, frozen=True, kw_only=True):
     """A way to hold programs in; `reason` says why it is not in force."""
 
     name: str
-    standing: Standing
+    standing: BackendStatus
     reason: str
 
 
@@ -152,7 +152,7 @@ class ProbeController(Controller):
                     for one in state.sandbox_backends
                 ],
                 document_readers=state.document_readers,
-                mcp_servers=_counted(state.mcp_servers()),
+                mcp_servers=_count_states(state.mcp_servers()),
                 database=state.database,
                 bus="none" if bus.is_alone else "up" if bus.is_up else "away",
             )
@@ -162,7 +162,7 @@ class ProbeController(Controller):
     async def ready(self, service_state: NamedDependency[ServiceState]) -> Success[Readiness]:
         """Whether it can do work: 503 while the database or the engine does not answer."""
         names = list(service_state.checks)
-        passed = await asyncio.gather(*(_passes(name, service_state.checks[name]) for name in names))
+        passed = await asyncio.gather(*(_check_passes(name, service_state.checks[name]) for name in names))
         checks = {name: "ok" if ok else "failed" for name, ok in zip(names, passed, strict=True)}
         if not all(passed):
             failed = ", ".join(name for name, ok in zip(names, passed, strict=True) if not ok)
@@ -180,14 +180,14 @@ class ProbeController(Controller):
             raise NotAllowed(
                 "metrics are for this machine only; an operator can set observability.metrics_public"
             )
-        return Response(service_state.metrics.render(), media_type=PROMETHEUS)
+        return Response(service_state.metrics.render(), media_type=PROMETHEUS_MEDIA_TYPE)
 
 
-def _counted(servers: list[ServerState]) -> McpCounts:
+def _count_states(servers: list[ServerState]) -> McpCounts:
     return McpCounts(**{state.value: servers.count(state) for state in ServerState})
 
 
-async def _passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:
+async def _check_passes(name: str, check: Callable[[], Awaitable[object]]) -> bool:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             await check()
@@ -236,7 +236,7 @@ class ProcessController(Controller):
     @get()
     async def list_processes(
         self,
-        caller: GivenCaller,
+        caller: InjectedCaller,
         processes: NamedDependency[ProcessService],
         page: PageNumber = 1,
         page_size: PageSize = 20,

@@ -13,22 +13,22 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Meta
 
-from luxx.api.http.bodies import read_body, refusal
+from luxx.api.http.bodies import invalid_fields, read_body
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.errors import status_of
 from luxx.api.http.guards import PUBLIC
-from luxx.api.http.parameters import DESCRIBED
+from luxx.api.http.parameters import OPENAPI_EXTRA
 from luxx.api.routes.auth import NewPassword
-from luxx.domain.accounts.credentials import LONGEST_PASSWORD, SHORTEST
+from luxx.domain.accounts.credentials import LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.setup import PasswordSetup, SetupState
 from luxx.domain.accounts.users import UserView
 from luxx.errors import InvalidInput, LuxxError, TooMany
 
 FORM = "application/x-www-form-urlencoded"
-MOST_FIELDS = 10
+MAX_FIELDS = 10
 TOKEN_BYTES = 4096
-Token = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="of the printed address")]
+SetupToken = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="of the printed address")]
 
 
 class SetupBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ _BODY_SCHEMA = {
     "type": "object",
     "properties": {
         "token": {"type": "string", "maxLength": TOKEN_BYTES},
-        "password": {"type": "string", "minLength": SHORTEST, "maxLength": LONGEST_PASSWORD},
+        "password": {"type": "string", "minLength": MIN_PASSWORD_LENGTH, "maxLength": LONGEST_PASSWORD},
         "password_again": {"type": "string", "description": "if given, the same password"},
     },
     "required": ["token", "password"],
@@ -64,19 +64,19 @@ class SetupController(Controller):
         request: Request[Any, Any, Any],
         peer: NamedDependency[Peer],
         password_setup: NamedDependency[PasswordSetup],
-        token: Token = "",
+        token: SetupToken = "",
     ) -> Response[Success[SetupState]]:
         """Whether the one-time address is good. A browser gets the page with the form."""
         try:
             state = await password_setup.state(peer, token)
         except LuxxError as error:
-            return _refused(request, error, form="")
+            return _error_answer(request, error, form="")
         if _is_browser(request):
             return _page(_form(token, state.username))
-        words = "POST the token and a new password to /setup"
-        return Response(success(state, words), headers={"cache-control": "no-store"})
+        message = "POST the token and a new password to /setup"
+        return Response(success(state, message), headers={"cache-control": "no-store"})
 
-    @post(status_code=200, opt={DESCRIBED: {"requestBody": _BODY}})
+    @post(status_code=200, opt={OPENAPI_EXTRA: {"requestBody": _BODY}})
     async def save(
         self,
         request: Request[Any, Any, Any],
@@ -86,32 +86,32 @@ class SetupController(Controller):
         """Set the password of the administrator, as the one-time address allows; all sign-ins end."""
         token = ""
         try:
-            sent = await _sent(request)
-            token = sent.get("token", "")
-            body = read_body(msgspec.json.encode(sent), SetupBody)
+            fields = await _read_fields(request)
+            token = fields.get("token", "")
+            body = read_body(msgspec.json.encode(fields), SetupBody)
             if body.password_again not in (None, body.password):
-                raise refusal({"$.password_again": "the two passwords differ"})
+                raise invalid_fields({"$.password_again": "the two passwords differ"})
             user = await password_setup.set_password(peer, body.token, body.password)
         except LuxxError as error:
             is_correctable = isinstance(error, InvalidInput | TooMany) and isinstance(token, str)
-            return _refused(request, error, form=_form(token, "") if is_correctable else "")
+            return _error_answer(request, error, form=_form(token, "") if is_correctable else "")
         if _is_browser(request):
             name = html.escape(user.username)
             return _page(f"<p>The password of <b>{name}</b> is set. Sign in with it from now on.</p>")
         return Response(success(user, "password set; sign in with it"))
 
 
-async def _sent(request: Request[Any, Any, Any]) -> dict[str, Any]:
+async def _read_fields(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """The fields of the body, as a form or as JSON. Raises InvalidInput for what is neither."""
     body = await request.body()
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         return read_body(body, dict[str, Any])
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError as error:
-        raise refusal({"$": "not readable as a form"}) from error
+        raise invalid_fields({"$": "not readable as a form"}) from error
     if len(dict(pairs)) < len(pairs):
-        raise refusal({"$": "a field is given more than once"})
+        raise invalid_fields({"$": "a field is given more than once"})
     return dict(pairs)
 
 
@@ -119,7 +119,7 @@ def _is_browser(request: Request[Any, Any, Any]) -> bool:
     return "text/html" in request.headers.get("accept", "").lower()
 
 
-def _refused(request: Request[Any, Any, Any], error: LuxxError, *, form: str) -> Response[Any]:
+def _error_answer(request: Request[Any, Any, Any], error: LuxxError, *, form: str) -> Response[Any]:
     if not _is_browser(request):
         raise error
     text = f'<p role="alert">{html.escape(error.message)}</p>{form}'
@@ -131,8 +131,8 @@ def _refused(request: Request[Any, Any, Any], error: LuxxError, *, form: str) ->
 
 def _form(token: str, username: str) -> str:
     who = f" for <b>{html.escape(username)}</b>" if username else ""
-    field = f'type="password" autocomplete="new-password" required minlength="{SHORTEST}"'
-    return f"""<p>Choose a password{who} of at least {SHORTEST} characters.</p>
+    field = f'type="password" autocomplete="new-password" required minlength="{MIN_PASSWORD_LENGTH}"'
+    return f"""<p>Choose a password{who} of at least {MIN_PASSWORD_LENGTH} characters.</p>
 <form method="post" action="/setup">
 <input type="hidden" name="token" value="{html.escape(token)}">
 <p><label>Password<br><input name="password" {field}></label></p>

@@ -9,11 +9,11 @@ from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.wire.line import NAME
 
-GivenTenants = NamedDependency[TenantService]
+InjectedTenants = NamedDependency[TenantService]
 TenantName = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME)]
 AgentId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -38,13 +38,13 @@ class TenantController(Controller):
     tags = ("tenants",)
 
     @get()
-    async def show(self, caller: GivenCaller, tenants: GivenTenants) -> Success[TenantView]:
+    async def show(self, caller: InjectedCaller, tenants: InjectedTenants) -> Success[TenantView]:
         """Your own tenant."""
         return success(await tenants.own(caller))
 
     @put()
     async def update(
-        self, caller: GivenCaller, tenants: GivenTenants, data: JSONBody[TenantBody]
+        self, caller: InjectedCaller, tenants: InjectedTenants, data: JSONBody[TenantBody]
     ) -> Success[TenantView]:
         """Change your own tenant. ADMIN only."""
         return success(await tenants.update_own(caller, _change(data)), "saved")
@@ -56,7 +56,7 @@ class TenantsController(Controller):
 
     @get()
     async def list_tenants(
-        self, caller: GivenCaller, tenants: GivenTenants, page: PageNumber = 1, page_size: PageSize = 20
+        self, caller: InjectedCaller, tenants: InjectedTenants, page: PageNumber = 1, page_size: PageSize = 20
     ) -> Success[Page[TenantView]]:
         """All tenants, newest first. ADMINs of the default tenant only, as all of these."""
         items, total = await tenants.list_page(caller, page=page, page_size=page_size)
@@ -64,7 +64,7 @@ class TenantsController(Controller):
 
     @post(status_code=201)
     async def create_tenant(
-        self, caller: GivenCaller, tenants: GivenTenants, data: JSONBody[NewTenantBody]
+        self, caller: InjectedCaller, tenants: InjectedTenants, data: JSONBody[NewTenantBody]
     ) -> Success[TenantView]:
         """Make a tenant; its first ADMIN is added with POST /auth/users."""
         new = TenantChange(
@@ -76,21 +76,25 @@ class TenantsController(Controller):
 
     @get("/{tenant_id:int}")
     async def show_tenant(
-        self, caller: GivenCaller, tenants: GivenTenants, tenant_id: FromPath[int]
+        self, caller: InjectedCaller, tenants: InjectedTenants, tenant_id: FromPath[int]
     ) -> Success[TenantView]:
         """One tenant."""
         return success(await tenants.get(caller, tenant_id))
 
     @put("/{tenant_id:int}")
     async def update_tenant(
-        self, caller: GivenCaller, tenants: GivenTenants, tenant_id: FromPath[int], data: JSONBody[TenantBody]
+        self,
+        caller: InjectedCaller,
+        tenants: InjectedTenants,
+        tenant_id: FromPath[int],
+        data: JSONBody[TenantBody],
     ) -> Success[TenantView]:
         """Change a tenant."""
         return success(await tenants.update(caller, tenant_id, _change(data)), "saved")
 
     @delete("/{tenant_id:int}", status_code=200)
     async def delete_tenant(
-        self, caller: GivenCaller, tenants: GivenTenants, tenant_id: FromPath[int]
+        self, caller: InjectedCaller, tenants: InjectedTenants, tenant_id: FromPath[int]
     ) -> Success[None]:
         """Delete a tenant that has no users."""
         await tenants.delete(caller, tenant_id)

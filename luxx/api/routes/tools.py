@@ -13,21 +13,21 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter, SkipValidation
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.skills.registry import Shelf, Skill
+from luxx.domain.skills.registry import Skill, SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
 from luxx.tools.core import (
-    Chaining,
+    ChainContext,
     CommandPermission,
     OwnTools,
     Risk,
     ToolCall,
     ToolContext,
     ToolDefinition,
-    own_available_to,
+    available_own_tools,
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
@@ -37,10 +37,10 @@ from luxx.wire.rule import PlacedRule
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
 RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
 OwnToolsOf = Callable[[Caller], Awaitable[OwnTools]]
-GivenExecutor = NamedDependency[ToolExecutor]
-GivenWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
-GivenRulesOf = NamedDependency[SkipValidation[RulesOf]]
-GivenOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
+InjectedExecutor = NamedDependency[ToolExecutor]
+InjectedWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
+InjectedRulesOf = NamedDependency[SkipValidation[RulesOf]]
+InjectedOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +77,9 @@ class ToolController(Controller):
     @get(summary="The tools the caller may run")
     async def list_tools(
         self,
-        caller: GivenCaller,
-        tool_executor: GivenExecutor,
-        own_tools_of: GivenOwnToolsOf,
+        caller: InjectedCaller,
+        tool_executor: InjectedExecutor,
+        own_tools_of: InjectedOwnToolsOf,
         category: Annotated[str | None, QueryParameter(max_length=64)] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
@@ -91,7 +91,7 @@ class ToolController(Controller):
             tool
             for tool in (
                 *tool_executor.registry.available_to(level, tenant_id=caller.tenant_id),
-                *own_available_to(own, level),
+                *available_own_tools(own, level),
             )
             if category is None or tool.category == category
         ]
@@ -102,26 +102,26 @@ class ToolController(Controller):
     @get("/{name:str}", summary="One tool")
     async def get_tool(
         self,
-        caller: GivenCaller,
-        tool_executor: GivenExecutor,
-        own_tools_of: GivenOwnToolsOf,
+        caller: InjectedCaller,
+        tool_executor: InjectedExecutor,
+        own_tools_of: InjectedOwnToolsOf,
         name: TextId,
     ) -> Success[ToolView]:
         """404 for a tool above the caller's level too."""
         known = tool_executor.registry.lookup_for(name, caller.tenant_id)
-        found = known or (await own_tools_of(caller)).lookup(name)
-        if found is None or found[0].required_permission > caller.permission_level:
+        entry = known or (await own_tools_of(caller)).lookup(name)
+        if entry is None or entry[0].required_permission > caller.permission_level:
             raise _not_found(name)
-        return success(_tool_view(found[0]))
+        return success(_tool_view(entry[0]))
 
     @post("/{name:str}/execute", status_code=200, summary="Run a tool")
     async def execute_tool(
         self,
-        caller: GivenCaller,
-        tool_executor: GivenExecutor,
-        workspace_of: GivenWorkspaceOf,
-        rules_of: GivenRulesOf,
-        own_tools_of: GivenOwnToolsOf,
+        caller: InjectedCaller,
+        tool_executor: InjectedExecutor,
+        workspace_of: InjectedWorkspaceOf,
+        rules_of: InjectedRulesOf,
+        own_tools_of: InjectedOwnToolsOf,
         name: TextId,
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
@@ -135,29 +135,31 @@ class ToolController(Controller):
             tenant_id=caller.tenant_id,
             rules=await rules_of(caller),
             own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller),
-            chaining=Chaining(call_id=call.call_id),
+            chain_context=ChainContext(call_id=call.call_id),
         )
         done = await tool_executor.execute(call, context)
-        _require_run(done)
+        _check_was_run(done)
         result = done.result
         return success(ToolAnswer(success=result.success, data=result.data, error=result.error))
 
     @delete("/cache", status_code=200, summary="Forget cached answers")
-    async def clear_cache(self, caller: GivenCaller, tool_executor: GivenExecutor) -> Success[ClearedCache]:
+    async def clear_cache(
+        self, caller: InjectedCaller, tool_executor: InjectedExecutor
+    ) -> Success[ClearedCache]:
         """The caller's own."""
         return success(ClearedCache(cleared=tool_executor.clear_cache(caller.user_id)))
 
 
-def _require_run(done: Executed) -> None:
+def _check_was_run(done: Executed) -> None:
     """Raises what the caller must know about a call that never reached its tool."""
-    words = done.result.error or "the tool was not run"
+    message = done.result.error or "the tool was not run"
     match done.status:
         case CallStatus.UNKNOWN:
             raise _not_found(done.name)
         case CallStatus.DENIED | CallStatus.REJECTED:
-            raise NotAllowed(words)
+            raise NotAllowed(message)
         case CallStatus.INVALID:
-            raise InvalidInput(words, kind="arguments_invalid", detail={"fields": done.problems})
+            raise InvalidInput(message, kind="arguments_invalid", detail={"fields": done.problems})
         case (
             CallStatus.DONE
             | CallStatus.CACHED
@@ -185,7 +187,7 @@ def _tool_view(tool: ToolDefinition) -> ToolView:
     )
 
 
-GivenCompositions = NamedDependency[CompositionService]
+InjectedCompositions = NamedDependency[CompositionService]
 
 
 class CompositionController(Controller):
@@ -195,8 +197,8 @@ class CompositionController(Controller):
     @get()
     async def list_compositions(
         self,
-        caller: GivenCaller,
-        compositions: GivenCompositions,
+        caller: InjectedCaller,
+        compositions: InjectedCompositions,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[CompositionView]]:
@@ -206,14 +208,14 @@ class CompositionController(Controller):
 
     @post(status_code=201)
     async def create(
-        self, caller: GivenCaller, compositions: GivenCompositions, data: JSONBody[Composition]
+        self, caller: InjectedCaller, compositions: InjectedCompositions, data: JSONBody[Composition]
     ) -> Success[CompositionView]:
         """A new composition, which is a tool of yours from then on."""
         return success(await compositions.create(caller, data), "created")
 
     @get("/{composition_id:str}")
     async def show(
-        self, caller: GivenCaller, compositions: GivenCompositions, composition_id: TextId
+        self, caller: InjectedCaller, compositions: InjectedCompositions, composition_id: TextId
     ) -> Success[CompositionView]:
         """One composition."""
         return success(await compositions.get(caller, composition_id))
@@ -221,8 +223,8 @@ class CompositionController(Controller):
     @put("/{composition_id:str}")
     async def replace(
         self,
-        caller: GivenCaller,
-        compositions: GivenCompositions,
+        caller: InjectedCaller,
+        compositions: InjectedCompositions,
         composition_id: TextId,
         data: JSONBody[Composition],
     ) -> Success[CompositionView]:
@@ -231,7 +233,7 @@ class CompositionController(Controller):
 
     @delete("/{composition_id:str}", status_code=200)
     async def delete(
-        self, caller: GivenCaller, compositions: GivenCompositions, composition_id: TextId
+        self, caller: InjectedCaller, compositions: InjectedCompositions, composition_id: TextId
     ) -> Success[None]:
         """Delete a composition; the tools that it is made of stay."""
         await compositions.delete(caller, composition_id)
@@ -255,14 +257,14 @@ class SkillController(Controller):
     @get(summary="The skills of this server")
     async def list_skills(
         self,
-        caller: GivenCaller,
-        shelf: NamedDependency[Shelf],
+        caller: InjectedCaller,
+        skill_registry: NamedDependency[SkillRegistry],
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[SkillView]]:
         """By name within each directory, in the order of the directories; what is broken comes last."""
-        views = [_skill_view(skill) for skill in shelf.skills.values()]
-        views += [SkillView(name=one.name, problem=one.problem) for one in shelf.broken]
+        views = [_skill_view(skill) for skill in skill_registry.skills.values()]
+        views += [SkillView(name=one.name, problem=one.problem) for one in skill_registry.broken]
         first = (page - 1) * page_size
         items = views[first : first + page_size]
         return success(Page(items=items, total=len(views), page=page, page_size=page_size))

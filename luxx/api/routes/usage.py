@@ -8,15 +8,15 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize, TextId
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
-from luxx.domain.usage.report import GroupBy, Scope, UsageLimits, UsageQuery, UsageReport, UsageService
+from luxx.domain.usage.report import GroupBy, UsageLimits, UsageQuery, UsageReport, UsageScope, UsageService
 
-GivenUsage = NamedDependency[UsageService]
+InjectedUsage = NamedDependency[UsageService]
 FirstDay = Annotated[date | None, QueryParameter(name="from", description="the first day, in UTC")]
 LastDay = Annotated[date | None, QueryParameter(name="to", description="the last day, in UTC")]
 
-Whose = Annotated[Scope, QueryParameter(name="scope")]
+ScopeParameter = Annotated[UsageScope, QueryParameter(name="scope")]
 """Not named `scope` in Python: there that is the request's own."""
 
 
@@ -27,10 +27,10 @@ class UsageController(Controller):
     @get("/usage")
     async def report(
         self,
-        caller: GivenCaller,
-        usage: GivenUsage,
+        caller: InjectedCaller,
+        usage: InjectedUsage,
         group_by: FromQuery[GroupBy] = GroupBy.DAY,
-        whose: Whose = Scope.OWN,
+        report_scope: ScopeParameter = UsageScope.OWN,
         first_day: FirstDay = None,
         last_day: LastDay = None,
         conversation_id: Annotated[str | None, QueryParameter(max_length=64)] = None,
@@ -39,21 +39,21 @@ class UsageController(Controller):
     ) -> Success[UsageReport]:
         """What you used and what it cost; an ADMIN also what the tenant, an operator what all did."""
         query = UsageQuery(
-            group_by=group_by, scope=whose, first=first_day, last=last_day, subject_id=conversation_id,
+            group_by=group_by, scope=report_scope, first=first_day, last=last_day, subject_id=conversation_id,
             page=page, page_size=page_size,
         )  # fmt: skip
         return success(await usage.report(caller, query))
 
     @get("/usage/limits")
-    async def limits(self, caller: GivenCaller, usage: GivenUsage) -> Success[UsageLimits]:
+    async def limits(self, caller: InjectedCaller, usage: InjectedUsage) -> Success[UsageLimits]:
         """What you may still spend: today, and in one run."""
         return success(await usage.limits(caller))
 
     @get("/conversations/{conversation_id:str}/usage")
     async def of_conversation(
         self,
-        caller: GivenCaller,
-        usage: GivenUsage,
+        caller: InjectedCaller,
+        usage: InjectedUsage,
         conversations: NamedDependency[ConversationService],
         conversation_id: TextId,
         group_by: FromQuery[GroupBy] = GroupBy.MODEL,

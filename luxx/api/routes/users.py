@@ -9,7 +9,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.envelope import Page, Success, success
-from luxx.api.http.parameters import GivenCaller, PageNumber, PageSize
+from luxx.api.http.parameters import InjectedCaller, PageNumber, PageSize
 from luxx.api.routes.auth import Email, NewPassword, Username
 from luxx.domain.accounts.administration import Administration, NewAccount
 from luxx.domain.accounts.caller import Caller
@@ -18,12 +18,14 @@ from luxx.domain.accounts.settings import SettingsChange, SettingsService, Setti
 from luxx.domain.accounts.users import UserFilter, UserView
 from luxx.wire.tool import CommandPermission
 
-GivenAdministration = NamedDependency[Administration]
+InjectedAdministration = NamedDependency[Administration]
 TenantId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-WantedTenant = Annotated[
+TenantFilter = Annotated[
     int | None, QueryParameter(ge=1, le=2**31 - 1, description="only those of this tenant")
 ]
-Part = Annotated[str, QueryParameter(max_length=100, description="a part of the name or the address")]
+UserSearchText = Annotated[
+    str, QueryParameter(max_length=100, description="a part of the name or the address")
+]
 
 
 class NewUserBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,21 +58,21 @@ class UserController(Controller):
     @get()
     async def list_users(
         self,
-        caller: GivenCaller,
-        administration: GivenAdministration,
-        q: Part = "",
-        tenant_id: WantedTenant = None,
+        caller: InjectedCaller,
+        administration: InjectedAdministration,
+        q: UserSearchText = "",
+        tenant_id: TenantFilter = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[UserView]]:
         """Users you administer, newest first: for operators everybody. ADMIN only, as all of these."""
-        wanted = UserFilter(tenant_id=tenant_id, q=q)
-        items, total = await administration.list_users(caller, wanted, page=page, page_size=page_size)
+        user_filter = UserFilter(tenant_id=tenant_id, q=q)
+        items, total = await administration.list_users(caller, user_filter, page=page, page_size=page_size)
         return success(Page(items=items, total=total, page=page, page_size=page_size))
 
     @post(status_code=201)
     async def create(
-        self, caller: GivenCaller, administration: GivenAdministration, data: JSONBody[NewUserBody]
+        self, caller: InjectedCaller, administration: InjectedAdministration, data: JSONBody[NewUserBody]
     ) -> Success[UserView]:
         """Add a user."""
         new = NewAccount(
@@ -84,7 +86,7 @@ class UserController(Controller):
 
     @get("/{user_id:int}")
     async def show(
-        self, caller: GivenCaller, administration: GivenAdministration, user_id: FromPath[int]
+        self, caller: InjectedCaller, administration: InjectedAdministration, user_id: FromPath[int]
     ) -> Success[UserView]:
         """One user."""
         return success(await administration.get_user(caller, user_id))
@@ -92,8 +94,8 @@ class UserController(Controller):
     @put("/{user_id:int}")
     async def update(
         self,
-        caller: GivenCaller,
-        administration: GivenAdministration,
+        caller: InjectedCaller,
+        administration: InjectedAdministration,
         user_id: FromPath[int],
         data: JSONBody[UserBody],
     ) -> Success[UserView]:
@@ -110,8 +112,8 @@ class UserController(Controller):
     @post("/{user_id:int}/password", status_code=200)
     async def reset_password(
         self,
-        caller: GivenCaller,
-        administration: GivenAdministration,
+        caller: InjectedCaller,
+        administration: InjectedAdministration,
         user_id: FromPath[int],
         data: JSONBody[NewPasswordBody],
     ) -> Success[UserView]:
@@ -121,22 +123,22 @@ class UserController(Controller):
 
     @delete("/{user_id:int}", status_code=200)
     async def remove(
-        self, caller: GivenCaller, administration: GivenAdministration, user_id: FromPath[int]
+        self, caller: InjectedCaller, administration: InjectedAdministration, user_id: FromPath[int]
     ) -> Success[None]:
         """Delete a user with all that is theirs, files included. Shared providers go to another ADMIN."""
         await administration.delete_user(caller, user_id)
         return success(None, "deleted")
 
 
-LARGEST = 2**31 - 1
+MAX_INT = 2**31 - 1
 
 
 class SettingsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A field left out stays as it is; null clears it."""
 
-    default_provider_id: Annotated[int, Meta(ge=1, le=LARGEST)] | UnsetType | None = UNSET
+    default_provider_id: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
     temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
-    max_tokens: Annotated[int, Meta(ge=1, le=LARGEST)] | UnsetType | None = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_INT)] | UnsetType | None = UNSET
     thinking_enabled: bool | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000, pattern=r"^[^\x00]*$")] | UnsetType | None = UNSET
 

@@ -9,9 +9,9 @@ from litestar.di import NamedDependency
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.guards import PEER, PUBLIC, check_password_is_theirs
-from luxx.api.http.parameters import GivenCaller
-from luxx.api.http.sockets import SIGN_IN_AGAIN, TRY_LATER, Close, Sockets
+from luxx.api.http.guards import PEER, PUBLIC, check_password_changed
+from luxx.api.http.parameters import InjectedCaller
+from luxx.api.http.sockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.limits import Peer
 from luxx.domain.accounts.service import AccountService, check_peer
@@ -22,7 +22,9 @@ from luxx.wire.socket import ClientMessage, ServerMessage
 REASON_BYTES = 123
 """What a close frame has room for."""
 
-DATABASE_AWAY = Close(TRY_LATER, "the database does not answer; try again in a moment")
+DATABASE_UNAVAILABLE = CloseReason(
+    CLOSE_TRY_AGAIN_LATER, "the database does not answer; try again in a moment"
+)
 
 
 class SocketController(Controller):
@@ -30,7 +32,9 @@ class SocketController(Controller):
     tags = ("auth",)
 
     @post("/auth/ticket", status_code=200)
-    async def ticket(self, caller: GivenCaller, tickets: NamedDependency[TicketService]) -> Success[Ticket]:
+    async def ticket(
+        self, caller: InjectedCaller, tickets: NamedDependency[TicketService]
+    ) -> Success[Ticket]:
         """Get a ticket that opens one socket, `WS /ws?token=<ticket>`, within 30 seconds."""
         return success(await tickets.issue(caller))
 
@@ -44,41 +48,41 @@ class SocketController(Controller):
         sockets: NamedDependency[Sockets],
     ) -> None:
         """Whoever may not come in is told so by a close code: browsers show no status of a handshake."""
-        found = await _who(socket, accounts, tickets)
+        caller_or_close = await _authenticate(socket, accounts, tickets)
         await socket.accept()
-        if isinstance(found, Caller):
-            await sockets.serve(found, socket.receive, socket.send)
+        if isinstance(caller_or_close, Caller):
+            await sockets.serve(caller_or_close, socket.receive, socket.send)
         else:
-            await socket.close(found.code, found.reason)
+            await socket.close(caller_or_close.code, caller_or_close.reason)
 
 
-async def _who(
+async def _authenticate(
     socket: WebSocket[Any, Any, Any], accounts: AccountService, tickets: TicketService
-) -> Caller | Close:
+) -> Caller | CloseReason:
     peer: Peer = socket.scope["state"][PEER]
     try:
         caller = await tickets.redeem(socket.query_params.get("token") or "", peer)
         check_peer(peer, has_default_password=caller.has_default_password)
-        check_password_is_theirs(caller)
+        check_password_changed(caller)
         accounts.count_request(caller)
     except TooMany as error:
-        return _closed(TRY_LATER, error)
+        return _close_reason(CLOSE_TRY_AGAIN_LATER, error)
     except LuxxError as error:
-        return _closed(SIGN_IN_AGAIN, error)
+        return _close_reason(CLOSE_SIGN_IN_AGAIN, error)
     except SQLAlchemyError:
-        return DATABASE_AWAY
+        return DATABASE_UNAVAILABLE
     return caller
 
 
-def _closed(code: int, error: LuxxError) -> Close:
-    return Close(code, error.message.encode()[:REASON_BYTES].decode(errors="ignore"))
+def _close_reason(code: int, error: LuxxError) -> CloseReason:
+    return CloseReason(code, error.message.encode()[:REASON_BYTES].decode(errors="ignore"))
 
 
 def message_table() -> str:
     """What is said on a socket, from the messages' own docstrings."""
     rows = [
-        f"| {who} | `{kind.__struct_config__.tag}` | {_first_line(kind)} | {_fields(kind)} |"
-        for who, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
+        f"| {sender} | `{kind.__struct_config__.tag}` | {_first_line(kind)} | {_fields(kind)} |"
+        for sender, kinds in (("client", get_args(ClientMessage)), ("server", get_args(ServerMessage)))
         for kind in kinds
     ]
     return "\n".join(["| who says it | `type` | what | fields |", "| --- | --- | --- | --- |", *rows])

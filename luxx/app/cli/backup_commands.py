@@ -8,122 +8,129 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.backup.backup import Home, back_up
+from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
-from luxx.domain.backup.user_export import check_step, export_person
-from luxx.domain.backup.user_import import import_person
+from luxx.domain.backup.user_export import check_step, export_user
+from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import redact
 from luxx.infra.store.engine import Store
 
 T = TypeVar("T")
-Run = Callable[[argparse.Namespace], int]
-Command = Callable[[str, Run, str], argparse.ArgumentParser]
-Load = Callable[[argparse.Namespace], Config]
+RunCommand = Callable[[argparse.Namespace], int]
+AddCommand = Callable[[str, RunCommand, str], argparse.ArgumentParser]
+LoadConfig = Callable[[argparse.Namespace], Config]
 
-SHOWN = 20
+MAX_NOTES = 20
 """Notes that are printed; a backup may have left out thousands of files."""
 
 
-def add_keeping_commands(command: Command, load: Load) -> None:
+def add_backup_commands(command: AddCommand, load: LoadConfig) -> None:
     """Adds them by `command`; `load` gives the configuration of one."""
     backup = command("backup", lambda options: _backup(options, load), "back up everything, while it serves")
     backup.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
-    restoring = command("restore", lambda options: _restore(options, load), "bring a backup back")
-    restoring.add_argument("file", type=Path)
-    restoring.add_argument("--replace", action="store_true", help="delete what is there")
-    restoring.add_argument("--yes", action="store_true", help="do not ask")
-    out = command("export", lambda options: _export(options, load), "one user's whole data into a file")
-    out.add_argument("username")
-    out.add_argument("file", type=Path, help="a new file")
-    back = command("import", lambda options: _import(options, load), "bring a user's file in")
-    back.add_argument("file", type=Path)
-    back.add_argument("--as", dest="username", help="to this user (default: the name in the file)")
+    restore_parser = command("restore", lambda options: _restore(options, load), "bring a backup back")
+    restore_parser.add_argument("file", type=Path)
+    restore_parser.add_argument("--replace", action="store_true", help="delete what is there")
+    restore_parser.add_argument("--yes", action="store_true", help="do not ask")
+    export_parser = command(
+        "export", lambda options: _export(options, load), "one user's whole data into a file"
+    )
+    export_parser.add_argument("username")
+    export_parser.add_argument("file", type=Path, help="a new file")
+    import_parser = command("import", lambda options: _import(options, load), "bring a user's file in")
+    import_parser.add_argument("file", type=Path)
+    import_parser.add_argument("--as", dest="username", help="to this user (default: the name in the file)")
 
 
-def _backup(options: argparse.Namespace, load: Load) -> int:
-    home = Home(load(options))
+def _backup(options: argparse.Namespace, load: LoadConfig) -> int:
+    data_paths = DataPaths(load(options))
     try:
-        made = _said(lambda: back_up(home, options.file))
+        manifest = _with_plain_errors(lambda: create_backup(data_paths, options.file))
     finally:
-        home.close()
-    rows = sum(part.rows for part in made.tables)
-    files = sum(part.files for part in made.workspaces)
+        data_paths.close()
+    rows = sum(part.rows for part in manifest.tables)
+    files = sum(part.files for part in manifest.workspaces)
     size = options.file.stat().st_size / 2**20
-    print(f"{options.file}: {rows} rows at step {made.step}, {files} files, {size:.1f} MiB")
-    _notes(made.left_out)
+    print(f"{options.file}: {rows} rows at step {manifest.step}, {files} files, {size:.1f} MiB")
+    _notes(manifest.left_out)
     return 0
 
 
-def _restore(options: argparse.Namespace, load: Load) -> int:
-    home = Home(load(options))
+def _restore(options: argparse.Namespace, load: LoadConfig) -> int:
+    data_paths = DataPaths(load(options))
     if options.replace and not options.yes:
-        _ask(f"This deletes the database {home.url.database} and all files below {home.root}.", "replace")
-    done = _said(lambda: restore(home, options.file, replace=options.replace))
-    made = done.manifest
-    rows = sum(part.rows for part in made.tables)
-    print(f"restored {rows} rows and {done.files} files of {made.made_at:%Y-%m-%d %H:%M:%S} UTC")
-    _notes(done.notes)
+        _confirm(
+            f"This deletes the database {data_paths.url.database} and all files below {data_paths.root}.",
+            "replace",
+        )
+    result = _with_plain_errors(lambda: restore(data_paths, options.file, replace=options.replace))
+    manifest = result.manifest
+    rows = sum(part.rows for part in manifest.tables)
+    print(f"restored {rows} rows and {result.files} files of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC")
+    _notes(result.notes)
     return 0
 
 
-def _export(options: argparse.Namespace, load: Load) -> int:
-    home = Home(load(options))
+def _export(options: argparse.Namespace, load: LoadConfig) -> int:
+    data_paths = DataPaths(load(options))
     try:
-        made = _said(lambda: export_person(home, options.username, options.file))
+        manifest = _with_plain_errors(lambda: export_user(data_paths, options.username, options.file))
     finally:
-        home.close()
+        data_paths.close()
     size = options.file.stat().st_size / 2**20
-    print(f"{options.file}: all of {options.username}, {made.file_count} files, {size:.1f} MiB")
-    _notes(made.left_out)
+    print(f"{options.file}: all of {options.username}, {manifest.file_count} files, {size:.1f} MiB")
+    _notes(manifest.left_out)
     return 0
 
 
-def _import(options: argparse.Namespace, load: Load) -> int:
+def _import(options: argparse.Namespace, load: LoadConfig) -> int:
     config = load(options)
-    home = Home(config)
+    data_paths = DataPaths(config)
     try:
-        _said(lambda: check_step(home))
-        store = Store(home.engine)
+        _with_plain_errors(lambda: check_step(data_paths))
+        store = Store(data_paths.engine)
         try:
-            done = _said(lambda: import_person(home, store, options.file, options.username, config.files))
+            result = _with_plain_errors(
+                lambda: import_user(data_paths, store, options.file, options.username, config.files)
+            )
         finally:
             store.close()
     finally:
-        home.close()
-    report = done.report
+        data_paths.close()
+    report = result.report
     print(
-        f"{done.username} has {report.conversations} conversations with {report.messages} messages, "
-        f"{done.projects} projects and {done.files} files more"
+        f"{result.username} has {report.conversations} conversations with {report.messages} messages, "
+        f"{result.projects} projects and {result.files} files more"
     )
     lost = [f"{each.conversation}: {each.count} {each.what} could not be kept" for each in report.lost]
     skipped = [f"{each.title or 'a conversation'} was left out: {each.reason}" for each in report.skipped]
-    _notes([*done.notes, *skipped, *lost])
+    _notes([*result.notes, *skipped, *lost])
     return 0
 
 
-def _ask(what: str, word: str) -> None:
+def _confirm(what: str, confirmation: str) -> None:
     if not sys.stdin.isatty():
         raise LuxxError("this cannot be undone; add --yes to do it without being asked")
     print(f"{what} There is no way back.")
-    if input(f"Write '{word}' to go on: ") != word:
+    if input(f"Write '{confirmation}' to go on: ") != confirmation:
         raise LuxxError("nothing was changed")
 
 
-def _said(work: Callable[[], T]) -> T:
+def _with_plain_errors(work: Callable[[], T]) -> T:
     """What a database or a disk says of it, as a sentence."""
     try:
         return work()
     except SQLAlchemyError as error:
-        said = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        raise LuxxError(f"the database said: {said[:500]}") from error
+        message = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
+        raise LuxxError(f"the database said: {message[:500]}") from error
     except OSError as error:
         raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 
 
 def _notes(notes: list[str]) -> None:
-    for note in notes[:SHOWN]:
+    for note in notes[:MAX_NOTES]:
         print(f"note: {note}", file=sys.stderr)
-    if len(notes) > SHOWN:
-        print(f"note: and {len(notes) - SHOWN} more", file=sys.stderr)
+    if len(notes) > MAX_NOTES:
+        print(f"note: and {len(notes) - MAX_NOTES} more", file=sys.stderr)

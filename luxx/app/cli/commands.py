@@ -17,11 +17,11 @@ from sqlalchemy import Engine
 from luxx import __version__
 from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
-from luxx.app.cli.backup_commands import add_keeping_commands
+from luxx.app.cli.backup_commands import add_backup_commands
 from luxx.app.cli.chat.client import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine
-from luxx.app.container import House
-from luxx.app.server.serve import DRAIN_SECONDS, serve, work
+from luxx.app.container import Services
+from luxx.app.server.serve import DRAIN_SECONDS, run_worker, serve
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.users import UserView
 from luxx.errors import LuxxError, Unavailable
@@ -30,9 +30,9 @@ from luxx.infra.config.schema import Config
 from luxx.infra.observe import configure_logging
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.upgrade import bring_up
+from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.local.files import list_models, pull
-from luxx.providers.secret_check import forget_sealed
+from luxx.providers.secret_check import delete_unreadable_keys
 from luxx.tools.sandbox.packages import install
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
@@ -76,16 +76,18 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "packages", _packages, "install tools.packages for the Python of python_execute")
     _user_commands(_command(commands, "user", None, "add, list, change and delete users"))
     _model_commands(_command(commands, "model", None, "the embedded model's files"))
-    add_keeping_commands(lambda name, run, about: _command(commands, name, run, about), load)
-    chatting = _command(commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal")
-    add_chat_options(chatting)
+    add_backup_commands(lambda name, run, help_text: _command(commands, name, run, help_text), load)
+    chat_parser = _command(
+        commands, "chat", lambda options: asyncio.run(chat(options)), "talk in the terminal"
+    )
+    add_chat_options(chat_parser)
     return parser
 
 
 def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int] | None, about: str
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int] | None, help_text: str
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
     parser.add_argument("--config", type=Path, help="the configuration file (default: config.yaml, if there)")
     parser.add_argument("--data-dir", help="where the server keeps its state (default: ./data)")
     if run is not None:
@@ -105,12 +107,12 @@ def _user_commands(parser: argparse.ArgumentParser) -> None:
     level = _command(commands, "level", _user_level, "set a user's permission level")
     level.add_argument("username")
     level.add_argument("level", type=int, choices=[1, 2, 3, 4])
-    for name, run, about in (
+    for name, run, help_text in (
         ("disable", _user_disable, "switch a user off: sign-ins and runs end"),
         ("enable", _user_enable, "switch a user on again"),
         ("delete", _user_delete, "delete a user with all that is theirs, files included"),
     ):
-        command = _command(commands, name, run, about)
+        command = _command(commands, name, run, help_text)
         command.add_argument("username")
         if name == "delete":
             command.add_argument("--yes", action="store_true", help="do not ask")
@@ -154,7 +156,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _worker(options: argparse.Namespace) -> int:
-    work(load(options), options.health_port)
+    run_worker(load(options), options.health_port)
     return 0
 
 
@@ -180,21 +182,21 @@ def _serve_reloading(options: argparse.Namespace, config: Config) -> int:
 
 def reloaded_app() -> Litestar:
     """The application for a process that `serve --reload` starts anew at each change."""
-    known: dict[str, str] = msgspec.json.decode(os.environ.get(RELOAD_VARIABLE, "{}"))
-    config_file = known.get("config")
+    arguments: dict[str, str] = msgspec.json.decode(os.environ.get(RELOAD_VARIABLE, "{}"))
+    config_file = arguments.get("config")
     options = argparse.Namespace(
         config=Path(config_file) if config_file else None,
-        data_dir=known.get("data_dir"),
+        data_dir=arguments.get("data_dir"),
         host=None,
         port=None,
     )
-    return create_app(House(load(options)))
+    return create_app(Services(load(options)))
 
 
 def _migrate(options: argparse.Namespace) -> int:
     config = load(options)
     engine = open_engine(resolve_url(config.database.url, Path(config.data_dir)))
-    print(f"the database is at step {bring_up(engine)}")
+    print(f"the database is at step {upgrade_database(engine)}")
     if options.forget_sealed_keys:
         _forget_sealed_keys(config, engine)
     engine.dispose()
@@ -208,7 +210,7 @@ def _forget_sealed_keys(config: Config, engine: Engine) -> None:
     vault = Vault(secret, previous=config.app.previous_secret_keys)
     store = Store(engine)
     try:
-        count = store.write_now(lambda session: forget_sealed(session, vault))
+        count = store.write_now(lambda session: delete_unreadable_keys(session, vault))
     finally:
         store.close()
     print(f"deleted {count} provider keys; enter them anew")
@@ -235,9 +237,9 @@ def _packages(options: argparse.Namespace) -> int:
 def _user_add(options: argparse.Namespace) -> int:
     password = _ask_password()
     level = CommandPermission(options.level)
-    user = _with_house(
+    user = _with_services(
         options,
-        lambda house: house.operator.add_user(
+        lambda services: services.operator.add_user(
             options.username, password, level=level, email=options.email, tenant=options.tenant
         ),
     )
@@ -247,7 +249,9 @@ def _user_add(options: argparse.Namespace) -> int:
 
 def _user_passwd(options: argparse.Namespace) -> int:
     password = _ask_password()
-    user = _with_house(options, lambda house: house.operator.set_password(options.username, password))
+    user = _with_services(
+        options, lambda services: services.operator.set_password(options.username, password)
+    )
     print(f"{user.username} has a new password; all sign-ins of theirs have ended")
     return 0
 
@@ -265,7 +269,7 @@ def _user_enable(options: argparse.Namespace) -> int:
 
 
 def _user_change(options: argparse.Namespace, change: UserChange) -> int:
-    user = _with_house(options, lambda house: house.operator.change_user(options.username, change))
+    user = _with_services(options, lambda services: services.operator.change_user(options.username, change))
     print(f"{user.username} has level {user.permission_level} and is {_state(user)}")
     return 0
 
@@ -277,17 +281,19 @@ def _user_delete(options: argparse.Namespace) -> int:
         print(f"This deletes {options.username} with all conversations and files. There is no way back.")
         if input("Write the name again to go on: ") != options.username:
             raise LuxxError("nothing was deleted")
-    user = _with_house(options, lambda house: house.operator.delete_user(options.username))
+    user = _with_services(options, lambda services: services.operator.delete_user(options.username))
     print(f"deleted {user.username}")
     return 0
 
 
 def _user_list(options: argparse.Namespace) -> int:
-    async def read(house: House) -> tuple[list[UserView], dict[int, str]]:
-        return await house.operator.all_users(tenant=options.tenant), await house.operator.tenant_names()
+    async def read(services: Services) -> tuple[list[UserView], dict[int, str]]:
+        return await services.operator.all_users(
+            tenant=options.tenant
+        ), await services.operator.tenant_names()
 
-    found, tenants = _with_house(options, read)
-    for user in found:
+    users, tenants = _with_services(options, read)
+    for user in users:
         tenant = tenants.get(user.tenant_id, "")
         print(f"{user.id}\t{user.username}\tlevel {user.permission_level}\t{_state(user)}\t{tenant}")
     return 0
@@ -297,19 +303,19 @@ def _state(user: UserView) -> str:
     return "active" if user.is_active else "disabled"
 
 
-def _with_house(options: argparse.Namespace, work: Callable[[House], Awaitable[T]]) -> T:
+def _with_services(options: argparse.Namespace, run_worker: Callable[[Services], Awaitable[T]]) -> T:
     """Work on the accounts of a house that is not opened: nothing else of it runs."""
-    house = House(load(options))
+    services = Services(load(options))
 
     async def run() -> T:
-        await asyncio.to_thread(bring_up, house.engine)
-        await house.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
-        return await work(house)
+        await asyncio.to_thread(upgrade_database, services.engine)
+        await services.operator.ensure_first_user(os.environ.get("LUXX_ADMIN_PASSWORD"))
+        return await run_worker(services)
 
     try:
         return asyncio.run(run())
     finally:
-        house.release()
+        services.release()
 
 
 def _ask_password() -> str:

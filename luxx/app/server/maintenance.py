@@ -6,12 +6,12 @@ import time
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.audit.entries import prune
+from luxx.domain.audit.entries import delete_old_entries
 from luxx.domain.audit.refusals import WINDOW_SECONDS, Refusals
 from luxx.domain.transfer.service import TransferService
-from luxx.infra.store.clock import time_to_delete_by
+from luxx.infra.store.clock import deletion_time
 from luxx.infra.store.engine import Store
-from luxx.runs.log.retention import forget_logs
+from luxx.runs.log.retention import delete_old_logs
 
 PRUNE_SECONDS = 3600.0
 """How often the audit log and the logs of runs are cut to what is kept; also done at the start."""
@@ -22,29 +22,29 @@ SWEEP_SECONDS = 3600.0
 logger = structlog.get_logger()
 
 
-async def keep_audit(store: Store, refusals: Refusals, *, days: int) -> None:
+async def maintain_audit_log(store: Store, refusals: Refusals, *, days: int) -> None:
     """Writes the counts of refusals and cuts the audit log."""
     next_prune = 0.0
     while True:
         try:
             if time.monotonic() >= next_prune:
                 next_prune = time.monotonic() + PRUNE_SECONDS
-                if (now := await store.read(time_to_delete_by)) is not None:
-                    await prune(store, now, days=days)
+                if (now := await store.read(deletion_time)) is not None:
+                    await delete_old_entries(store, now, days=days)
             await refusals.flush_if_due()
         except SQLAlchemyError as error:
             logger.warning("audit_not_pruned", error=str(error))
         await asyncio.sleep(WINDOW_SECONDS / 2)
 
 
-async def keep_logs(store: Store, *, days: int) -> None:
+async def delete_old_run_logs(store: Store, *, days: int) -> None:
     """Deletes the logs of runs that ended long ago."""
     while True:
         try:
-            if (now := await store.read(time_to_delete_by)) is not None:
-                forgotten = await forget_logs(store, now, days=days)
-                if forgotten:
-                    logger.info("logs_deleted", runs=forgotten)
+            if (now := await store.read(deletion_time)) is not None:
+                deleted = await delete_old_logs(store, now, days=days)
+                if deleted:
+                    logger.info("logs_deleted", runs=deleted)
         except SQLAlchemyError as error:
             logger.warning("logs_not_deleted", error=str(error))
         await asyncio.sleep(PRUNE_SECONDS)

@@ -15,24 +15,24 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD, Passwords, check_password
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.rights import (
-    Departure,
+    Offboarding,
     StopRuns,
     UserChange,
     change_user,
     check_still_admin,
     check_tenant,
     delete_user,
-    record_new,
-    record_password,
+    record_password_change,
+    record_user_created,
 )
 from luxx.domain.accounts.tenants import tenant_id_of
 from luxx.domain.accounts.users import NewUser, UserFilter, UserView, view_of
 from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.entries import Action, Actor, AuditFilter, AuditView, page_of_entries
+from luxx.domain.audit.entries import Action, Actor, AuditFilter, AuditView, list_entries
 from luxx.errors import ConfigError, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -59,7 +59,7 @@ class Administration:
         passwords: Passwords,
         workspaces: Workspaces,
         changes: AccountChanges,
-        departure: Departure,
+        offboarding: Offboarding,
         stop_runs: StopRuns,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -67,31 +67,31 @@ class Administration:
         self._passwords = passwords
         self._workspaces = workspaces
         self._changes = changes
-        self._departure = departure
+        self._departure = offboarding
         self._stop_runs = stop_runs
         self._clock = clock
 
     async def list_users(
-        self, caller: Caller, wanted: UserFilter, *, page: int, page_size: int
+        self, caller: Caller, filters: UserFilter, *, page: int, page_size: int
     ) -> tuple[list[UserView], int]:
         """Those the caller administers, newest first, and how many match."""
         caller.require(CommandPermission.ADMIN)
-        wanted = msgspec.structs.replace(wanted, tenant_id=_scope(caller, wanted.tenant_id))
+        filters = msgspec.structs.replace(filters, tenant_id=_tenant_filter(caller, filters.tenant_id))
         return await self._store.read(
             lambda session: users.page_of_users(
-                session, wanted, offset=(page - 1) * page_size, limit=page_size
+                session, filters, offset=(page - 1) * page_size, limit=page_size
             )
         )
 
     async def get_user(self, caller: Caller, user_id: int) -> UserView:
         caller.require(CommandPermission.ADMIN)
-        return await self._store.read(lambda session: view_of(_theirs(session, caller, user_id)))
+        return await self._store.read(lambda session: view_of(_managed_user(session, caller, user_id)))
 
     async def create_user(self, caller: Caller, new: NewAccount) -> UserView:
         """Raises InvalidInput, NotFound for a tenant that the caller does not administer, or Conflict."""
         caller.require(CommandPermission.ADMIN)
         tenant_id = _tenant(caller, caller.tenant_id if new.tenant_id is None else new.tenant_id)
-        users.check_new(new.username, new.email)
+        users.check_new_user(new.username, new.email)
         check_password(new.password, username=new.username)
         row = NewUser(
             username=new.username,
@@ -106,7 +106,7 @@ class Administration:
             check_still_admin(session, caller)
             check_tenant(session, tenant_id)
             user = view_of(users.add_user(session, row, workspaces=self._workspaces, now=now))
-            record_new(session, user, caller.actor)
+            record_user_created(session, user, caller.actor)
             return user
 
         return await self._store.write(work)
@@ -119,16 +119,16 @@ class Administration:
         caller.require(CommandPermission.ADMIN)
         if change.tenant_id is not UNSET:
             _tenant(caller, change.tenant_id)
-        now, departure = self._clock(), self._departure
+        now, offboarding = self._clock(), self._departure
 
         def work(session: Session):
-            user = _theirs(session, caller, user_id)
-            return change_user(session, user, change, actor=caller.actor, departure=departure, now=now)
+            user = _managed_user(session, caller, user_id)
+            return change_user(session, user, change, actor=caller.actor, offboarding=offboarding, now=now)
 
         changed = await self._store.write(work)
-        if (told := changed.told) is not None:
-            self._changes.tell(told)
-            if told.because is not Because.DEMOTED:
+        if (account_change := changed.account_change) is not None:
+            self._changes.publish(account_change)
+            if account_change.because is not RevocationReason.DEMOTED:
                 await self._stop_runs(user_id)
         return changed.user
 
@@ -143,15 +143,15 @@ class Administration:
 
         def work(session: Session) -> UserView:
             check_still_admin(session, caller)
-            _theirs(session, caller, user_id)
+            _managed_user(session, caller, user_id)
             reset = users.set_password(
-                session, user_id, new_hash, now=now, because=Because.PASSWORD_RESET, must_change=True
+                session, user_id, new_hash, now=now, because=RevocationReason.PASSWORD_RESET, must_change=True
             )
-            record_password(session, reset, Action.PASSWORD_RESET, caller.actor)
+            record_password_change(session, reset, Action.PASSWORD_RESET, caller.actor)
             return reset
 
         reset = await self._store.write(work)
-        self._changes.tell(AccountChange(user_id=user_id, because=Because.PASSWORD_RESET))
+        self._changes.publish(AccountChange(user_id=user_id, because=RevocationReason.PASSWORD_RESET))
         return reset
 
     async def delete_user(self, caller: Caller, user_id: int) -> None:
@@ -164,26 +164,26 @@ class Administration:
         await self._stop_runs(user_id)
 
         def work(session: Session) -> None:
-            user = _theirs(session, caller, user_id)
-            delete_user(session, user, actor=caller.actor, departure=self._departure)
+            user = _managed_user(session, caller, user_id)
+            delete_user(session, user, actor=caller.actor, offboarding=self._departure)
 
         await self._store.write(work)
-        self._changes.tell(AccountChange(user_id=user_id, because=Because.DELETED))
+        self._changes.publish(AccountChange(user_id=user_id, because=RevocationReason.DELETED))
         await asyncio.to_thread(self._workspaces.remove, user_id)
 
     async def audit(
-        self, caller: Caller, wanted: AuditFilter, *, page: int, page_size: int
+        self, caller: Caller, filters: AuditFilter, *, page: int, page_size: int
     ) -> tuple[list[AuditView], int]:
         """Entries of the audit log, newest first: all for operators, else those of the own tenant."""
         caller.require(CommandPermission.ADMIN)
-        wanted = msgspec.structs.replace(wanted, tenant_id=_scope(caller, wanted.tenant_id))
-        offset = 0 if wanted.before else (page - 1) * page_size
+        filters = msgspec.structs.replace(filters, tenant_id=_tenant_filter(caller, filters.tenant_id))
+        offset = 0 if filters.before else (page - 1) * page_size
         return await self._store.read(
-            lambda session: page_of_entries(session, wanted, offset=offset, limit=page_size)
+            lambda session: list_entries(session, filters, offset=offset, limit=page_size)
         )
 
 
-def _scope(caller: Caller, tenant_id: int | None) -> int | None:
+def _tenant_filter(caller: Caller, tenant_id: int | None) -> int | None:
     """The tenant to look into: any for operators, and all of them if none is named. Raises NotFound."""
     if caller.is_operator:
         return tenant_id
@@ -197,7 +197,7 @@ def _tenant(caller: Caller, tenant_id: int) -> int:
     return tenant_id
 
 
-def _theirs(session: Session, caller: Caller, user_id: int) -> User:
+def _managed_user(session: Session, caller: Caller, user_id: int) -> User:
     """A user whom the caller administers. Raises NotFound."""
     return users.find(session, user_id, tenant_id=None if caller.is_operator else caller.tenant_id)
 
@@ -214,14 +214,14 @@ class Operator:
         *,
         passwords: Passwords,
         workspaces: Workspaces,
-        departure: Departure,
+        offboarding: Offboarding,
         stop_runs: StopRuns,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store = store
         self._passwords = passwords
         self._workspaces = workspaces
-        self._departure = departure
+        self._departure = offboarding
         self._stop_runs = stop_runs
         self._clock = clock
 
@@ -264,7 +264,7 @@ class Operator:
 
         Raises InvalidInput, Conflict, or NotFound for an unknown tenant.
         """
-        users.check_new(username, email)
+        users.check_new_user(username, email)
         check_password(password, username=username)
         new = NewUser(
             username=username,
@@ -279,12 +279,12 @@ class Operator:
         """Ends all sign-ins of the user. Raises InvalidInput, or NotFound for an unknown name."""
         check_password(password, username=username)
         password_hash, now = await self._passwords.hash(password), self._clock()
-        because = Because.PASSWORD_CHANGED
+        because = RevocationReason.PASSWORD_CHANGED
 
         def work(session: Session) -> UserView:
-            user_id = _named(session, username).id
+            user_id = _require_user(session, username).id
             user = users.set_password(session, user_id, password_hash, now=now, because=because)
-            record_password(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
+            record_password_change(session, user, Action.PASSWORD_RESET, COMMAND_LINE)
             return user
 
         return await self._store.write(work)
@@ -294,11 +294,11 @@ class Operator:
 
         Raises NotFound for an unknown name, or Conflict for the last administrator.
         """
-        now, departure = self._clock(), self._departure
+        now, offboarding = self._clock(), self._departure
 
         def work(session: Session) -> UserView:
-            user = _named(session, username)
-            changed = change_user(session, user, change, actor=COMMAND_LINE, departure=departure, now=now)
+            user = _require_user(session, username)
+            changed = change_user(session, user, change, actor=COMMAND_LINE, offboarding=offboarding, now=now)
             return changed.user
 
         return await self._store.write(work)
@@ -312,12 +312,12 @@ class Operator:
         await self._stop_runs(disabled.id)
 
         def work(session: Session) -> UserView:
-            user = _named(session, username)
-            return delete_user(session, user, actor=COMMAND_LINE, departure=self._departure)
+            user = _require_user(session, username)
+            return delete_user(session, user, actor=COMMAND_LINE, offboarding=self._departure)
 
-        gone = await self._store.write(work)
-        await asyncio.to_thread(self._workspaces.remove, gone.id)
-        return gone
+        deleted = await self._store.write(work)
+        await asyncio.to_thread(self._workspaces.remove, deleted.id)
+        return deleted
 
     async def all_users(self, *, tenant: str | None = None) -> list[UserView]:
         """Everyone in every tenant, or in the one of this name, by id."""
@@ -349,13 +349,13 @@ class Operator:
 
         def work(session: Session) -> UserView:
             user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
-            record_new(session, user, actor)
+            record_user_created(session, user, actor)
             return user
 
         return await self._store.write(work)
 
 
-def _named(session: Session, username: str) -> User:
+def _require_user(session: Session, username: str) -> User:
     user = users.find_by_name(session, username)
     if user is None:
         raise NotFound(f"there is no user '{username}'", kind="user_not_found")

@@ -18,7 +18,7 @@ TOPIC = "account"
 logger = structlog.get_logger()
 
 
-class Because(StrEnum):
+class RevocationReason(StrEnum):
     """Why a sign-in ended or a user's rights shrank."""
 
     SIGNED_OUT = "signed_out"
@@ -35,7 +35,7 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
     """Told once it is on disk; it concerns all of a user's sign-ins, `only` one, or all but `spared`."""
 
     user_id: int
-    because: Because
+    because: RevocationReason
     only: str | None = None
     spared: str | None = None
 
@@ -55,35 +55,35 @@ class AccountChanges:
     def __init__(self, bus: Bus) -> None:
         self._subscribers: list[Callable[[AccountChange], None]] = []
         self._bus = bus
-        bus.on(TOPIC, self._hear)
+        bus.on(TOPIC, self._on_message)
 
     def subscribe(self, callback: Callable[[AccountChange], None]) -> Callable[[], None]:
         """`callback` runs on the event loop after each change; the answer ends the subscription."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
-    def tell(self, change: AccountChange) -> None:
+    def publish(self, change: AccountChange) -> None:
         """To every subscriber here and in the other processes."""
         if not self._bus.is_alone:
-            self._bus.tell(TOPIC, msgspec.json.encode(change))
-        self._pass_on(change)
+            self._bus.publish(TOPIC, msgspec.json.encode(change))
+        self._notify_subscribers(change)
 
-    def _hear(self, _process: str, payload: bytes) -> None:
+    def _on_message(self, _process: str, payload: bytes) -> None:
         try:
-            self._pass_on(msgspec.json.decode(payload, type=AccountChange))
+            self._notify_subscribers(msgspec.json.decode(payload, type=AccountChange))
         except msgspec.DecodeError as error:
             # Said by another version of Luxx.
             logger.warning("account_change_not_understood", error=str(error))
 
-    def _pass_on(self, change: AccountChange) -> None:
+    def _notify_subscribers(self, change: AccountChange) -> None:
         for callback in tuple(self._subscribers):
             callback(change)
 
 
-AT_ONCE = 500
+BATCH_SIZE = 500
 
 _U, _S = User.__table__.c, SignIn.__table__.c
-_STANDING = (
+_VALID_SIGN_INS = (
     select(_S.id, _U.permission_level, _U.tenant_id)
     .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
     .where(
@@ -95,20 +95,22 @@ _STANDING = (
 )
 
 
-def fallen(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
+def revoked_callers(session: Session, callers: Sequence[Caller], now: datetime) -> set[Caller]:
     """Those whose sign-in has ended, who were disabled or moved, or who may do less than they could."""
     ids = sorted({caller.sign_in_id for caller in callers})
-    standing = {row.id: row for row in _rows(session, ids, now)}
-    return {caller for caller in callers if not _stands(caller, standing.get(caller.sign_in_id))}
+    valid_sign_ins = {row.id: row for row in _rows(session, ids, now)}
+    return {
+        caller for caller in callers if not _is_still_valid(caller, valid_sign_ins.get(caller.sign_in_id))
+    }
 
 
 def _rows(session: Session, ids: list[str], now: datetime) -> Iterator[Row[str, int, int]]:
     connection = session.connection()
-    for first in range(0, len(ids), AT_ONCE):
-        yield from connection.execute(_STANDING, {"ids": ids[first : first + AT_ONCE], "now": now})
+    for first in range(0, len(ids), BATCH_SIZE):
+        yield from connection.execute(_VALID_SIGN_INS, {"ids": ids[first : first + BATCH_SIZE], "now": now})
 
 
-def _stands(caller: Caller, row: Row[str, int, int] | None) -> bool:
+def _is_still_valid(caller: Caller, row: Row[str, int, int] | None) -> bool:
     return (
         row is not None
         and row.permission_level >= caller.permission_level

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 DEFAULT_ADMIN = "admin"
 DEFAULT_PASSWORD = "admin123"
-SHORTEST = 8
+MIN_PASSWORD_LENGTH = 8
 LONGEST_PASSWORD = 1024
 COST = 12
 """240 ms on one core: slow enough for an attacker, bearable once per sign-in."""
@@ -37,8 +37,8 @@ QUEUE = 32
 
 def check_password(password: str, *, username: str, where: str = "$.password") -> None:
     """Raises InvalidInput for a password that nobody may choose; `where` is its JSON path."""
-    if len(password) < SHORTEST:
-        problem = f"a password needs at least {SHORTEST} characters"
+    if len(password) < MIN_PASSWORD_LENGTH:
+        problem = f"a password needs at least {MIN_PASSWORD_LENGTH} characters"
     elif len(password) > LONGEST_PASSWORD:
         problem = f"a password may have at most {LONGEST_PASSWORD} characters"
     elif password.casefold() == username.casefold():
@@ -59,34 +59,34 @@ class Passwords:
         self._cost = cost
         count = threads or min(2, max(1, (os.cpu_count() or 1) // 2))
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="passwords")
-        self._room = threading.BoundedSemaphore(queue)
+        self._queue_slots = threading.BoundedSemaphore(queue)
         # Well-formed but no password's: checking against it takes as long as against a real one.
-        self._nobody = f"$2b${cost:02d}$" + "." * 53
+        self._dummy_hash = f"$2b${cost:02d}$" + "." * 53
 
     async def hash(self, password: str) -> str:
         """A new salted hash. Raises TooMany while the queue is full."""
         salt = bcrypt.gensalt(self._cost)
         return await self._run(lambda: bcrypt.hashpw(_digest(password), salt).decode())
 
-    async def is_right(self, password: str, password_hash: str | None) -> bool:
+    async def is_correct(self, password: str, password_hash: str | None) -> bool:
         """Whether the password fits. No hash (an unknown user) takes the same time and never fits."""
-        known = (password_hash or self._nobody).encode()
-        fits = await self._run(lambda: bcrypt.checkpw(_digest(password), known))
-        return fits and password_hash is not None
+        known_hash = (password_hash or self._dummy_hash).encode()
+        matches = await self._run(lambda: bcrypt.checkpw(_digest(password), known_hash))
+        return matches and password_hash is not None
 
     def close(self) -> None:
         """Ends the threads after what they hold is done."""
         self._threads.shutdown(wait=True)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        if not self._room.acquire(blocking=False):
+        if not self._queue_slots.acquire(blocking=False):
             raise TooMany("too many sign-ins at once; try again in a moment", retry_after=2)
         try:
             future = self._threads.submit(work)
         except BaseException:
-            self._room.release()
+            self._queue_slots.release()
             raise
-        future.add_done_callback(lambda _: self._room.release())
+        future.add_done_callback(lambda _: self._queue_slots.release())
         return await asyncio.wrap_future(future)
 
 
@@ -118,7 +118,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     typ: TokenType
 
 
-class Tokens:
+class TokenSigner:
     """Signs with HS256 and a 32-byte key derived from `app.secret_key`."""
 
     def __init__(

@@ -14,9 +14,9 @@ import msgspec
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
 
-ENTRIES = 10_000
+MAX_KEYS = 10_000
 """Most keys remembered by one limit; past it the one not seen for longest is forgotten."""
-PER_USERNAME = 5
+USERNAME_LIMIT_FACTOR = 5
 """A username may be tried this many times as often as one peer may try: else one peer, failing on purpose,
 could keep the name's owner out."""
 
@@ -41,84 +41,84 @@ class RateLimit:
         per_minute: int,
         message: str,
         *,
-        entries: int = ENTRIES,
+        entries: int = MAX_KEYS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most = float(per_minute)
+        self._capacity = float(per_minute)
         self._per_second = per_minute / 60
         self._message = message
         self._entries = entries
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, key: str) -> None:
+    def consume(self, key: str) -> None:
         """Counts one. Raises TooMany when the bucket is empty."""
-        if self._most <= 0:
+        if self._capacity <= 0:
             return
-        left = self._left(key)
-        if left < 1:
-            self._put(key, left)
-            wait = math.ceil((1 - left) / self._per_second)
+        tokens_left = self._tokens_left(key)
+        if tokens_left < 1:
+            self._store_bucket(key, tokens_left)
+            wait = math.ceil((1 - tokens_left) / self._per_second)
             raise TooMany(f"{self._message}; try again in {wait} s", retry_after=wait)
-        self._put(key, left - 1)
+        self._store_bucket(key, tokens_left - 1)
 
-    def give_back(self, key: str) -> None:
+    def refund(self, key: str) -> None:
         """Undoes one `take` of this key."""
-        if self._most > 0:
-            self._put(key, min(self._most, self._left(key) + 1))
+        if self._capacity > 0:
+            self._store_bucket(key, min(self._capacity, self._tokens_left(key) + 1))
 
-    def _left(self, key: str) -> float:
+    def _tokens_left(self, key: str) -> float:
         now = self._clock()
-        left, at = self._buckets.get(key, (self._most, now))
-        return min(self._most, left + (now - at) * self._per_second)
+        tokens_left, at = self._buckets.get(key, (self._capacity, now))
+        return min(self._capacity, tokens_left + (now - at) * self._per_second)
 
-    def _put(self, key: str, left: float) -> None:
-        self._buckets[key] = (left, self._clock())
+    def _store_bucket(self, key: str, tokens_left: float) -> None:
+        self._buckets[key] = (tokens_left, self._clock())
         self._buckets.move_to_end(key)
         while len(self._buckets) > self._entries:
             self._buckets.popitem(last=False)
 
 
-class Limits:
+class RateLimits:
     """The limits of one server process."""
 
     def __init__(self, config: LimitsConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
-        tries = config.logins_per_minute
+        login_attempts = config.logins_per_minute
         sign_in_message = "too many attempts to sign in"
         self._requests = RateLimit(config.requests_per_minute, "too many requests", clock=clock)
-        self._peers = RateLimit(tries, sign_in_message, clock=clock)
-        self._usernames = RateLimit(tries * PER_USERNAME, sign_in_message, clock=clock)
-        self._registrations = RateLimit(tries, "too many registrations", clock=clock)
+        self._peers = RateLimit(login_attempts, sign_in_message, clock=clock)
+        self._usernames = RateLimit(login_attempts * USERNAME_LIMIT_FACTOR, sign_in_message, clock=clock)
+        self._registrations = RateLimit(login_attempts, "too many registrations", clock=clock)
 
     def count_request(self, user_id: int) -> None:
         """Raises TooMany past `limits.requests_per_minute`."""
-        self._requests.take(str(user_id))
+        self._requests.consume(str(user_id))
 
     def count_sign_in(self, peer: Peer, username: str) -> None:
         """Before a password is looked at. Raises TooMany past `limits.logins_per_minute`."""
-        self._peers.take(network_of(peer.address))
-        self._usernames.take(_name(username))
+        self._peers.consume(network_of(peer.address))
+        self._usernames.consume(_name(username))
 
-    def forgive_sign_in(self, peer: Peer, username: str) -> None:
+    def refund_sign_in(self, peer: Peer, username: str) -> None:
         """The password was right: what is limited is guessing."""
-        self._peers.give_back(network_of(peer.address))
-        self._usernames.give_back(_name(username))
+        self._peers.refund(network_of(peer.address))
+        self._usernames.refund(_name(username))
 
     def count_registration(self, peer: Peer) -> None:
         """Raises TooMany past `limits.logins_per_minute`, counted apart from sign-ins."""
-        self._registrations.take(network_of(peer.address))
+        self._registrations.consume(network_of(peer.address))
 
 
 def _name(username: str) -> str:
     return username.lower()[:64]
 
 
-def network_of(given: str) -> str:
+def network_of(address_text: str) -> str:
     """The address; of IPv6 the /64, all of which one customer usually has."""
     try:
-        address = ipaddress.ip_address(given)
+        address = ipaddress.ip_address(address_text)
     except ValueError:
-        return given
+        return address_text
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import DEFAULT_TENANT_ID, Caller
-from luxx.domain.accounts.changes import AccountChange, Because
+from luxx.domain.accounts.changes import AccountChange, RevocationReason
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.users import UserView, role_of, view_of
-from luxx.domain.audit.entries import Action, Actor, Detail, Entry, record
+from luxx.domain.audit.entries import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotAllowed, NotFound
 from luxx.infra.store.tables import Base
 from luxx.wire.tool import CommandPermission
@@ -25,7 +25,7 @@ from luxx.wire.tool import CommandPermission
 StopRuns = Callable[[int], Awaitable[None]]
 """Ends the runs of the user of this id and returns when they have ended, or could not be waited for."""
 
-SEEN_FIELDS = ("email", "permission_level", "is_active", "tenant_id")
+AUDITED_FIELDS = ("email", "permission_level", "is_active", "tenant_id")
 
 
 class UserChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class UserChange(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int | UnsetType = UNSET
 
 
-class Departure(msgspec.Struct, frozen=True):
+class Offboarding(msgspec.Struct, frozen=True):
     """What other rooms do, in the same transaction, when a user is stopped or goes.
 
     `cancel_runs` marks the user's runs as ended by a person. `hand_over` gives what the first user shared
@@ -45,31 +45,31 @@ class Departure(msgspec.Struct, frozen=True):
     """
 
     cancel_runs: Callable[[Session, int], None]
-    hand_over: Callable[[Session, int, int | None, Actor], None]
+    transfer_shared: Callable[[Session, int, int | None, Actor], None]
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True):
+class UserChangeResult(msgspec.Struct, frozen=True, kw_only=True):
     """A user after a change and before it."""
 
     user: UserView
     before: UserView
 
     @property
-    def told(self) -> AccountChange | None:
+    def account_change(self) -> AccountChange | None:
         """What must be told to whoever keeps something open for the user."""
         user_id = self.user.id
         if self.before.is_active and not self.user.is_active:
-            return AccountChange(user_id=user_id, because=Because.DISABLED)
+            return AccountChange(user_id=user_id, because=RevocationReason.DISABLED)
         if self.before.tenant_id != self.user.tenant_id:
-            return AccountChange(user_id=user_id, because=Because.MOVED)
+            return AccountChange(user_id=user_id, because=RevocationReason.MOVED)
         if self.user.permission_level < self.before.permission_level:
-            return AccountChange(user_id=user_id, because=Because.DEMOTED)
+            return AccountChange(user_id=user_id, because=RevocationReason.DEMOTED)
         return None
 
 
 def change_user(
-    session: Session, user: User, change: UserChange, *, actor: Actor, departure: Departure, now: datetime
-) -> Changed:
+    session: Session, user: User, change: UserChange, *, actor: Actor, offboarding: Offboarding, now: datetime
+) -> UserChangeResult:
     """Sets what is given; the role follows, and who no longer administers the tenant shares nothing with it.
 
     Raises Conflict for the last administrator or a taken address, NotFound for an unknown tenant.
@@ -79,38 +79,38 @@ def change_user(
     is_active = before.is_active if change.is_active is UNSET else change.is_active
     tenant_id = before.tenant_id if change.tenant_id is UNSET else change.tenant_id
     stays_admin = is_active and level >= CommandPermission.ADMIN
-    heir = None
+    successor = None
     if tenant_id != before.tenant_id or not stays_admin:
-        heir = _next_admin(session, user, actor)
+        successor = _next_admin(session, user, actor)
     if change.email is not UNSET:
         _set_email(session, user, change.email)
     user.permission_level, user.role, user.is_active = int(level), role_of(level), is_active
     if tenant_id != before.tenant_id:
-        _move(session, user, tenant_id)
+        _move_to_tenant(session, user, tenant_id)
     session.flush()
     if not stays_admin:
-        departure.hand_over(session, user.id, heir, actor)
-    changed = Changed(user=view_of(user), before=before)
-    told = changed.told
-    if told is not None and told.because is not Because.DEMOTED:
-        users.revoke(session, user_id=user.id, because=told.because, now=now)
-        departure.cancel_runs(session, user.id)
+        offboarding.transfer_shared(session, user.id, successor, actor)
+    changed = UserChangeResult(user=view_of(user), before=before)
+    account_change = changed.account_change
+    if account_change is not None and account_change.because is not RevocationReason.DEMOTED:
+        users.revoke(session, user_id=user.id, because=account_change.because, now=now)
+        offboarding.cancel_runs(session, user.id)
     _record_change(session, changed, actor)
     return changed
 
 
-def delete_user(session: Session, user: User, *, actor: Actor, departure: Departure) -> UserView:
+def delete_user(session: Session, user: User, *, actor: Actor, offboarding: Offboarding) -> UserView:
     """Deletes a user with all that is theirs; what they shared goes to another administrator of the tenant.
 
     Raises Conflict for the last administrator.
     """
-    heir = _next_admin(session, user, actor)
-    gone = view_of(user)
-    departure.hand_over(session, user.id, heir, actor)
+    successor = _next_admin(session, user, actor)
+    deleted = view_of(user)
+    offboarding.transfer_shared(session, user.id, successor, actor)
     session.delete(user)
     session.flush()
-    record(session, _about(gone, Action.USER_DELETE, actor, Detail(name=gone.username)))
-    return gone
+    record(session, _user_entry(deleted, Action.USER_DELETE, actor, Detail(name=deleted.username)))
+    return deleted
 
 
 def is_admin_now(session: Session, caller: Caller) -> bool:
@@ -128,19 +128,21 @@ def _is_as_read(session: Session, caller: Caller, *, is_locked: bool) -> bool:
     query = select(User.permission_level, User.is_active, User.tenant_id).where(User.id == caller.user_id)
     if is_locked:
         query = query.with_for_update(read=True)
-    found = session.execute(query).one_or_none()
-    return found is not None and tuple(found) == (int(caller.permission_level), True, caller.tenant_id)
+    row = session.execute(query).one_or_none()
+    return row is not None and tuple(row) == (int(caller.permission_level), True, caller.tenant_id)
 
 
-def record_new(session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE) -> None:
+def record_user_created(
+    session: Session, user: UserView, actor: Actor, action: Action = Action.USER_CREATE
+) -> None:
     """The entry for a user who was added or registered."""
     detail = Detail(name=user.username, permission_level=int(user.permission_level))
-    record(session, _about(user, action, actor, detail))
+    record(session, _user_entry(user, action, actor, detail))
 
 
-def record_password(session: Session, user: UserView, action: Action, actor: Actor) -> None:
+def record_password_change(session: Session, user: UserView, action: Action, actor: Actor) -> None:
     """The entry for a password that was changed or reset."""
-    record(session, _about(user, action, actor, Detail(name=user.username)))
+    record(session, _user_entry(user, action, actor, Detail(name=user.username)))
 
 
 def check_tenant(session: Session, tenant_id: int) -> None:
@@ -163,8 +165,8 @@ def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
         .order_by(User.id)
         .with_for_update()
     ).all()
-    is_kept = user.tenant_id in (DEFAULT_TENANT_ID, actor.tenant_id)
-    if is_kept and list(admins) == [user.id]:
+    needs_admin = user.tenant_id in (DEFAULT_TENANT_ID, actor.tenant_id)
+    if needs_admin and list(admins) == [user.id]:
         raise Conflict(
             "this is the last active administrator; make another user an administrator first",
             kind="last_admin",
@@ -173,18 +175,18 @@ def _next_admin(session: Session, user: User, actor: Actor) -> int | None:
 
 
 def _set_email(session: Session, user: User, email: str | None) -> None:
-    wanted = email.lower() if email else None
-    if wanted == user.email:
+    new_email = email.lower() if email else None
+    if new_email == user.email:
         return
-    users.check_email_is_free(session, wanted)
-    user.email = wanted
+    users.check_email_is_free(session, new_email)
+    user.email = new_email
     try:
         session.flush()
     except IntegrityError as error:
         raise Conflict("this e-mail address is taken", kind="email_taken") from error
 
 
-def _move(session: Session, user: User, tenant_id: int) -> None:
+def _move_to_tenant(session: Session, user: User, tenant_id: int) -> None:
     """All that is the user's goes along, and nothing of it stays or becomes shared: the keys are theirs."""
     check_tenant(session, tenant_id)
     user.tenant_id = tenant_id
@@ -199,9 +201,9 @@ def _move(session: Session, user: User, tenant_id: int) -> None:
     session.expire_all()
 
 
-def _record_change(session: Session, changed: Changed, actor: Actor) -> None:
+def _record_change(session: Session, changed: UserChangeResult, actor: Actor) -> None:
     user, before = changed.user, changed.before
-    fields = [name for name in SEEN_FIELDS if getattr(user, name) != getattr(before, name)]
+    fields = [name for name in AUDITED_FIELDS if getattr(user, name) != getattr(before, name)]
     if not fields:
         return
     detail = Detail(
@@ -212,13 +214,13 @@ def _record_change(session: Session, changed: Changed, actor: Actor) -> None:
         is_active=user.is_active if "is_active" in fields else UNSET,
         tenant_before=before.tenant_id if "tenant_id" in fields else UNSET,
     )
-    record(session, _about(user, Action.USER_CHANGE, actor, detail))
+    record(session, _user_entry(user, Action.USER_CHANGE, actor, detail))
     if "tenant_id" in fields:
-        record(session, _about(before, Action.USER_CHANGE, actor, detail))
+        record(session, _user_entry(before, Action.USER_CHANGE, actor, detail))
 
 
-def _about(user: UserView, action: Action, actor: Actor, detail: Detail) -> Entry:
-    return Entry(
+def _user_entry(user: UserView, action: Action, actor: Actor, detail: Detail) -> AuditEntry:
+    return AuditEntry(
         action=action,
         actor=actor,
         target_type="user",

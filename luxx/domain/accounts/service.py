@@ -14,23 +14,23 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because, fallen
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason, revoked_callers
 from luxx.domain.accounts.credentials import (
     DEFAULT_ADMIN,
     Claims,
     Passwords,
-    Tokens,
+    TokenSigner,
     TokenType,
     check_password,
     jti_hash,
 )
-from luxx.domain.accounts.limits import Limits, Peer
+from luxx.domain.accounts.limits import Peer, RateLimits
 from luxx.domain.accounts.models import SignIn, User
-from luxx.domain.accounts.rights import record_new, record_password
-from luxx.domain.accounts.tenants import takes_registrations
+from luxx.domain.accounts.rights import record_password_change, record_user_created
+from luxx.domain.accounts.tenants import allows_registration
 from luxx.domain.accounts.users import NewUser, UserView, view_of
 from luxx.domain.accounts.workspaces import Workspaces
-from luxx.domain.audit.entries import Action, Actor, Entry, record
+from luxx.domain.audit.entries import Action, Actor, AuditEntry, record
 from luxx.domain.audit.refusals import Refusals
 from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotSignedIn
 from luxx.infra.clock import new_id, utc_now
@@ -50,7 +50,7 @@ class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _U, _S = User.__table__.c, SignIn.__table__.c
-_LIVE = (
+_SIGN_IN_QUERY = (
     select(
         _U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active, _U.must_change_password,
         _U.has_default_password, _S.expires_at, _S.revoked_at,
@@ -60,14 +60,14 @@ _LIVE = (
 )  # fmt: skip
 
 
-_USER = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
+_USER_QUERY = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
     _U.id == bindparam("user_id")
 )
 
 
 def user_as_caller(connection: Connection, user_id: int) -> Caller:
     """The user as of now, for work that outlives its request. Raises NotAllowed once disabled or gone."""
-    user = connection.execute(_USER, {"user_id": user_id}).one_or_none()
+    user = connection.execute(_USER_QUERY, {"user_id": user_id}).one_or_none()
     if user is None or not user.is_active:
         raise NotAllowed("the user this works for is disabled", kind="account_disabled")
     return Caller(
@@ -99,8 +99,8 @@ class AccountService:
         store: Store,
         *,
         passwords: Passwords,
-        tokens: Tokens,
-        limits: Limits,
+        tokens: TokenSigner,
+        limits: RateLimits,
         workspaces: Workspaces,
         config: AuthConfig,
         changes: AccountChanges,
@@ -113,11 +113,11 @@ class AccountService:
         self._limits = limits
         self._workspaces = workspaces
         self._clock = clock
-        self._is_open = config.allow_registration
+        self._allows_registration = config.allow_registration
         self._changes = changes
         self._refusals = refusals
         try:
-            self._first_level = CommandPermission(config.default_permission_level)
+            self._default_level = CommandPermission(config.default_permission_level)
         except ValueError as error:
             raise ConfigError("auth.default_permission_level: must be 1, 2, 3 or 4") from error
 
@@ -130,7 +130,7 @@ class AccountService:
     async def authenticate(self, token: str, peer: Peer | None = None) -> Caller:
         """The user of an access token as the database has them now. Raises NotSignedIn."""
         claims = self._tokens.read(token, TokenType.ACCESS)
-        caller = await self.of_sign_in(claims.sid, peer)
+        caller = await self.caller_of_sign_in(claims.sid, peer)
         if str(caller.user_id) != claims.sub:
             raise NotSignedIn("the token is not valid; sign in again", kind="token_invalid")
         return caller
@@ -140,25 +140,25 @@ class AccountService:
 
         Raises NotSignedIn once revoked, NotAllowed once the user may do less than when the stream began.
         """
-        now = await self.of_sign_in(caller.sign_in_id, caller.peer)
+        now = await self.caller_of_sign_in(caller.sign_in_id, caller.peer)
         if now.permission_level < caller.permission_level or now.tenant_id != caller.tenant_id:
             raise NotAllowed("your rights were changed; ask again", kind="rights_changed")
         return now
 
-    async def fallen(self, callers: Sequence[Caller]) -> set[Caller]:
+    async def revoked_callers(self, callers: Sequence[Caller]) -> set[Caller]:
         """Those of many for whom `recheck` would raise."""
         now = self._clock()
-        return await self._store.read(lambda session: fallen(session, callers, now))
+        return await self._store.read(lambda session: revoked_callers(session, callers, now))
 
     def count_request(self, caller: Caller) -> None:
         """Raises TooMany past the user's limit."""
         self._limits.count_request(caller.user_id)
 
-    async def of_sign_in(self, sign_in_id: str, peer: Peer | None) -> Caller:
+    async def caller_of_sign_in(self, sign_in_id: str, peer: Peer | None) -> Caller:
         """The user of a sign-in as the database has them now. Raises NotSignedIn."""
 
         def work(connection: Connection):
-            return connection.execute(_LIVE, {"sign_in_id": sign_in_id}).one_or_none()
+            return connection.execute(_SIGN_IN_QUERY, {"sign_in_id": sign_in_id}).one_or_none()
 
         row = await self._store.read_rows(work)
         if row is None or row.revoked_at is not None or row.expires_at <= self._clock():
@@ -180,42 +180,42 @@ class AccountService:
 
     async def register(self, peer: Peer, username: str, password: str, email: str | None = None) -> SignedIn:
         """A new user, signed in. Raises NotAllowed, InvalidInput, TooMany, or Conflict for a taken name."""
-        if not (self._is_open and await self._store.read(takes_registrations)):
-            await self._refusals.note(Action.REGISTER, _someone(peer), "registration_closed")
+        if not (self._allows_registration and await self._store.read(allows_registration)):
+            await self._refusals.note(Action.REGISTER, _anonymous_actor(peer), "registration_closed")
             raise NotAllowed(
                 "this server takes no registrations; ask an administrator", kind="registration_closed"
             )
-        users.check_new(username, email)
+        users.check_new_user(username, email)
         check_password(password, username=username)
         self._limits.count_registration(peer)
-        await self._store.read(lambda session: users.check_is_free(session, username, email))
+        await self._store.read(lambda session: users.check_username_free(session, username, email))
         new = NewUser(
             username=username,
             email=email,
             password_hash=await self._passwords.hash(password),
-            permission_level=self._first_level,
+            permission_level=self._default_level,
         )
         now = self._clock()
 
         def work(session: Session) -> UserView:
             user = view_of(users.add_user(session, new, workspaces=self._workspaces, now=now))
-            record_new(session, user, _actor(user, peer), Action.REGISTER)
+            record_user_created(session, user, _actor(user, peer), Action.REGISTER)
             return user
 
         user = await self._store.write(work)
-        return await self._begin(peer, user.id, new.password_hash)
+        return await self._start_sign_in(peer, user.id, new.password_hash)
 
     async def sign_in(self, peer: Peer, username: str, password: str) -> SignedIn:
         """Raises NotSignedIn, alike and as slowly for a wrong name and a wrong password, or TooMany."""
         self._limits.count_sign_in(peer, username)
         user = await self._store.read(lambda session: users.find_by_name(session, username))
-        is_right = await self._passwords.is_right(password, user.password_hash if user else None)
+        is_correct = await self._passwords.is_correct(password, user.password_hash if user else None)
         # A name that nobody has is not written down: some type their password there.
-        actor = _actor(view_of(user), peer) if user else _someone(peer)
-        if user is None or not is_right:
+        actor = _actor(view_of(user), peer) if user else _anonymous_actor(peer)
+        if user is None or not is_correct:
             await self._refusals.note(Action.SIGN_IN, actor, "sign_in_failed")
             _refuse_sign_in()
-        self._limits.forgive_sign_in(peer, username)
+        self._limits.refund_sign_in(peer, username)
         try:
             if not user.is_active:
                 raise NotAllowed("this account is disabled; ask an administrator", kind="account_disabled")
@@ -223,9 +223,9 @@ class AccountService:
         except NotAllowed as error:
             await self._refusals.note(Action.SIGN_IN, actor, error.kind)
             raise
-        return await self._begin(peer, user.id, user.password_hash)
+        return await self._start_sign_in(peer, user.id, user.password_hash)
 
-    async def _begin(self, peer: Peer, user_id: int, verified_hash: str) -> SignedIn:
+    async def _start_sign_in(self, peer: Peer, user_id: int, verified_hash: str) -> SignedIn:
         now, sign_in_id, jti = self._clock(), new_id(), new_id()
 
         def work(session: Session) -> UserView:
@@ -233,7 +233,7 @@ class AccountService:
             # The password may have been changed while the old one was being checked.
             if user is None or user.password_hash != verified_hash or not user.is_active:
                 _refuse_sign_in()
-            users.forget_expired(session, user_id, now)
+            users.delete_expired_sign_ins(session, user_id, now)
             session.add(
                 SignIn(
                     id=sign_in_id,
@@ -244,7 +244,7 @@ class AccountService:
                     last_used_at=now,
                 )
             )
-            record(session, Entry(action=Action.SIGN_IN, actor=_actor(view_of(user), peer)))
+            record(session, AuditEntry(action=Action.SIGN_IN, actor=_actor(view_of(user), peer)))
             return view_of(user)
 
         return self._signed_in(await self._store.write(work), sign_in_id, jti)
@@ -268,7 +268,9 @@ class AccountService:
             lambda session: _rotate(session, claims, peer, new_jti=jti, now=now, until=until)
         )
         if not is_first_use:
-            self._changes.tell(AccountChange(user_id=user.id, because=Because.TOKEN_REUSED, only=claims.sid))
+            self._changes.publish(
+                AccountChange(user_id=user.id, because=RevocationReason.TOKEN_REUSED, only=claims.sid)
+            )
             await self._refusals.note(Action.REFRESH, _actor(user, peer), "token_reused")
             raise NotSignedIn(
                 "this refresh token was used before, so its sign-in has been ended; sign in again",
@@ -280,14 +282,19 @@ class AccountService:
 
     async def sign_out(self, caller: Caller) -> None:
         """Both tokens of the sign-in are dead at once."""
-        now, because, user_id, only = self._clock(), Because.SIGNED_OUT, caller.user_id, caller.sign_in_id
+        now, because, user_id, only = (
+            self._clock(),
+            RevocationReason.SIGNED_OUT,
+            caller.user_id,
+            caller.sign_in_id,
+        )
 
         def work(session: Session) -> None:
             users.revoke(session, user_id=user_id, because=because, now=now, only=only)
-            record(session, Entry(action=Action.SIGN_OUT, actor=caller.actor))
+            record(session, AuditEntry(action=Action.SIGN_OUT, actor=caller.actor))
 
         await self._store.write(work)
-        self._changes.tell(AccountChange(user_id=user_id, because=because, only=only))
+        self._changes.publish(AccountChange(user_id=user_id, because=because, only=only))
 
     async def me(self, caller: Caller) -> UserView:
         return await self._store.read(
@@ -303,12 +310,12 @@ class AccountService:
         old_hash = await self._store.read(
             lambda session: users.find(session, caller.user_id, tenant_id=caller.tenant_id).password_hash
         )
-        if not await self._passwords.is_right(current, old_hash):
+        if not await self._passwords.is_correct(current, old_hash):
             await self._refusals.note(Action.PASSWORD_CHANGE, caller.actor, "password_refused")
             _refuse_field("$.current_password", "the current password is wrong")
-        self._limits.forgive_sign_in(peer, caller.username)
+        self._limits.refund_sign_in(peer, caller.username)
         new_hash = await self._passwords.hash(new)
-        now, because, sign_in_id = self._clock(), Because.PASSWORD_CHANGED, caller.sign_in_id
+        now, because, sign_in_id = self._clock(), RevocationReason.PASSWORD_CHANGED, caller.sign_in_id
 
         def work(session: Session) -> UserView:
             user = users.set_password(
@@ -318,13 +325,13 @@ class AccountService:
                 now=now,
                 because=because,
                 expected=old_hash,
-                spare=sign_in_id,
+                spared_sign_in_id=sign_in_id,
             )
-            record_password(session, user, Action.PASSWORD_CHANGE, caller.actor)
+            record_password_change(session, user, Action.PASSWORD_CHANGE, caller.actor)
             return user
 
         user = await self._store.write(work)
-        self._changes.tell(AccountChange(user_id=user.id, because=because, spared=sign_in_id))
+        self._changes.publish(AccountChange(user_id=user.id, because=because, spared=sign_in_id))
         return user
 
 
@@ -332,18 +339,18 @@ def _rotate(
     session: Session, claims: Claims, peer: Peer, *, new_jti: str, now: datetime, until: datetime
 ) -> tuple[UserView, bool]:
     """Puts the new refresh token in this one's place; false if this one was used before: all is revoked."""
-    found = users.sign_in_of(session, claims.sid)
-    if found is None or found[1].revoked_at is not None or found[1].expires_at <= now:
+    sign_in_row = users.sign_in_of(session, claims.sid)
+    if sign_in_row is None or sign_in_row[1].revoked_at is not None or sign_in_row[1].expires_at <= now:
         _refuse_ended()
-    user, _ = found
+    user, _ = sign_in_row
     if not user.is_active:
         _refuse_disabled()
     check_peer(peer, has_default_password=user.has_default_password)
-    if users.swap_refresh(
+    if users.rotate_refresh_hash(
         session, claims.sid, old=jti_hash(claims.jti), new=jti_hash(new_jti), now=now, until=until
     ):
         return view_of(user), True
-    users.revoke(session, user_id=user.id, because=Because.TOKEN_REUSED, now=now, only=claims.sid)
+    users.revoke(session, user_id=user.id, because=RevocationReason.TOKEN_REUSED, now=now, only=claims.sid)
     return view_of(user), False
 
 
@@ -357,7 +364,7 @@ def _actor(user: UserView, peer: Peer) -> Actor:
     )
 
 
-def _someone(peer: Peer) -> Actor:
+def _anonymous_actor(peer: Peer) -> Actor:
     """Nobody known."""
     return Actor(address=peer.address, request_id=peer.request_id)
 

@@ -80,7 +80,7 @@ class SettingsService:
             ) from error
 
 
-_mine = select(UserSettings).where(UserSettings.user_id == bindparam("user_id"))
+_by_user = select(UserSettings).where(UserSettings.user_id == bindparam("user_id"))
 
 
 def read_settings(session: Session, caller: Caller) -> SettingsView:
@@ -89,7 +89,7 @@ def read_settings(session: Session, caller: Caller) -> SettingsView:
 
 
 def _row(session: Session, caller: Caller) -> UserSettings:
-    row = session.scalar(_mine, {"user_id": caller.user_id})
+    row = session.scalar(_by_user, {"user_id": caller.user_id})
     if row is None:
         raise NotFound("this user is gone", kind="user_not_found")
     return row

@@ -15,11 +15,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts import users
-from luxx.domain.accounts.changes import AccountChange, AccountChanges, Because
+from luxx.domain.accounts.changes import AccountChange, AccountChanges, RevocationReason
 from luxx.domain.accounts.credentials import ALGORITHM, LONGEST_TOKEN, Passwords, check_password
-from luxx.domain.accounts.limits import Limits, Peer
+from luxx.domain.accounts.limits import Peer, RateLimits
 from luxx.domain.accounts.models import User
-from luxx.domain.accounts.rights import record_password
+from luxx.domain.accounts.rights import record_password_change
 from luxx.domain.accounts.users import UserView
 from luxx.domain.audit.entries import Action, Actor
 from luxx.domain.audit.refusals import Refusals
@@ -67,7 +67,7 @@ class PasswordSetup:
         secret: str,
         *,
         passwords: Passwords,
-        limits: Limits,
+        limits: RateLimits,
         changes: AccountChanges,
         refusals: Refusals,
         clock: Callable[[], datetime] = utc_now,
@@ -89,17 +89,17 @@ class PasswordSetup:
             user = session.scalar(query)
             return None if user is None else (user.id, user.password_hash)
 
-        found = await self._store.read(work)
-        if found is None:
+        default_user = await self._store.read(work)
+        if default_user is None:
             return None
         now = self._clock()
         claims = SetupClaims(
             exp=int((now + LIFETIME).timestamp()),
             iat=int(now.timestamp()),
             jti=new_id(),
-            sub=str(found[0]),
+            sub=str(default_user[0]),
             typ="setup",
-            pwd=_fingerprint(found[1]),
+            pwd=_fingerprint(default_user[1]),
         )
         return self._jwt.encode(msgspec.to_builtins(claims), self._key, algorithm=ALGORITHM)
 
@@ -113,7 +113,7 @@ class PasswordSetup:
         verified = await self._verified(peer, token)
         check_password(password, username=verified.username)
         new_hash = await self._passwords.hash(password)
-        now, because = self._clock(), Because.PASSWORD_CHANGED
+        now, because = self._clock(), RevocationReason.PASSWORD_CHANGED
         actor = Actor(username="setup address", address=peer.address, request_id=peer.request_id)
 
         def work(session: Session) -> UserView:
@@ -125,14 +125,14 @@ class PasswordSetup:
                 because=because,
                 expected=verified.password_hash,
             )
-            record_password(session, user, Action.PASSWORD_CHANGE, actor)
+            record_password_change(session, user, Action.PASSWORD_CHANGE, actor)
             return user
 
         try:
             user = await self._store.write(work)
         except Conflict as error:
-            raise _used() from error
-        self._changes.tell(AccountChange(user_id=user.id, because=because))
+            raise _already_used() from error
+        self._changes.publish(AccountChange(user_id=user.id, because=because))
         return user
 
     async def _verified(self, peer: Peer, token: str) -> _Verified:
@@ -141,10 +141,10 @@ class PasswordSetup:
             claims = self._read(token)
             user = await self._store.read(lambda session: _user_of(session, claims))
         except NotAllowed as error:
-            someone = Actor(address=peer.address, request_id=peer.request_id)
-            await self._refusals.note(Action.PASSWORD_CHANGE, someone, error.kind)
+            anonymous = Actor(address=peer.address, request_id=peer.request_id)
+            await self._refusals.note(Action.PASSWORD_CHANGE, anonymous, error.kind)
             raise
-        self._limits.forgive_sign_in(peer, _LIMIT_NAME)
+        self._limits.refund_sign_in(peer, _LIMIT_NAME)
         return user
 
     def _read(self, token: str) -> SetupClaims:
@@ -180,7 +180,7 @@ def _user_of(session: Session, claims: SetupClaims) -> _Verified:
     user = session.get(User, int(claims.sub)) if claims.sub.isdecimal() else None
     is_current = user is not None and user.has_default_password and user.is_active
     if user is None or not is_current or _fingerprint(user.password_hash) != claims.pwd:
-        raise _used()
+        raise _already_used()
     return _Verified(
         user_id=user.id,
         username=user.username,
@@ -193,7 +193,7 @@ def _fingerprint(password_hash: str) -> str:
     return hashlib.sha256(password_hash.encode()).hexdigest()
 
 
-def _used() -> NotAllowed:
+def _already_used() -> NotAllowed:
     return NotAllowed(
         "this setup address was used already, or the password was set in another way; sign in with it",
         kind="setup_token_used",

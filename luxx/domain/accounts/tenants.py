@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
-from luxx.domain.audit.entries import Action, Detail, Entry, record
+from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -19,7 +19,7 @@ from luxx.wire.tool import CommandPermission
 
 LARGEST_ID = 2**31 - 1
 
-CheckAgent = Callable[[Caller, int], Awaitable[object]]
+CheckTenantAgent = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound if there is no agent of this id that the caller's tenant may use."""
 
 
@@ -49,7 +49,7 @@ class TenantService:
     """One per process."""
 
     def __init__(
-        self, store: Store, *, check_agent: CheckAgent, clock: Callable[[], datetime] = utc_now
+        self, store: Store, *, check_agent: CheckTenantAgent, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self._store = store
         self._check_agent = check_agent
@@ -138,18 +138,18 @@ class TenantService:
             await self._check_agent(caller, change.default_agent_id)
 
 
-async def no_agents(_caller: Caller, agent_id: int) -> None:
+async def refuse_all_agents(_caller: Caller, agent_id: int) -> None:
     """The check of a server that has no agents."""
     raise NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
 
 
-def takes_registrations(session: Session) -> bool:
+def allows_registration(session: Session) -> bool:
     """Whether the default tenant does; yes before there is one."""
-    found = session.scalar(select(Tenant.allow_registration).where(Tenant.is_default))
-    return True if found is None else found
+    stored = session.scalar(select(Tenant.allow_registration).where(Tenant.is_default))
+    return True if stored is None else stored
 
 
-def check_may_connect(session: Session, caller: Caller) -> None:
+def check_may_connect_provider(session: Session, caller: Caller) -> None:
     """Raises NotAllowed where the tenant lets only its administrators connect models."""
     if caller.is_admin:
         return
@@ -167,10 +167,10 @@ def ids_by_name(session: Session) -> dict[str, int]:
 
 def tenant_id_of(session: Session, name: str) -> int:
     """The tenant of this name. Raises NotFound."""
-    found = session.scalar(select(Tenant.id).where(Tenant.name == name))
-    if found is None:
+    stored = session.scalar(select(Tenant.id).where(Tenant.name == name))
+    if stored is None:
         raise NotFound(f"there is no tenant '{name}'", kind="tenant_not_found")
-    return found
+    return stored
 
 
 def _row(session: Session, tenant_id: int, *, is_locked: bool = False) -> Tenant:
@@ -211,7 +211,7 @@ def _record(
 ) -> None:
     record(
         session,
-        Entry(
+        AuditEntry(
             action=action,
             actor=caller.actor,
             target_type="tenant",

@@ -18,17 +18,17 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 
-LIFE = timedelta(seconds=30)
+TICKET_LIFETIME = timedelta(seconds=30)
 TICKET_BYTES = 32
-LONGEST = 100
+MAX_TICKET_LENGTH = 100
 """Characters of what is looked at as a ticket."""
 
 _tickets = table_of(TicketRow)
-_forget_old = delete(_tickets).where(_tickets.c.expires_at <= bindparam("now"))
+_delete_expired = delete(_tickets).where(_tickets.c.expires_at <= bindparam("now"))
 _insert = insert(_tickets)
-_good = (_tickets.c.ticket_hash == bindparam("hash"), _tickets.c.expires_at > bindparam("now"))
-_find = select(_tickets.c.ticket_hash).where(*_good)
-_take = delete(_tickets).where(*_good).returning(_tickets.c.sign_in_id)
+_is_valid = (_tickets.c.ticket_hash == bindparam("hash"), _tickets.c.expires_at > bindparam("now"))
+_find = select(_tickets.c.ticket_hash).where(*_is_valid)
+_delete_ticket = delete(_tickets).where(*_is_valid).returning(_tickets.c.sign_in_id)
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,29 +51,35 @@ class TicketService:
     async def issue(self, caller: Caller) -> Ticket:
         """A new ticket for the caller's sign-in; it dies with it. Old ones of everybody are forgotten."""
         ticket, now = secrets.token_urlsafe(TICKET_BYTES), self._clock()
-        row = {"ticket_hash": _hash(ticket), "sign_in_id": caller.sign_in_id, "expires_at": now + LIFE}
+        row = {
+            "ticket_hash": _hash(ticket),
+            "sign_in_id": caller.sign_in_id,
+            "expires_at": now + TICKET_LIFETIME,
+        }
 
         def work(session: Session) -> None:
             connection = session.connection()
-            connection.execute(_forget_old, {"now": now})
+            connection.execute(_delete_expired, {"now": now})
             connection.execute(_insert, row)
 
         await self._store.write(work)
-        return Ticket(ticket=ticket, expires_in=int(LIFE.total_seconds()))
+        return Ticket(ticket=ticket, expires_in=int(TICKET_LIFETIME.total_seconds()))
 
     async def redeem(self, ticket: str, peer: Peer) -> Caller:
         """Whose ticket it is; it is used up with that. Raises NotSignedIn."""
-        if not ticket or len(ticket) > LONGEST:
-            raise _no_good()
-        known = {"hash": _hash(ticket), "now": self._clock()}
+        if not ticket or len(ticket) > MAX_TICKET_LENGTH:
+            raise _invalid_ticket()
+        parameters = {"hash": _hash(ticket), "now": self._clock()}
         # What anybody sends costs no write before it is known to be a ticket.
-        is_there = await self._store.read(lambda session: session.connection().scalar(_find, known))
-        if is_there is None:
-            raise _no_good()
-        sign_in_id = await self._store.write(lambda session: session.connection().scalar(_take, known))
+        existing = await self._store.read(lambda session: session.connection().scalar(_find, parameters))
+        if existing is None:
+            raise _invalid_ticket()
+        sign_in_id = await self._store.write(
+            lambda session: session.connection().scalar(_delete_ticket, parameters)
+        )
         if sign_in_id is None:
-            raise _no_good()
-        return await self._accounts.of_sign_in(sign_in_id, peer)
+            raise _invalid_ticket()
+        return await self._accounts.caller_of_sign_in(sign_in_id, peer)
 
 
 def _hash(ticket: str) -> str:
@@ -81,7 +87,7 @@ def _hash(ticket: str) -> str:
     return hashlib.sha256(ticket.encode("utf-8", "replace")).hexdigest()
 
 
-def _no_good() -> NotSignedIn:
+def _invalid_ticket() -> NotSignedIn:
     return NotSignedIn(
         "this ticket is not good, was used, or has expired; get a new one (POST /auth/ticket)",
         kind="ticket_invalid",

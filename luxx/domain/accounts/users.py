@@ -22,7 +22,7 @@ USERNAME = r"[A-Za-z0-9._-]{3,64}"
 EMAIL = r"[^@\s\x00-\x1f\x7f]{1,64}@[^@\s\x00-\x1f\x7f]{1,189}"
 LARGEST_ID = 2**31 - 1
 
-_count_default = text("SELECT nextval(pg_get_serial_sequence('tenants', 'id'))")
+_advance_tenant_sequence = text("SELECT nextval(pg_get_serial_sequence('tenants', 'id'))")
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class NewUser(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int | None = None
 
 
-def check_new(username: str, email: str | None) -> None:
+def check_new_user(username: str, email: str | None) -> None:
     """Raises InvalidInput for a name that nobody may have, or what cannot be an address (none is fine)."""
     if not re.fullmatch(USERNAME, username):
         problem = "a username has 3 to 64 characters: letters a-z, digits, '.', '_' and '-'"
@@ -83,9 +83,9 @@ def view_of(user: User) -> UserView:
 def default_tenant_id(session: Session, now: datetime) -> int:
     """The default tenant, made if there is none yet."""
     default = select(Tenant.id).where(Tenant.is_default)
-    found = session.scalar(default)
-    if found is not None:
-        return found
+    existing_id = session.scalar(default)
+    if existing_id is not None:
+        return existing_id
     try:
         with session.begin_nested():
             session.add(
@@ -100,7 +100,7 @@ def default_tenant_id(session: Session, now: datetime) -> int:
             session.flush()
             if session.get_bind().dialect.name == "postgresql":
                 # An id that is given does not count; the next tenant would get the same.
-                session.execute(_count_default)
+                session.execute(_advance_tenant_sequence)
     except IntegrityError:
         pass  # Another process made it at the same moment.
     return session.scalars(default).one()
@@ -120,19 +120,19 @@ def add_user(session: Session, new: NewUser, *, workspaces: Workspaces, now: dat
         permission_level=int(new.permission_level),
         created_at=now,
     )
-    check_is_free(session, new.username, new.email)
+    check_username_free(session, new.username, new.email)
     session.add(user)
     try:
         session.flush()
     except IntegrityError as error:
         raise Conflict("this username or e-mail address is taken", kind="username_taken") from error
-    user.workspace_path = str(workspaces.prepare_if_wanted(user.id))
+    user.workspace_path = str(workspaces.prepare_if_enabled(user.id))
     session.add(UserSettings(user_id=user.id, created_at=now, updated_at=now))
     session.flush()
     return user
 
 
-def check_is_free(session: Session, username: str, email: str | None) -> None:
+def check_username_free(session: Session, username: str, email: str | None) -> None:
     """Raises Conflict if another user has this name, in whatever case, or this address."""
     if find_by_name(session, username) is not None:
         raise Conflict(f"the username '{username}' is taken; choose another", kind="username_taken")
@@ -168,14 +168,14 @@ class UserFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_users(
-    session: Session, wanted: UserFilter, *, offset: int, limit: int
+    session: Session, filters: UserFilter, *, offset: int, limit: int
 ) -> tuple[list[UserView], int]:
     """Users newest first, and how many match."""
     query: Select[User] = select(User)
-    if wanted.tenant_id is not None:
-        query = query.where(User.tenant_id == wanted.tenant_id)
-    if wanted.q:
-        part = wanted.q.lower()
+    if filters.tenant_id is not None:
+        query = query.where(User.tenant_id == filters.tenant_id)
+    if filters.q:
+        part = filters.q.lower()
         query = query.where(
             or_(User.username_key.contains(part, autoescape=True), User.email.contains(part, autoescape=True))
         )
@@ -192,7 +192,7 @@ def set_password(
     now: datetime,
     because: str,
     expected: str | None = None,
-    spare: str | None = None,
+    spared_sign_in_id: str | None = None,
     must_change: bool = False,
 ) -> UserView:
     """Ends the user's sign-ins but `spare`. Raises Conflict if the hash is no longer the `expected` one.
@@ -204,7 +204,7 @@ def set_password(
         raise Conflict("the password was changed elsewhere at the same moment", kind="password_changed")
     user.password_hash = password_hash
     user.must_change_password, user.has_default_password = must_change, False
-    revoke(session, user_id=user_id, because=because, now=now, spare=spare)
+    revoke(session, user_id=user_id, because=because, now=now, spared_sign_in_id=spared_sign_in_id)
     session.flush()
     return view_of(user)
 
@@ -215,7 +215,7 @@ def sign_in_of(session: Session, sign_in_id: str) -> Row[User, SignIn] | None:
     ).one_or_none()
 
 
-def swap_refresh(
+def rotate_refresh_hash(
     session: Session, sign_in_id: str, *, old: str, new: str, now: datetime, until: datetime
 ) -> bool:
     """Whether `old` was the current refresh hash of a living sign-in, and now `new` is: one of many wins."""
@@ -236,20 +236,20 @@ def revoke(
     because: str,
     now: datetime,
     only: str | None = None,
-    spare: str | None = None,
+    spared_sign_in_id: str | None = None,
 ) -> None:
     """Ends the user's sign-ins: `only` one of them, or all but `spare`."""
     statement = update(SignIn).where(SignIn.user_id == user_id, SignIn.revoked_at.is_(None))
     if only is not None:
         statement = statement.where(SignIn.id == only)
-    if spare is not None:
-        statement = statement.where(SignIn.id != spare)
+    if spared_sign_in_id is not None:
+        statement = statement.where(SignIn.id != spared_sign_in_id)
     session.execute(
         statement.values(revoked_at=now, revoked_because=because).execution_options(synchronize_session=False)
     )
 
 
-def forget_expired(session: Session, user_id: int, now: datetime) -> None:
+def delete_expired_sign_ins(session: Session, user_id: int, now: datetime) -> None:
     """Deletes the user's sign-ins whose tokens have all expired, so that the table does not grow for ever."""
     session.execute(
         delete(SignIn)

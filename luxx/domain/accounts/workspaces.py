@@ -44,7 +44,7 @@ class Workspaces:
             raise Unavailable(f"the workspace {path} is not a directory of its own", kind="workspace_missing")
         return path
 
-    def prepare_if_wanted(self, user_id: int) -> Path:
+    def prepare_if_enabled(self, user_id: int) -> Path:
         """As `prepare` if workspaces are made automatically, else only the path."""
         return self.prepare(user_id) if self._auto_create else self.path_of(user_id)
 
@@ -54,10 +54,10 @@ class Workspaces:
         It is renamed first, so that whatever still holds its path finds nothing.
         """
         path = self.path_of(user_id)
-        aside = path.with_name(f"{path.name}.deleted")
+        deleted_path = path.with_name(f"{path.name}.deleted")
         try:
-            path.rename(aside)
+            path.rename(deleted_path)
         except FileNotFoundError:
             return
-        if not remove_tree(str(aside)):
-            logger.warning("workspace_not_deleted", path=str(aside))
+        if not remove_tree(str(deleted_path)):
+            logger.warning("workspace_not_deleted", path=str(deleted_path))

@@ -43,7 +43,7 @@ class AuditRow(Base):
     request_id: Mapped[str | None] = mapped_column(String(36))
 
 
-MOST_NAMES = 50
+MAX_NAMES = 50
 """Most names in a list of an entry's detail."""
 
 
@@ -79,7 +79,7 @@ class Action(StrEnum):
     REQUEST = "request"
 
 
-class Outcome(StrEnum):
+class AuditOutcome(StrEnum):
     DONE = "done"
     REFUSED = "refused"
 
@@ -119,12 +119,12 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hosts: list[str] | UnsetType = UNSET
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`tenant_id`: whom it concerns, if not the actor's own tenant."""
 
     action: Action
     actor: Actor
-    outcome: Outcome = Outcome.DONE
+    outcome: AuditOutcome = AuditOutcome.DONE
     target_type: str | None = None
     target_id: str | None = None
     tenant_id: int | None = None
@@ -135,7 +135,7 @@ _insert = insert(table_of(AuditRow))
 _encode = msgspec.json.Encoder().encode
 
 
-def record(session: Session, entry: Entry, now: datetime | None = None) -> None:
+def record(session: Session, entry: AuditEntry, now: datetime | None = None) -> None:
     """Writes an entry; it is on disk exactly if what it tells of is."""
     actor = entry.actor
     session.connection().execute(
@@ -164,7 +164,7 @@ def _cut(text: str | None, length: int) -> str | None:
 logger = structlog.get_logger()
 
 
-async def write_afterwards(store: Store, entries: list[Entry], *, failure: str) -> None:
+async def record_in_own_transaction(store: Store, entries: list[AuditEntry], *, failure: str) -> None:
     """All or none. Raises nothing: what was done is done; that it is not recorded is logged as `failure`."""
     if not entries:
         return
@@ -179,32 +179,34 @@ async def write_afterwards(store: Store, entries: list[Entry], *, failure: str) 
         logger.warning(failure, count=len(entries), error=str(error))
 
 
-MOST = {Outcome.DONE: 1_000_000, Outcome.REFUSED: 100_000}
+MAX_ENTRIES = {AuditOutcome.DONE: 1_000_000, AuditOutcome.REFUSED: 100_000}
 """Most entries of each outcome; about 300 bytes each with their indexes."""
 
-AT_ONCE = 2_000
+DELETE_BATCH_SIZE = 2_000
 """Entries deleted in one transaction: other writers wait for it."""
 
 
-async def prune(store: Store, now: datetime, *, days: int, most: dict[Outcome, int] | None = None) -> int:
+async def delete_old_entries(
+    store: Store, now: datetime, *, days: int, max_entries: dict[AuditOutcome, int] | None = None
+) -> int:
     """Deletes entries older than `days` and the oldest past the most; how many that were."""
-    pruned = await _delete_all(store, select(AuditRow.id).where(AuditRow.at < now - timedelta(days=days)))
-    for outcome, count in (most or MOST).items():
+    deleted = await _delete_all(store, select(AuditRow.id).where(AuditRow.at < now - timedelta(days=days)))
+    for outcome, count in (max_entries or MAX_ENTRIES).items():
         last = await store.read(lambda session, o=outcome, c=count: _last_kept(session, o, c))
         if last is not None:
             older = select(AuditRow.id).where(AuditRow.outcome == outcome.value, AuditRow.id < last)
-            pruned += await _delete_all(store, older)
-    return pruned
+            deleted += await _delete_all(store, older)
+    return deleted
 
 
-def _last_kept(session: Session, outcome: Outcome, count: int) -> str | None:
-    mine = select(AuditRow.id).where(AuditRow.outcome == outcome.value)
-    return session.scalar(mine.order_by(AuditRow.id.desc()).offset(count - 1).limit(1))
+def _last_kept(session: Session, outcome: AuditOutcome, count: int) -> str | None:
+    newest = select(AuditRow.id).where(AuditRow.outcome == outcome.value)
+    return session.scalar(newest.order_by(AuditRow.id.desc()).offset(count - 1).limit(1))
 
 
-async def _delete_all(store: Store, doomed: Select[str]) -> int:
+async def _delete_all(store: Store, to_delete: Select[str]) -> int:
     def work(session: Session) -> int:
-        ids = session.scalars(doomed.limit(AT_ONCE)).all()
+        ids = session.scalars(to_delete.limit(DELETE_BATCH_SIZE)).all()
         if ids:
             session.execute(
                 delete(AuditRow).where(AuditRow.id.in_(ids)).execution_options(synchronize_session=False)
@@ -231,7 +233,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     target_type: str | None
     target_id: str | None
-    outcome: Outcome
+    outcome: AuditOutcome
     detail: Detail
     address: str | None
     request_id: str | None
@@ -243,38 +245,38 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int | None = None
     action: Action | None = None
     user_id: int | None = None
-    outcome: Outcome | None = None
+    outcome: AuditOutcome | None = None
     since: datetime | None = None
     until: datetime | None = None
     before: str | None = None
 
 
-def page_of_entries(
-    session: Session, wanted: AuditFilter, *, offset: int, limit: int
+def list_entries(
+    session: Session, filters: AuditFilter, *, offset: int, limit: int
 ) -> tuple[list[AuditView], int]:
     """Entries newest first, and how many there are without `before`."""
-    query = _query(wanted)
+    query = _query(filters)
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
-    if wanted.before is not None:
-        query = query.where(AuditRow.id < wanted.before)
+    if filters.before is not None:
+        query = query.where(AuditRow.id < filters.before)
     rows = session.scalars(query.order_by(AuditRow.id.desc()).offset(offset).limit(limit))
     return [_view(row) for row in rows], total
 
 
-def _query(wanted: AuditFilter) -> Select[AuditRow]:
+def _query(filters: AuditFilter) -> Select[AuditRow]:
     query: Select[AuditRow] = select(AuditRow)
-    if wanted.tenant_id is not None:
-        query = query.where(AuditRow.tenant_id == wanted.tenant_id)
-    if wanted.action is not None:
-        query = query.where(AuditRow.action == wanted.action.value)
-    if wanted.user_id is not None:
-        query = query.where(AuditRow.user_id == wanted.user_id)
-    if wanted.outcome is not None:
-        query = query.where(AuditRow.outcome == wanted.outcome.value)
-    if wanted.since is not None:
-        query = query.where(AuditRow.at >= wanted.since)
-    if wanted.until is not None:
-        query = query.where(AuditRow.at < wanted.until)
+    if filters.tenant_id is not None:
+        query = query.where(AuditRow.tenant_id == filters.tenant_id)
+    if filters.action is not None:
+        query = query.where(AuditRow.action == filters.action.value)
+    if filters.user_id is not None:
+        query = query.where(AuditRow.user_id == filters.user_id)
+    if filters.outcome is not None:
+        query = query.where(AuditRow.outcome == filters.outcome.value)
+    if filters.since is not None:
+        query = query.where(AuditRow.at >= filters.since)
+    if filters.until is not None:
+        query = query.where(AuditRow.at < filters.until)
     return query
 
 
@@ -288,7 +290,7 @@ def _view(row: AuditRow) -> AuditView:
         action=Action(row.action),
         target_type=row.target_type,
         target_id=row.target_id,
-        outcome=Outcome(row.outcome),
+        outcome=AuditOutcome(row.outcome),
         detail=_detail.decode(row.detail),
         address=row.address,
         request_id=row.request_id,

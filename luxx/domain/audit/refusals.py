@@ -9,13 +9,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from luxx.domain.audit.entries import Action, Actor, Detail, Entry, Outcome, write_afterwards
+from luxx.domain.audit.entries import (
+    Action,
+    Actor,
+    AuditEntry,
+    AuditOutcome,
+    Detail,
+    record_in_own_transaction,
+)
 from luxx.infra.store.engine import Store
 
 WINDOW_SECONDS = 60.0
-PER_ACTOR = 10
-ALTOGETHER = 60
-SUMMED_UP = 20
+MAX_PER_ACTOR = 10
+MAX_PER_WINDOW = 60
+MAX_ACTOR_SUMMARIES = 20
 """Most actors who get a count of their own at the end of a minute; the others get one together."""
 
 
@@ -25,10 +32,10 @@ class Refusals:
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._began = clock()
+        self._window_start = clock()
         self._written: dict[str, int] = {}
-        self._over: dict[str, tuple[Entry, int]] = {}
-        self._over_together = 0
+        self._overflow: dict[str, tuple[AuditEntry, int]] = {}
+        self._overflow_of_others = 0
 
     async def note(
         self,
@@ -41,62 +48,64 @@ class Refusals:
     ) -> None:
         """Records that `actor` was refused, for the reason `kind`."""
         target_type, target_id = target or (None, None)
-        entry = Entry(
+        entry = AuditEntry(
             action=action,
             actor=actor,
-            outcome=Outcome.REFUSED,
+            outcome=AuditOutcome.REFUSED,
             target_type=target_type,
             target_id=target_id,
             detail=msgspec.structs.replace(detail or Detail(), kind=kind),
         )
-        due = self._turn_over() if self._is_over() else []
-        if self._has_place(entry):
+        due = self._start_window() if self._is_window_over() else []
+        if self._has_capacity(entry):
             due.append(entry)
         await self._write(due)
 
     async def flush_if_due(self) -> None:
         """Writes the counts of a minute that is over, though nobody was refused since."""
-        if self._is_over():
+        if self._is_window_over():
             await self.flush()
 
     async def flush(self) -> None:
         """Writes all counts; at a stop."""
-        await self._write(self._turn_over())
+        await self._write(self._start_window())
 
-    def _is_over(self) -> bool:
-        return self._clock() - self._began >= WINDOW_SECONDS
+    def _is_window_over(self) -> bool:
+        return self._clock() - self._window_start >= WINDOW_SECONDS
 
-    def _has_place(self, entry: Entry) -> bool:
+    def _has_capacity(self, entry: AuditEntry) -> bool:
         key = f"user {entry.actor.user_id}" if entry.actor.user_id else entry.actor.address
         written = self._written.get(key, 0)
-        if written < PER_ACTOR and sum(self._written.values()) < ALTOGETHER:
+        if written < MAX_PER_ACTOR and sum(self._written.values()) < MAX_PER_WINDOW:
             self._written[key] = written + 1
             return True
-        if key in self._over or len(self._over) < SUMMED_UP:
-            first, count = self._over.get(key, (entry, 0))
-            self._over[key] = (first, count + 1)
+        if key in self._overflow or len(self._overflow) < MAX_ACTOR_SUMMARIES:
+            first, count = self._overflow.get(key, (entry, 0))
+            self._overflow[key] = (first, count + 1)
         else:
-            self._over_together += 1
+            self._overflow_of_others += 1
         return False
 
-    def _turn_over(self) -> list[Entry]:
+    def _start_window(self) -> list[AuditEntry]:
         """Begins a new minute; what is to be said of the old one."""
-        sums = [
+        summaries = [
             msgspec.structs.replace(
                 first,
                 target_type=None,
                 target_id=None,
                 detail=msgspec.structs.replace(first.detail, count=count, hosts=msgspec.UNSET),
             )
-            for first, count in self._over.values()
+            for first, count in self._overflow.values()
         ]
-        if self._over_together:
-            told = Detail(kind="many_actors", count=self._over_together)
-            sums.append(Entry(action=Action.REQUEST, actor=Actor(), outcome=Outcome.REFUSED, detail=told))
-        self._began, self._over_together = self._clock(), 0
+        if self._overflow_of_others:
+            summary = Detail(kind="many_actors", count=self._overflow_of_others)
+            summaries.append(
+                AuditEntry(action=Action.REQUEST, actor=Actor(), outcome=AuditOutcome.REFUSED, detail=summary)
+            )
+        self._window_start, self._overflow_of_others = self._clock(), 0
         self._written.clear()
-        self._over.clear()
-        return sums
+        self._overflow.clear()
+        return summaries
 
-    async def _write(self, entries: list[Entry]) -> None:
-        await write_afterwards(self._store, entries, failure="refusals_not_recorded")
+    async def _write(self, entries: list[AuditEntry]) -> None:
+        await record_in_own_transaction(self._store, entries, failure="refusals_not_recorded")

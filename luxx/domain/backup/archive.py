@@ -16,28 +16,36 @@ from typing import IO, Protocol, Self, TypeVar
 
 import msgspec
 
-from luxx.domain.backup.manifest import Member
+from luxx.domain.backup.manifest import ArchiveMember
 from luxx.errors import LuxxError
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 * 1024 * 1024
 CHUNK = 1024 * 1024
-LEVEL = 3
+COMPRESSION_LEVEL = 3
 """Of compression: rows shrink to a quarter, and a server that is serving keeps its processor."""
 
-BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError, ValueError)
+ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
 """What unpacking says of archives that are cut or damaged."""
 
 
 class HasMembers(Protocol):
     @property
-    def members(self) -> list[Member]: ...
+    def members(self) -> list[ArchiveMember]: ...
 
 
 M = TypeVar("M", bound=HasMembers)
 
 
-class Counted:
+class HashingWriter:
     """A file being written, counted and hashed."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -50,16 +58,16 @@ class Counted:
         self.size += len(data)
         return self._file.write(data)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> ArchiveMember:
         """What the manifest says of it."""
-        return Member(name=name, size=self.size, sha256=self._hash.hexdigest())
+        return ArchiveMember(name=name, size=self.size, sha256=self._hash.hexdigest())
 
 
 class ArchiveWriter:
     """Puts members into an archive, one after another. A `with` ends it where that fails."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL)
+        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=COMPRESSION_LEVEL)
 
     def __enter__(self) -> Self:
         return self
@@ -70,12 +78,12 @@ class ArchiveWriter:
             self._zip.fp = None
 
     @contextlib.contextmanager
-    def open(self, name: str) -> Generator[Counted]:
+    def open(self, name: str) -> Generator[HashingWriter]:
         """A new member, to be written before the next one begins."""
         with self._zip.open(name, "w", force_zip64=True) as file:
-            yield Counted(file)
+            yield HashingWriter(file)
 
-    def put(self, name: str, data: bytes) -> Member:
+    def put(self, name: str, data: bytes) -> ArchiveMember:
         """A whole member."""
         with self.open(name) as file:
             file.write(data)
@@ -90,10 +98,10 @@ class ArchiveWriter:
 @contextlib.contextmanager
 def new_file(path: Path) -> Generator[IO[bytes]]:
     """A file for its owner alone that is there when it is whole. Raises LuxxError where one is already."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    partial_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        _refuse_taken(path)
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        _check_not_existing(path)
+        descriptor = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LuxxError(f"{path} cannot be written: {error.strerror}") from error
     try:
@@ -101,16 +109,16 @@ def new_file(path: Path) -> Generator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _refuse_taken(path)
-        draft.rename(path)
+        _check_not_existing(path)
+        partial_path.rename(path)
         sync_folder(path.parent)
     except OSError as error:
         raise LuxxError(f"{path} could not be written: {error.strerror or error}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        partial_path.unlink(missing_ok=True)
 
 
-def _refuse_taken(path: Path) -> None:
+def _check_not_existing(path: Path) -> None:
     if path.exists():
         raise LuxxError(f"{path} is there already; give another name or remove it")
 
@@ -133,7 +141,7 @@ class ArchiveReader:
             self._zip = zipfile.ZipFile(path)
         except FileNotFoundError as error:
             raise LuxxError(f"there is no file {path}") from error
-        except BROKEN as error:
+        except ZIP_ERRORS as error:
             raise self.damaged(f"it is no whole ZIP file ({error})") from error
 
     def damaged(self, what: str) -> LuxxError:
@@ -143,21 +151,21 @@ class ArchiveReader:
     def close(self) -> None:
         self._zip.close()
 
-    def manifest(self, kind: type[M], form: str, newest: int) -> M:
+    def manifest(self, kind: type[M], format_name: str, newest: int) -> M:
         """The manifest of an archive of this format; of a version not past `newest`."""
         try:
             with self._zip.open(MANIFEST) as file:
                 told = file.read(MANIFEST_BYTES + 1)
-            head = msgspec.json.decode(told, type=_Head)
+            header = msgspec.json.decode(told, type=_ManifestHeader)
         except KeyError as error:
             raise self.damaged("it has no manifest.json, so it is no archive of Luxx") from error
-        except (*BROKEN, msgspec.DecodeError, RecursionError) as error:
+        except (*ZIP_ERRORS, msgspec.DecodeError, RecursionError) as error:
             raise self.damaged(f"its manifest cannot be read ({error})") from error
-        if head.format != form:
-            raise self.damaged(f"it is a '{head.format[:40]}', and a '{form}' is needed")
-        if head.version > newest:
+        if header.format != format_name:
+            raise self.damaged(f"it is a '{header.format[:40]}', and a '{format_name}' is needed")
+        if header.version > newest:
             raise self.damaged(
-                f"Luxx {head.luxx[:40]} made it in version {head.version} of the format, and this version "
+                f"Luxx {header.luxx[:40]} made it in version {header.version} of the format, and this version "
                 f"reads up to {newest}; install a newer Luxx"
             )
         try:
@@ -167,13 +175,13 @@ class ArchiveReader:
         self._check_names(manifest.members)
         return manifest
 
-    def _check_names(self, members: list[Member]) -> None:
-        there = [info.filename for info in self._zip.infolist()]
+    def _check_names(self, members: list[ArchiveMember]) -> None:
+        actual_names = [info.filename for info in self._zip.infolist()]
         told = [MANIFEST, *(member.name for member in members)]
-        if len(set(there)) < len(there) or sorted(there) != sorted(told):
+        if len(set(actual_names)) < len(actual_names) or sorted(actual_names) != sorted(told):
             raise self.damaged("it holds other files than its manifest names")
 
-    def verify(self, members: list[Member]) -> None:
+    def verify(self, members: list[ArchiveMember]) -> None:
         """Reads everything once: every member has the size and the hash that the manifest names."""
         for member in members:
             with self.open(member) as file:
@@ -181,33 +189,33 @@ class ArchiveReader:
                     pass
 
     @contextlib.contextmanager
-    def open(self, member: Member) -> Generator["Checked"]:
+    def open(self, member: ArchiveMember) -> Generator["VerifyingReader"]:
         """A member to be read; at its end it is seen whether it was the right one."""
         try:
             file = self._zip.open(member.name)
-        except (*BROKEN, KeyError) as error:
+        except (*ZIP_ERRORS, KeyError) as error:
             raise self.damaged(f"{member.name} cannot be unpacked ({error})") from error
         with file:
-            yield Checked(file, member, self)
+            yield VerifyingReader(file, member, self)
 
-    def read(self, member: Member, most: int) -> bytes:
+    def read(self, member: ArchiveMember, max_bytes: int) -> bytes:
         """A whole member of at most so many bytes."""
-        if member.size > most:
+        if member.size > max_bytes:
             raise self.damaged(f"{member.name} is too large")
         with self.open(member) as file:
             return b"".join(iter(lambda: file.read(CHUNK), b""))
 
 
-class _Head(msgspec.Struct):
+class _ManifestHeader(msgspec.Struct):
     format: str
     version: int
     luxx: str = "?"
 
 
-class Checked:
+class VerifyingReader:
     """A member being read. Never gives more bytes than the manifest says."""
 
-    def __init__(self, file: IO[bytes], member: Member, archive: ArchiveReader) -> None:
+    def __init__(self, file: IO[bytes], member: ArchiveMember, archive: ArchiveReader) -> None:
         self._file = file
         self._member = member
         self._archive = archive
@@ -218,14 +226,14 @@ class Checked:
         """Up to so many bytes; none at the end, where size and hash are compared."""
         try:
             data = self._file.read(size)
-        except BROKEN as error:
+        except ZIP_ERRORS as error:
             raise self._archive.damaged(f"{self._member.name} cannot be unpacked ({error})") from error
         self._hash.update(data)
         self._size += len(data)
-        is_over = not data and size > 0
-        if self._size > self._member.size or (is_over and not self._is_right()):
+        is_at_end = not data and size > 0
+        if self._size > self._member.size or (is_at_end and not self._matches_manifest()):
             raise self._archive.damaged(f"{self._member.name} is not what the manifest says")
         return data
 
-    def _is_right(self) -> bool:
+    def _matches_manifest(self) -> bool:
         return self._size == self._member.size and self._hash.hexdigest() == self._member.sha256

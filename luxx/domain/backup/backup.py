@@ -25,10 +25,10 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import Config
 from luxx.infra.secrets import SECRET_FILE, Vault
 from luxx.infra.store.engine import open_engine, reading, resolve_url
-from luxx.infra.store.upgrade import from_future, known_steps
+from luxx.infra.store.upgrade import known_steps, unknown_step_error
 
 LAST_BACKUP = "last_backup.json"
-SLACK = 64 * 1024 * 1024
+DISK_RESERVE = 64 * 1024 * 1024
 """Bytes of a disk that stay free."""
 
 
@@ -40,7 +40,7 @@ class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Home:
+class DataPaths:
     """One server's database, data directory, workspaces and secret. `close` when done."""
 
     def __init__(self, config: Config) -> None:
@@ -103,13 +103,15 @@ class Home:
         write_private(self.data_dir / LAST_BACKUP, msgspec.json.encode(last))
 
 
-def check_free(place: Path, size: int, what: str) -> None:
+def check_disk_space(path_needed: Path, size: int, what: str) -> None:
     """Raises LuxxError where a directory, there or not yet, has no room for so many bytes."""
-    there = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
-    free = shutil.disk_usage(there).free
-    if size + SLACK > free:
+    existing = next(
+        each for each in (path_needed.absolute(), *path_needed.absolute().parents) if each.exists()
+    )
+    free = shutil.disk_usage(existing).free
+    if size + DISK_RESERVE > free:
         raise LuxxError(
-            f"{what} needs {size / 2**20:,.0f} MiB at {there}, where {free / 2**20:,.0f} MiB are free"
+            f"{what} needs {size / 2**20:,.0f} MiB at {existing}, where {free / 2**20:,.0f} MiB are free"
         )
 
 
@@ -123,54 +125,54 @@ def last_backup(data_dir: Path) -> LastBackup | None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Puts a small file in place of what was there, whole, for its owner alone."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    temporary_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(path)
+        temporary_path.rename(path)
         sync_folder(path.parent)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
 
 
 FORMAT = "luxx.backup"
 VERSION = 1
 SECRET_MEMBER = "secret_key"
-GIVE_IT = "give it as the servers have it, or the backup opens no provider key"
+SECRET_HINT = "give it as the servers have it, or the backup opens no provider key"
 
 
-class _Rows(msgspec.Struct, frozen=True, kw_only=True):
+class _TableContents(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     tables: list[TablePart]
     sequences: dict[str, int]
     users: list[int]
 
 
-def back_up(home: Home, path: Path) -> Manifest:
+def create_backup(data_paths: DataPaths, path: Path) -> Manifest:
     """Writes all that a server keeps to a new file. Raises LuxxError, with no file made.
 
     The files come after the rows: what a row tells of is in the backup, or was deleted meanwhile.
     """
-    if not home.has_database:
-        raise LuxxError(f"there is no database {home.url.database} to back up")
-    key = home.secret()
+    if not data_paths.has_database:
+        raise LuxxError(f"there is no database {data_paths.url.database} to back up")
+    key = data_paths.secret()
     if not key:
-        raise LuxxError(f"app.secret_key is not set here; {GIVE_IT}")
+        raise LuxxError(f"app.secret_key is not set here; {SECRET_HINT}")
     with new_file(path) as file, ArchiveWriter(file) as archive:
-        with home.snapshot() as connection:
+        with data_paths.snapshot() as connection:
             rows = _write_tables(connection, archive)
-            others = _sealed_with_another(connection, key)
+            others = _foreign_key_notes(connection, key)
         secret = archive.put(SECRET_MEMBER, key.encode())
-        workspaces, left_out = _write_workspaces(home, rows.users, archive, path.parent)
+        workspaces, left_out = _write_workspaces(data_paths, rows.users, archive, path.parent)
         manifest = Manifest(
             format=FORMAT,
             version=VERSION,
             luxx=__version__,
             step=rows.step,
-            database=home.url.get_backend_name(),
+            database=data_paths.url.get_backend_name(),
             made_at=utc_now(),
             tables=rows.tables,
             sequences=rows.sequences,
@@ -180,15 +182,15 @@ def back_up(home: Home, path: Path) -> Manifest:
         )
         archive.finish(manifest)
     last = LastBackup(at=manifest.made_at, file=str(path.absolute()), size=path.stat().st_size)
-    home.remember_backup(last)
+    data_paths.remember_backup(last)
     return manifest
 
 
-def _write_tables(connection: Connection, archive: ArchiveWriter) -> _Rows:
+def _write_tables(connection: Connection, archive: ArchiveWriter) -> _TableContents:
     steps = known_steps()
     step = _step(connection)
     if step not in steps:
-        raise from_future(step)
+        raise unknown_step_error(step)
     parts: list[TablePart] = []
     for name, columns in tables_of(connection, is_newest=step == steps[-1]):
         member = f"tables/{name}.jsonl"
@@ -197,19 +199,19 @@ def _write_tables(connection: Connection, archive: ArchiveWriter) -> _Rows:
         parts.append(TablePart(name=name, columns=columns, rows=count, member=out.member(member)))
     names = [part.name for part in parts]
     users = [int(id_) for id_ in connection.scalars(text("SELECT id FROM users ORDER BY id"))]
-    return _Rows(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
+    return _TableContents(step=step, tables=parts, sequences=sequences_of(connection, names), users=users)
 
 
-def _sealed_with_another(connection: Connection, key: str) -> list[str]:
+def _foreign_key_notes(connection: Connection, key: str) -> list[str]:
     """Notes on provider keys that this secret does not open. Raises LuxxError where it opens none of them."""
     sealed = connection.scalars(text("SELECT api_key FROM llm_providers WHERE api_key != ''")).all()
     vault = Vault(key)
-    others = sum(vault.needs_sealing_anew(str(each)) for each in sealed)
+    others = sum(vault.needs_resealing(str(each)) for each in sealed)
     if not others:
         return []
     if others == len(sealed):
         raise LuxxError(
-            f"the provider keys are sealed with another app.secret_key than the one here; {GIVE_IT}"
+            f"the provider keys are sealed with another app.secret_key than the one here; {SECRET_HINT}"
         )
     return [f"{others} provider keys are sealed with another secret, which is not in the backup"]
 
@@ -221,12 +223,12 @@ def _step(connection: Connection) -> str:
 
 
 def _write_workspaces(
-    home: Home, users: list[int], archive: ArchiveWriter, spool: Path
+    data_paths: DataPaths, users: list[int], archive: ArchiveWriter, spool: Path
 ) -> tuple[list[WorkspacePart], list[str]]:
     parts: list[WorkspacePart] = []
     left_out: list[str] = []
     for user_id in users:
-        folder = home.workspaces.path_of(user_id)
+        folder = data_paths.workspaces.path_of(user_id)
         if not folder.exists():
             continue
         name = f"workspaces/{user_id}.tar"

@@ -20,7 +20,7 @@ from luxx.errors import LuxxError
 
 CHUNK = 1024 * 1024
 IN_MEMORY = 8 * 1024 * 1024
-TRIES = 5
+MAX_COPY_ATTEMPTS = 5
 MOST_DEPTH = 64
 """As deep as tools go."""
 
@@ -44,15 +44,15 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Writes(Protocol):
+class Writable(Protocol):
     def write(self, data: bytes, /) -> int: ...
 
 
-class Reads(Protocol):
+class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Packed(msgspec.Struct, frozen=True, kw_only=True):
+class PackResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was put in, and what could not be."""
 
     files: int
@@ -84,16 +84,16 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        made = super().frombuf(buf, encoding, errors)
-        if made.type in EXTENDED and not 0 <= made.size <= MOST_HEADER:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in EXTENDED and not 0 <= header.size <= MOST_HEADER:
             raise tarfile.ReadError("a name in it is absurdly long")
-        return made
+        return header
 
 
 # Out
 
 
-def pack(root: Path, out: Writes, spool: Path) -> Packed:
+def pack(root: Path, out: Writable, spool: Path) -> PackResult:
     """The folder as a tar file; large files are copied in `spool` on their way. A missing folder is an empty
     one.
 
@@ -118,19 +118,19 @@ def pack(root: Path, out: Writes, spool: Path) -> Packed:
     return packer.finish()
 
 
-class _Out:
+class _DetachableOutput:
     """Where a tar file goes, until it is given up: it would end itself when that is long closed."""
 
-    def __init__(self, out: Writes) -> None:
+    def __init__(self, out: Writable) -> None:
         self.write: Callable[[bytes], int] = out.write
 
-    def forget(self) -> None:
+    def detach(self) -> None:
         self.write = len
 
 
 class _Packer:
-    def __init__(self, out: Writes, spool: Path) -> None:
-        self._out = _Out(out)
+    def __init__(self, out: Writable, spool: Path) -> None:
+        self._out = _DetachableOutput(out)
         # Closed by `finish`; where that is never reached, nothing is kept of the file.
         self._tar = tarfile.open(  # noqa: SIM115
             fileobj=cast("IO[bytes]", self._out),
@@ -142,12 +142,12 @@ class _Packer:
         self._files = 0
         self._left_out: list[str] = []
 
-    def finish(self) -> Packed:
+    def finish(self) -> PackResult:
         self._tar.close()
-        return Packed(files=self._files, left_out=self._left_out)
+        return PackResult(files=self._files, left_out=self._left_out)
 
     def abandon(self) -> None:
-        self._out.forget()
+        self._out.detach()
 
     def folder(self, descriptor: int, prefix: str) -> None:
         """What is in an open folder, by name."""
@@ -173,17 +173,17 @@ class _Packer:
             self._leave_out(path, f"is more than {MOST_DEPTH} folders deep")
             return
         with _reading():
-            below = os.open(name, _FOLDER, dir_fd=descriptor)
+            child_fd = os.open(name, _FOLDER, dir_fd=descriptor)
         try:
-            info = _described(path, os.fstat(below))
+            info = _tar_info(path, os.fstat(child_fd))
             info.type = tarfile.DIRTYPE
             self._add(info, None)
-            self.folder(below, f"{path}/")
+            self.folder(child_fd, f"{path}/")
         finally:
-            os.close(below)
+            os.close(child_fd)
 
     def _file(self, descriptor: int, name: str, path: str) -> None:
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, MAX_COPY_ATTEMPTS + 1):
             with _reading():
                 file = os.open(name, _FILE, dir_fd=descriptor)
             with (
@@ -193,13 +193,15 @@ class _Packer:
                 before = os.fstat(source.fileno())
                 if not stat.S_ISREG(before.st_mode):
                     raise _Unreadable("is no regular file any more", is_gone=True)
-                size = _copied(source, cast("IO[bytes]", copy), before.st_size)
-                is_steady = size == before.st_size and _state(os.fstat(source.fileno())) == _state(before)
-                if not is_steady and attempt < TRIES:
+                size = _copy_bytes(source, cast("IO[bytes]", copy), before.st_size)
+                is_unchanged = size == before.st_size and _state(os.fstat(source.fileno())) == _state(before)
+                if not is_unchanged and attempt < MAX_COPY_ATTEMPTS:
                     continue
-                if not is_steady:
-                    self._left_out.append(f"{_shown(path)} was being written; it is as it was at one moment")
-                info = _described(path, before)
+                if not is_unchanged:
+                    self._left_out.append(
+                        f"{_printable(path)} was being written; it is as it was at one moment"
+                    )
+                info = _tar_info(path, before)
                 info.size = size
                 copy.seek(0)
                 self._add(info, cast("IO[bytes]", copy))
@@ -211,27 +213,27 @@ class _Packer:
         _members_of(self._tar).clear()
 
     def _leave_out(self, path: str, why: str) -> None:
-        self._left_out.append(f"{_shown(path)} {why}")
+        self._left_out.append(f"{_printable(path)} {why}")
 
 
-def _copied(source: IO[bytes], copy: IO[bytes], most: int) -> int:
+def _copy_bytes(source: IO[bytes], copy: IO[bytes], most: int) -> int:
     """Up to so many bytes: one that grows all the time has an end too."""
-    left = most
-    while left:
+    bytes_left = most
+    while bytes_left:
         with _reading():
-            data = source.read(min(CHUNK, left))
+            data = source.read(min(CHUNK, bytes_left))
         if not data:
             break
         copy.write(data)
-        left -= len(data)
-    return most - left
+        bytes_left -= len(data)
+    return most - bytes_left
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _described(path: str, status: os.stat_result) -> tarfile.TarInfo:
+def _tar_info(path: str, status: os.stat_result) -> tarfile.TarInfo:
     info = _Header(path)
     info.mode = 0o700 if stat.S_ISDIR(status.st_mode) else 0o600 | (status.st_mode & stat.S_IXUSR)
     seconds, rest = divmod(min(max(0, status.st_mtime_ns), LATEST_NS), 10**9)
@@ -246,14 +248,14 @@ def _members_of(tar: tarfile.TarFile) -> list[Any]:
     return cast("list[Any]", vars(tar)["members"])
 
 
-def _shown(path: str) -> str:
+def _printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 # In
 
 
-def unpack(file: Reads, folder: Path) -> int:
+def unpack(file: Readable, folder: Path) -> int:
     """A tar file into an empty folder that only we write to; how many files. Raises LuxxError for one that
     leads out of it or holds anything but files and folders."""
     files = 0
@@ -271,14 +273,14 @@ def unpack(file: Reads, folder: Path) -> int:
     return files
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class TarEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a tar file, or with no `data` a folder. `data` is to be read before the next entry is asked
     for."""
 
     path: Path
     mode: int
     modified_ns: int
-    data: Reads | None
+    data: Readable | None
 
 
 class _Content:
@@ -298,7 +300,7 @@ def _unpackable(error: Exception) -> LuxxError:
     return LuxxError(f"the files of a user cannot be unpacked: {error}")
 
 
-def entries(file: Reads) -> Iterator[Entry]:
+def entries(file: Readable) -> Iterator[TarEntry]:
     """What is in a tar file, in order, all of it beneath where it is unpacked. Raises LuxxError."""
     try:
         with tarfile.open(
@@ -308,8 +310,8 @@ def entries(file: Reads) -> Iterator[Entry]:
                 if info.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or info.issparse():
                     raise LuxxError(f"the archive holds {info.name[:200]!r}, which is no file and no folder")
                 content = None if info.isdir() else tar.extractfile(info)
-                yield Entry(
-                    path=_checked(info.name),
+                yield TarEntry(
+                    path=_safe_path(info.name),
                     mode=0o600 | (info.mode & stat.S_IXUSR),
                     modified_ns=_modified(info),
                     data=None if content is None else _Content(content),
@@ -322,15 +324,15 @@ def entries(file: Reads) -> Iterator[Entry]:
         pass
 
 
-def _checked(name: str) -> Path:
+def _safe_path(name: str) -> Path:
     parts = name.rstrip("/").split("/")
-    is_wild = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > 255 for part in parts)
-    if is_wild or len(parts) > MOST_DEPTH + 1:
+    is_unsafe = any(part in ("", ".", "..") or "\0" in part or len(os.fsencode(part)) > 255 for part in parts)
+    if is_unsafe or len(parts) > MOST_DEPTH + 1:
         raise LuxxError(f"the archive holds a file named {name[:200]!r}, which leads elsewhere")
     return Path(*parts)
 
 
-def _write(path: Path, entry: Entry, data: Reads) -> None:
+def _write(path: Path, entry: TarEntry, data: Readable) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, entry.mode)
     with os.fdopen(descriptor, "wb") as out:
@@ -341,8 +343,8 @@ def _write(path: Path, entry: Entry, data: Reads) -> None:
 
 
 def _modified(info: tarfile.TarInfo) -> int:
-    told = str(info.pax_headers.get("mtime", info.mtime))
-    found = TIME.fullmatch(told)
-    if found is None:
-        raise ValueError(f"a file in it is from {told[:40]!r}, which is no time")
-    return min(int(found[1]) * 10**9 + int(f"{found[2] or '':0<9}"[:9]), LATEST_NS)
+    time_text = str(info.pax_headers.get("mtime", info.mtime))
+    match = TIME.fullmatch(time_text)
+    if match is None:
+        raise ValueError(f"a file in it is from {time_text[:40]!r}, which is no time")
+    return min(int(match[1]) * 10**9 + int(f"{match[2] or '':0<9}"[:9]), LATEST_NS)

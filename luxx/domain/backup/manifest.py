@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from luxx.tools.compositions.rows import MOST_COMPOSITIONS
+from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 from luxx.wire.composition import Composition
 
 Size = Annotated[int, Meta(ge=0, le=2**62)]
-Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
+Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}$(?!\n)")]
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """How a column's values stand in a row's JSON: bytes as base64, times as ISO 8601 in UTC."""
 
     TEXT = "text"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     JSON = "json"
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
     """One file in the archive."""
 
     name: Annotated[str, Meta(max_length=200)]
@@ -38,17 +38,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    name: Name
-    kind: Kind
+    name: Identifier
+    kind: ColumnKind
 
 
 class TablePart(msgspec.Struct, frozen=True, kw_only=True):
     """A table: one row a line, an array with a value for each column."""
 
-    name: Name
+    name: Identifier
     columns: list[Column]
     rows: Size
-    member: Member
+    member: ArchiveMember
 
 
 class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class WorkspacePart(msgspec.Struct, frozen=True, kw_only=True):
 
     user_id: int
     files: Size
-    member: Member
+    member: ArchiveMember
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,48 +71,48 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     made_at: datetime
     tables: list[TablePart]
-    sequences: dict[Name, Size]
+    sequences: dict[Identifier, Size]
     workspaces: list[WorkspacePart]
-    secret: Member
+    secret: ArchiveMember
     left_out: list[str]
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ArchiveMember]:
         parts = [*self.tables, *self.workspaces]
         return [self.secret, *(part.member for part in parts)]
 
 
-class PersonManifest(msgspec.Struct, frozen=True, kw_only=True):
+class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of a user's file."""
 
     format: Literal["luxx.user"]
     version: Annotated[int, Meta(ge=1)]
     luxx: str
     made_at: datetime
-    person: Member
-    conversations: Member
-    usage: Member
-    files: Member
+    person: ArchiveMember
+    conversations: ArchiveMember
+    usage: ArchiveMember
+    files: ArchiveMember
     file_count: Size
     left_out: list[str]
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ArchiveMember]:
         return [self.person, self.conversations, self.usage, self.files]
 
 
 FORMAT = "luxx.user"
 VERSION = 1
-PERSON = "person.json"
+PROFILE_FILE = "person.json"
 CONVERSATIONS = "conversations.json"
 """The name under which an import of conversations looks for them in any ZIP file."""
 
 USAGE = "usage.jsonl"
 FILES = "files.tar"
-MOST_PERSON = 256 * 1024 * 1024
+MAX_PROFILE_BYTES = 256 * 1024 * 1024
 
 
-class ToldSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A user's defaults, without the provider: it belongs to its server."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -121,7 +121,7 @@ class ToldSettings(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
 
 
-class ToldProject(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
     """`conversations` are the ids that they have in this file."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -131,17 +131,17 @@ class ToldProject(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class Person(msgspec.Struct, frozen=True, kw_only=True):
+class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
     username: str
     email: str | None
     permission_level: int
     created_at: datetime
-    settings: ToldSettings = ToldSettings()
-    projects: list[ToldProject] = []
-    compositions: Annotated[list[Composition], Meta(max_length=MOST_COMPOSITIONS)] = []
+    settings: ExportedSettings = ExportedSettings()
+    projects: list[ExportedProject] = []
+    compositions: Annotated[list[Composition], Meta(max_length=MAX_COMPOSITIONS)] = []
 
 
-class ToldUsage(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """One completion, for the user to keep: it is not imported, what was spent was spent elsewhere."""
 
     at: datetime

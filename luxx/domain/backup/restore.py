@@ -18,28 +18,35 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.domain.accounts.models import User
 from luxx.domain.backup.archive import ArchiveReader
-from luxx.domain.backup.backup import FORMAT, VERSION, Home, check_free, write_private
+from luxx.domain.backup.backup import FORMAT, VERSION, DataPaths, check_disk_space, write_private
 from luxx.domain.backup.folders import unpack
 from luxx.domain.backup.manifest import Manifest, TablePart
-from luxx.domain.backup.rows import SEARCH, Loader, set_sequences, tables_of
-from luxx.domain.backup.staging import FOLDER, MOVED, Staged, clear, staged, sweep
-from luxx.domain.conversations.search_index import put_back
+from luxx.domain.backup.rows import SEARCH_TABLE, RowLoader, set_sequences, tables_of
+from luxx.domain.backup.staging import (
+    REPLACED_FOLDER,
+    STAGING_PREFIX,
+    StagedDatabase,
+    clear_staging,
+    remove_leftovers,
+    staged_database,
+)
+from luxx.domain.conversations.search_index import reindex_rows
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.data_permissions import make_directory
-from luxx.infra.secrets import SHORTEST_SECRET, Vault, is_too_short
-from luxx.infra.store.upgrade import bring_up, current_step, known_steps
+from luxx.infra.secrets import MIN_SECRET_BYTES, Vault, is_too_short
+from luxx.infra.store.upgrade import current_step, known_steps, upgrade_database
 from luxx.providers.models import ProviderRow, ServerValueRow
-from luxx.providers.secret_check import CHECK
+from luxx.providers.secret_check import SECRET_CHECK
 from luxx.providers.service import key_identity
 
 MOST_SECRET = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")
 """What the folder of a user is called."""
 
-AT_ONCE = 500
+BATCH_SIZE = 500
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came back. `notes` are sentences on what is not as it was."""
 
     manifest: Manifest
@@ -47,35 +54,37 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
-def restore(home: Home, path: Path, *, replace: bool = False) -> Restored:
+def restore(data_paths: DataPaths, path: Path, *, replace: bool = False) -> RestoreResult:
     """Brings a backup into an empty server's place, or with `replace` into any.
 
     Raises LuxxError, with nothing changed, for an archive that is not whole, one of a newer version, a place
     that is taken, or one that is in use.
     """
     archive = ArchiveReader(path)
-    with contextlib.closing(archive), contextlib.closing(home):
+    with contextlib.closing(archive), contextlib.closing(data_paths):
         manifest = archive.manifest(Manifest, FORMAT, VERSION)
         if manifest.step not in known_steps():
             raise archive.damaged(
                 f"its database is at step '{manifest.step}', which this version does not know: Luxx "
                 f"{manifest.luxx} made it; install that version or a newer one"
             )
-        _check_room(home, manifest)
+        _check_disk_space(data_paths, manifest)
         archive.verify(manifest.members)
         secret = archive.read(manifest.secret, MOST_SECRET).decode("utf-8", "replace")
-        _check_secret(home, secret)
+        _check_secret(data_paths, secret)
         name = secrets.token_hex(6)
-        with staged(home, name) as aside:
+        with staged_database(data_paths, name) as aside:
             if not replace:
-                _check_empty(home)
-            done = _Restoring(home, archive, manifest, aside).run(name, secret)
-            return msgspec.structs.replace(done, notes=[*done.notes, *_left_before(home, replace=replace)])
+                _check_empty(data_paths)
+            result = _Restorer(data_paths, archive, manifest, aside).run(name, secret)
+            return msgspec.structs.replace(
+                result, notes=[*result.notes, *_earlier_leftovers(data_paths, replace=replace)]
+            )
 
 
-def _left_before(home: Home, *, replace: bool) -> list[str]:
+def _earlier_leftovers(data_paths: DataPaths, *, replace: bool) -> list[str]:
     """What restores that failed could not put back goes only with all that was there."""
-    left = list(home.root.glob(f"{FOLDER}*"))
+    left = list(data_paths.root.glob(f"{STAGING_PREFIX}*"))
     if not replace:
         return [f"{each} holds files of users that an earlier restore had moved away" for each in left]
     for each in left:
@@ -83,43 +92,43 @@ def _left_before(home: Home, *, replace: bool) -> list[str]:
     return []
 
 
-def _check_room(home: Home, manifest: Manifest) -> None:
+def _check_disk_space(data_paths: DataPaths, manifest: Manifest) -> None:
     """A backup says how much it unpacks to; it is never unpacked past that."""
     rows = sum(part.member.size for part in manifest.tables)
     files = sum(part.member.size for part in manifest.workspaces)
-    check_free(home.root, files, "the backup")
-    if home.is_sqlite:
-        check_free(home.database_file.parent, 3 * rows, "the backup")
+    check_disk_space(data_paths.root, files, "the backup")
+    if data_paths.is_sqlite:
+        check_disk_space(data_paths.database_file.parent, 3 * rows, "the backup")
 
 
-def _check_secret(home: Home, secret: str) -> None:
+def _check_secret(data_paths: DataPaths, secret: str) -> None:
     """No server would start without one."""
-    here = home.configured_secret
-    if here and is_too_short(here):
-        raise LuxxError(f"app.secret_key has {len(here.encode())} bytes and needs {SHORTEST_SECRET}")
-    if not here and not home.is_sqlite:
+    local_secret = data_paths.configured_secret
+    if local_secret and is_too_short(local_secret):
+        raise LuxxError(f"app.secret_key has {len(local_secret.encode())} bytes and needs {MIN_SECRET_BYTES}")
+    if not local_secret and not data_paths.is_sqlite:
         raise LuxxError("app.secret_key is not set here; set it as the servers of this database have it")
-    if not here and not secret:
+    if not local_secret and not secret:
         raise LuxxError(
             "the backup has no secret key; set app.secret_key, to the one that its server had if you know it"
         )
-    if not here and is_too_short(secret):
+    if not local_secret and is_too_short(secret):
         raise LuxxError(
-            f"the backup's secret key has {len(secret.encode())} bytes and servers need {SHORTEST_SECRET}; "
+            f"the backup's secret key has {len(secret.encode())} bytes and servers need {MIN_SECRET_BYTES}; "
             "set a new app.secret_key, and provider keys are sealed with it"
         )
 
 
-def _check_empty(home: Home) -> None:
-    if home.has_database and current_step(home.engine) is not None:
-        with home.engine.connect() as connection:
+def _check_empty(data_paths: DataPaths) -> None:
+    if data_paths.has_database and current_step(data_paths.engine) is not None:
+        with data_paths.engine.connect() as connection:
             if connection.scalar(select(User.id).limit(1)) is not None:
                 raise LuxxError(
                     "the database is not empty; give an empty one, or --replace to delete what is there"
                 )
-    if any(any(folder.iterdir()) for folder in _folders(home.root)):
+    if any(any(folder.iterdir()) for folder in _folders(data_paths.root)):
         raise LuxxError(
-            f"{home.root} holds users' files; give an empty workspace.root, or --replace to delete them"
+            f"{data_paths.root} holds users' files; give an empty workspace.root, or --replace to delete them"
         )
 
 
@@ -129,50 +138,52 @@ def _folders(root: Path) -> list[Path]:
     return [each for each in root.iterdir() if WORKSPACE.fullmatch(each.name) and each.is_dir()]
 
 
-class _Restoring:
-    def __init__(self, home: Home, archive: ArchiveReader, manifest: Manifest, aside: Staged) -> None:
-        self._home = home
+class _Restorer:
+    def __init__(
+        self, data_paths: DataPaths, archive: ArchiveReader, manifest: Manifest, aside: StagedDatabase
+    ) -> None:
+        self._data_paths = data_paths
         self._archive = archive
         self._manifest = manifest
         self._aside = aside
         self._notes: list[str] = list(manifest.left_out)
 
-    def run(self, name: str, secret: str) -> Restored:
-        make_directory(self._home.root)
-        sweep(self._home.root)
-        folder = self._home.root / f"{FOLDER}{name}"
+    def run(self, name: str, secret: str) -> RestoreResult:
+        make_directory(self._data_paths.root)
+        remove_leftovers(self._data_paths.root)
+        folder = self._data_paths.root / f"{STAGING_PREFIX}{name}"
         try:
             files = self._unpack(folder)
             self._make_database(self._aside.engine, secret)
             with ExitStack() as undo:
-                self._aside.take_place(undo, lambda: self._move_in(folder, secret, undo))
+                self._aside.replace_live(undo, lambda: self._move_into_place(folder, secret, undo))
                 undo.pop_all()
         except Exception as error:
-            if clear(folder):
+            if clear_staging(folder):
                 raise
-            said = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
+            error_text = error.message if isinstance(error, LuxxError) else " ".join(str(error).split())[:500]
             raise LuxxError(
-                f"{said}; and not all files of users could be put back: move what is in {folder / MOVED} "
-                f"to {self._home.root}"
+                f"{error_text}; and not all files of users could be put back: move what is in {folder / REPLACED_FOLDER} "
+                f"to {self._data_paths.root}"
             ) from error
         except BaseException:
-            clear(folder)
+            clear_staging(folder)
             raise
         shutil.rmtree(folder, ignore_errors=True)
-        return Restored(manifest=self._manifest, files=files, notes=self._notes)
+        return RestoreResult(manifest=self._manifest, files=files, notes=self._notes)
 
     # Rows
 
     def _make_database(self, engine: Engine, secret: str) -> None:
-        bring_up(engine, to=self._manifest.step)
+        upgrade_database(engine, to=self._manifest.step)
         try:
             self._load(engine)
         except SQLAlchemyError as error:
-            said = " ".join(str(getattr(error, "orig", None) or error).split())
-            raise self._archive.damaged(f"its rows do not belong together: {said[:500]}") from error
-        bring_up(engine)
+            error_text = " ".join(str(getattr(error, "orig", None) or error).split())
+            raise self._archive.damaged(f"its rows do not belong together: {error_text[:500]}") from error
+        upgrade_database(engine)
         with engine.begin() as connection:
-            self._make_again(connection, secret)
+            self._rebuild_derived(connection, secret)
 
     def _load(self, engine: Engine) -> None:
         """All rows as they were, in the step that they were in."""
@@ -185,11 +196,11 @@ class _Restoring:
             for name in there:
                 # A step may have put something in that the backup has too.
                 connection.execute(text(f'DELETE FROM "{name}"'))
-            loader = Loader(connection)
+            loader = RowLoader(connection)
             for part in self._manifest.tables:
                 if part.name not in there:
                     raise self._archive.damaged(f"step {self._manifest.step} has no table {part.name}")
-                if part.name != SEARCH:
+                if part.name != SEARCH_TABLE:
                     with self._archive.open(part.member) as file:
                         loader.load(part, file)
             set_sequences(connection, there, self._manifest.sequences)
@@ -198,46 +209,46 @@ class _Restoring:
         if loader.replaced:
             self._notes.append(f"{loader.replaced} NUL characters, which PostgreSQL does not hold, became �")
 
-    def _make_again(self, connection: Connection, secret: str) -> None:
+    def _rebuild_derived(self, connection: Connection, secret: str) -> None:
         for part in self._manifest.tables:
-            if part.name == SEARCH:
+            if part.name == SEARCH_TABLE:
                 self._index(connection, part)
         self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
-            place = str(self._home.workspaces.path_of(user_id))
+            place = str(self._data_paths.workspaces.path_of(user_id))
             connection.execute(update(User).where(User.id == user_id).values(workspace_path=place))
-        self._seal(connection, secret)
+        self._reseal_keys(connection, secret)
 
     def _release_runs(self, connection: Connection) -> None:
         """What drove a run when the backup was made or since does not drive it here: the next start takes it
         up, past every fence that a process may still hold."""
         rows = connection.execute(text("SELECT id, fence FROM runs WHERE finished_at IS NULL")).all()
         fences = {str(row.id): int(row.fence) for row in rows}
-        if not self._home.is_sqlite:
-            for run_id, fence in _fences_now(self._home.engine, list(fences)):
+        if not self._data_paths.is_sqlite:
+            for run_id, fence in _current_fences(self._data_paths.engine, list(fences)):
                 fences[run_id] = max(fences[run_id], fence)
         change = text("UPDATE runs SET owner = NULL, fence = :fence WHERE id = :id")
         for run_id, fence in fences.items():
             connection.execute(change, {"id": run_id, "fence": fence + 1 if fence else 0})
 
     def _index(self, connection: Connection, part: TablePart) -> None:
-        connection.execute(text(f"DELETE FROM {SEARCH}"))
+        connection.execute(text(f"DELETE FROM {SEARCH_TABLE}"))
         with self._archive.open(part.member) as file:
-            for batch in Loader(connection).batches(part, file):
+            for batch in RowLoader(connection).batches(part, file):
                 try:
-                    put_back(connection, batch)
+                    reindex_rows(connection, batch)
                 except OverflowError as error:
-                    raise self._archive.damaged(f"what it says of {SEARCH} cannot be stored") from error
-        set_sequences(connection, [SEARCH], self._manifest.sequences)
+                    raise self._archive.damaged(f"what it says of {SEARCH_TABLE} cannot be stored") from error
+        set_sequences(connection, [SEARCH_TABLE], self._manifest.sequences)
 
-    def _seal(self, connection: Connection, secret: str) -> None:
+    def _reseal_keys(self, connection: Connection, secret: str) -> None:
         """Provider keys, where the secret here is another one than that of the backup."""
-        here = self._home.configured_secret
-        if not here or here == secret:
+        local_secret = self._data_paths.configured_secret
+        if not local_secret or local_secret == secret:
             return
-        vault = Vault(here, previous=[secret])
+        vault = Vault(local_secret, previous=[secret])
         # The next start makes one for the secret here.
-        connection.execute(delete(ServerValueRow).where(ServerValueRow.name == CHECK))
+        connection.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
         lost = 0
         rows = connection.execute(
             select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")
@@ -261,43 +272,43 @@ class _Restoring:
     def _unpack(self, folder: Path) -> int:
         files = 0
         for part in self._manifest.workspaces:
-            target = folder / self._home.workspaces.path_of(part.user_id).name
+            target = folder / self._data_paths.workspaces.path_of(part.user_id).name
             target.mkdir(mode=0o700, parents=True)
             with self._archive.open(part.member) as file:
                 files += unpack(file, target)
         return files
 
-    def _move_in(self, folder: Path, secret: str, undo: ExitStack) -> None:
+    def _move_into_place(self, folder: Path, secret: str, undo: ExitStack) -> None:
         """Workspaces and the secret in their places; workspaces that were there go away with `folder`.
 
         All of them: somebody new may get the id of somebody who is in no backup.
         """
-        aside = folder / MOVED
+        aside = folder / REPLACED_FOLDER
         aside.mkdir(mode=0o700, parents=True)
-        for there in _folders(self._home.root):
-            gone = there.rename(aside / there.name)
-            undo.callback(_put_back, gone, there)
+        for there in _folders(self._data_paths.root):
+            moved = there.rename(aside / there.name)
+            undo.callback(_move_back, moved, there)
         for part in self._manifest.workspaces:
-            place = self._home.workspaces.path_of(part.user_id)
+            place = self._data_paths.workspaces.path_of(part.user_id)
             new = folder / place.name
             new.rename(place)
-            undo.callback(_put_back, place, new)
+            undo.callback(_move_back, place, new)
         self._set_secret(secret, undo)
 
     def _set_secret(self, secret: str, undo: ExitStack) -> None:
-        home = self._home
-        if home.configured_secret or not home.is_sqlite:
+        data_paths = self._data_paths
+        if data_paths.configured_secret or not data_paths.is_sqlite:
             return
-        old = home.secret_file.read_bytes() if home.secret_file.exists() else None
-        home.data_dir.mkdir(parents=True, exist_ok=True)
-        write_private(home.secret_file, secret.encode())
+        old = data_paths.secret_file.read_bytes() if data_paths.secret_file.exists() else None
+        data_paths.data_dir.mkdir(parents=True, exist_ok=True)
+        write_private(data_paths.secret_file, secret.encode())
         if old is None:
-            undo.callback(home.secret_file.unlink)
+            undo.callback(data_paths.secret_file.unlink)
         else:
-            undo.callback(write_private, home.secret_file, old)
+            undo.callback(write_private, data_paths.secret_file, old)
 
 
-def _put_back(now: Path, before: Path) -> None:
+def _move_back(now: Path, before: Path) -> None:
     """Nothing is lost where it cannot be: it stays where it is, and `run` tells of it."""
     with contextlib.suppress(OSError):
         now.rename(before)
@@ -305,25 +316,25 @@ def _put_back(now: Path, before: Path) -> None:
 
 def _drop_foreign_keys(connection: Connection) -> list[str]:
     """Rows come in no order that foreign keys could follow; gives what puts the keys back, and checks."""
-    found = connection.execute(
+    constraints = connection.execute(
         text(
             "SELECT conname, conrelid::regclass::text AS table_name, pg_get_constraintdef(oid) AS definition "
             "FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace"
         )
     ).all()
-    for row in found:
+    for row in constraints:
         connection.execute(text(f'ALTER TABLE {row.table_name} DROP CONSTRAINT "{row.conname}"'))
-    return [f'ALTER TABLE {row.table_name} ADD CONSTRAINT "{row.conname}" {row.definition}' for row in found]
+    return [
+        f'ALTER TABLE {row.table_name} ADD CONSTRAINT "{row.conname}" {row.definition}' for row in constraints
+    ]
 
 
-def _fences_now(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
+def _current_fences(engine: Engine, run_ids: list[str]) -> Iterator[tuple[str, int]]:
     """Of those of the runs that are in the database that is to be replaced."""
-    of_these = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(
-        bindparam("ids", expanding=True)
-    )
+    query = text("SELECT id, fence FROM runs WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
     with engine.connect() as connection:
         if not inspect(connection).has_table("runs"):
             return
-        for at in range(0, len(run_ids), AT_ONCE):
-            for row in connection.execute(of_these, {"ids": run_ids[at : at + AT_ONCE]}):
+        for at in range(0, len(run_ids), BATCH_SIZE):
+            for row in connection.execute(query, {"ids": run_ids[at : at + BATCH_SIZE]}):
                 yield str(row.id), int(row.fence)

@@ -13,28 +13,28 @@ import msgspec
 from sqlalchemy import Connection, TableClause, column, insert, inspect, select, table, text, types
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.domain.backup.manifest import Column, Kind, TablePart
+from luxx.domain.backup.manifest import Column, ColumnKind, TablePart
 from luxx.errors import LuxxError
 from luxx.infra.store.tables import Base
 
-SEARCH = "search_texts"
-WORDS = "words"
+SEARCH_TABLE = "search_texts"
+WORDS_COLUMN = "words"
 """The column of the search index that is made again from what is found by it."""
 
-NOT_KEPT = ("alembic_version", "sqlite_", "search_index")
+EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 """Beginnings of tables that the database or a migration makes."""
 
-OF_THE_MOMENT = frozenset({"processes", "tickets"})
+EPHEMERAL_TABLES = frozenset({"processes", "tickets"})
 """Tables of what lives for seconds: processes that are up, tickets for sockets."""
 
-READ_ROWS = 100
-FEW_ROWS = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
+ROWS_PER_FETCH = 100
+LARGE_ROW_FETCH = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
 """Rows in memory at once, where a row may have megabytes."""
 
 BATCH_ROWS = 500
 BATCH_BYTES = 1024 * 1024
 
-UNREADABLE = (
+ROW_ERRORS = (
     msgspec.DecodeError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 """What is said of a row that no backup has."""
@@ -49,30 +49,30 @@ def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, lis
     At the newest step only those that Luxx knows: a database may be shared with other programs.
     """
     inspector = inspect(connection)
-    names = [name for name in inspector.get_table_names() if not name.startswith(NOT_KEPT)]
+    names = [name for name in inspector.get_table_names() if not name.startswith(EXCLUDED_PREFIXES)]
     if is_newest:
         names = [name for name in names if name in Base.metadata.tables]
-    found: list[tuple[str, list[Column]]] = []
-    for name in sorted(set(names) - OF_THE_MOMENT):
+    result: list[tuple[str, list[Column]]] = []
+    for name in sorted(set(names) - EPHEMERAL_TABLES):
         columns = [
             Column(name=each["name"], kind=kind_of(each["type"]))
             for each in inspector.get_columns(name)
-            if (name, each["name"]) != (SEARCH, WORDS)
+            if (name, each["name"]) != (SEARCH_TABLE, WORDS_COLUMN)
         ]
-        found.append((name, columns))
-    return found
+        result.append((name, columns))
+    return result
 
 
-def kind_of(type_: Any) -> Kind:
+def kind_of(type_: Any) -> ColumnKind:
     """How the values of a column of this type are written."""
-    kinds: list[tuple[Any, Kind]] = [
-        (types.Boolean, Kind.BOOLEAN),
-        (types.Integer, Kind.INTEGER),
-        (types.Float, Kind.FLOAT),
-        (types.LargeBinary, Kind.BYTES),
-        (types.DateTime, Kind.TIME),
-        (types.JSON, Kind.JSON),
-        (types.String, Kind.TEXT),
+    kinds: list[tuple[Any, ColumnKind]] = [
+        (types.Boolean, ColumnKind.BOOLEAN),
+        (types.Integer, ColumnKind.INTEGER),
+        (types.Float, ColumnKind.FLOAT),
+        (types.LargeBinary, ColumnKind.BYTES),
+        (types.DateTime, ColumnKind.TIME),
+        (types.JSON, ColumnKind.JSON),
+        (types.String, ColumnKind.TEXT),
     ]
     for class_, kind in kinds:
         if isinstance(type_, class_):
@@ -82,11 +82,11 @@ def kind_of(type_: Any) -> Kind:
 
 def clause_of(name: str, columns: list[Column], connection: Connection) -> TableClause:
     """The table as statements name it, with the types that this database gives its columns."""
-    there = {each["name"]: each["type"] for each in inspect(connection).get_columns(name)}
-    missing = [each.name for each in columns if each.name not in there]
+    column_types = {each["name"]: each["type"] for each in inspect(connection).get_columns(name)}
+    missing = [each.name for each in columns if each.name not in column_types]
     if missing:
         raise LuxxError(f"the table {name} has no column {missing[0]} in the step that the backup names")
-    return table(name, *(column(each.name, there[each.name]) for each in columns))
+    return table(name, *(column(each.name, column_types[each.name]) for each in columns))
 
 
 def write_rows(connection: Connection, name: str, columns: list[Column], out: Callable[[bytes], Any]) -> int:
@@ -95,7 +95,7 @@ def write_rows(connection: Connection, name: str, columns: list[Column], out: Ca
     key = inspect(connection).get_pk_constraint(name)["constrained_columns"]
     query = select(clause).order_by(*(clause.c[part] for part in key))
     rows = 0
-    options = {"yield_per": FEW_ROWS.get(name, READ_ROWS)}
+    options = {"yield_per": LARGE_ROW_FETCH.get(name, ROWS_PER_FETCH)}
     for row in connection.execute(query, execution_options=options):
         out(_encode(tuple(row)) + b"\n")
         rows += 1
@@ -109,19 +109,19 @@ class LineReader:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        begun: list[bytes] = []
+        pending: list[bytes] = []
         while data := self._file.read(BATCH_BYTES):
             first, *lines = data.split(b"\n")
-            begun.append(first)
+            pending.append(first)
             if lines:
-                yield b"".join(begun)
-                begun = [lines.pop()]
+                yield b"".join(pending)
+                pending = [lines.pop()]
                 yield from lines
-        if rest := b"".join(begun):
+        if rest := b"".join(pending):
             yield rest
 
 
-class Loader:
+class RowLoader:
     """Puts rows into tables that are there. `replaced` counts NUL characters: PostgreSQL holds none."""
 
     def __init__(self, connection: Connection) -> None:
@@ -138,8 +138,8 @@ class Loader:
             try:
                 self._connection.execute(write, batch)
             except (SQLAlchemyError, OverflowError) as error:
-                said = " ".join(str(getattr(error, "orig", None) or error).split())
-                raise LuxxError(f"the rows of {part.name} cannot be stored: {said[:500]}") from error
+                error_text = " ".join(str(getattr(error, "orig", None) or error).split())
+                raise LuxxError(f"the rows of {part.name} cannot be stored: {error_text[:500]}") from error
         if count != part.rows:
             raise LuxxError(f"the backup has {count} rows of {part.name} and says {part.rows}")
 
@@ -154,7 +154,7 @@ class Loader:
                 values = _decode(line)
                 read = [None if value is None else reader(value) for reader, value in
                         zip(readers, values, strict=True)]  # fmt: skip
-            except UNREADABLE as error:
+            except ROW_ERRORS as error:
                 raise LuxxError(
                     f"the backup has a row of {part.name} that cannot be read: {error}"
                 ) from error
@@ -166,21 +166,21 @@ class Loader:
         if batch:
             yield batch
 
-    def _reader(self, kind: Kind) -> Callable[[Any], Any]:
+    def _reader(self, kind: ColumnKind) -> Callable[[Any], Any]:
         match kind:
-            case Kind.TEXT:
+            case ColumnKind.TEXT:
                 return self._text
-            case Kind.INTEGER:
+            case ColumnKind.INTEGER:
                 return int
-            case Kind.FLOAT:
+            case ColumnKind.FLOAT:
                 return float
-            case Kind.BOOLEAN:
+            case ColumnKind.BOOLEAN:
                 return bool
-            case Kind.BYTES:
+            case ColumnKind.BYTES:
                 return lambda value: base64.b64decode(value, validate=True)
-            case Kind.TIME:
+            case ColumnKind.TIME:
                 return datetime.fromisoformat
-            case Kind.JSON:
+            case ColumnKind.JSON:
                 return lambda value: value
 
     def _text(self, value: Any) -> str:
@@ -201,31 +201,31 @@ def sequences_of(connection: Connection, names: list[str]) -> dict[str, int]:
         has_any = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
         rows = connection.execute(text("SELECT name, seq FROM sqlite_sequence")) if has_any else ()
         return {str(name): int(seq) for name, seq in rows if name in names}
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for name, sequence in _sequences(connection, names):
         last = connection.scalar(
             text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
         )
-        found[name] = int(last or 0)
-    return found
+        result[name] = int(last or 0)
+    return result
 
 
 def set_sequences(connection: Connection, names: list[str], last: dict[str, int]) -> None:
     """No table gives an id again that one had, here or where the backup was made."""
     if connection.dialect.name == "sqlite":
-        counted = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
-        for name, value in last.items() if counted else ():
+        has_counters = connection.scalar(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"))
+        for name, value in last.items() if has_counters else ():
             declared = connection.scalar(
                 text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name"), {"name": name}
             )
             if "AUTOINCREMENT" not in str(declared).upper():
                 continue
-            told = {"name": name, "value": value}
+            parameters = {"name": name, "value": value}
             if not connection.execute(
-                text("UPDATE sqlite_sequence SET seq = max(seq, :value) WHERE name = :name"), told
+                text("UPDATE sqlite_sequence SET seq = max(seq, :value) WHERE name = :name"), parameters
             ).rowcount:
                 connection.execute(
-                    text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :value)"), told
+                    text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :value)"), parameters
                 )
         return
     for name, sequence in _sequences(connection, names):

@@ -13,21 +13,21 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
 from luxx.domain.backup.archive import ArchiveWriter, new_file
-from luxx.domain.backup.backup import Home
-from luxx.domain.backup.folders import Packed, pack
+from luxx.domain.backup.backup import DataPaths
+from luxx.domain.backup.folders import PackResult, pack
 from luxx.domain.backup.manifest import (
     CONVERSATIONS,
     FILES,
     FORMAT,
-    PERSON,
+    PROFILE_FILE,
     USAGE,
     VERSION,
-    Member,
-    Person,
-    PersonManifest,
-    ToldProject,
-    ToldSettings,
-    ToldUsage,
+    ArchiveMember,
+    ExportedProject,
+    ExportedSettings,
+    ExportedUsage,
+    UserManifest,
+    UserProfile,
 )
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
 from luxx.domain.transfer.export import write_json
@@ -42,18 +42,18 @@ _encode = msgspec.json.Encoder().encode
 ROWS_AT_ONCE = 500
 
 
-def export_person(home: Home, username: str, path: Path) -> PersonManifest:
+def export_user(data_paths: DataPaths, username: str, path: Path) -> UserManifest:
     """Writes a user's file, of one state of the database. Raises LuxxError, with no file made."""
-    check_step(home)
+    check_step(data_paths)
     with new_file(path) as file, ArchiveWriter(file) as archive:
-        with home.snapshot() as connection, Session(connection) as session:
-            user = found_user(session, username)
-            person = archive.put(PERSON, msgspec.json.format(_encode(_person(session, user))))
+        with data_paths.snapshot() as connection, Session(connection) as session:
+            user = require_user(session, username)
+            person = archive.put(PROFILE_FILE, msgspec.json.format(_encode(_user_profile(session, user))))
             conversations = _write_conversations(session, user, archive)
             usage = _write_usage(session, user, archive)
-            folder = home.workspaces.path_of(user.id)
+            folder = data_paths.workspaces.path_of(user.id)
         packed, files = _write_files(archive, folder, path.parent)
-        manifest = PersonManifest(
+        manifest = UserManifest(
             format=FORMAT,
             version=VERSION,
             luxx=__version__,
@@ -69,13 +69,13 @@ def export_person(home: Home, username: str, path: Path) -> PersonManifest:
     return manifest
 
 
-def check_step(home: Home) -> None:
+def check_step(data_paths: DataPaths) -> None:
     """Raises LuxxError for a database that is not this version's."""
-    if not home.has_database or current_step(home.engine) != newest_step():
+    if not data_paths.has_database or current_step(data_paths.engine) != newest_step():
         raise LuxxError("the database is not at this version's step; run `luxx migrate` first")
 
 
-def found_user(session: Session, username: str) -> User:
+def require_user(session: Session, username: str) -> User:
     """Raises NotFound."""
     user = find_by_name(session, username)
     if user is None:
@@ -94,27 +94,27 @@ def caller_of(user: User) -> Caller:
     )
 
 
-def _person(session: Session, user: User) -> Person:
+def _user_profile(session: Session, user: User) -> UserProfile:
     row = session.scalar(select(UserSettings).where(UserSettings.user_id == user.id))
-    settings = {name: getattr(row, name) for name in ToldSettings.__struct_fields__} if row else {}
+    settings = {name: getattr(row, name) for name in ExportedSettings.__struct_fields__} if row else {}
     members: dict[str, list[str]] = {}
-    mine = (ConversationRow.user_id == user.id, ConversationRow.import_id.is_(None))
-    placed = select(ConversationRow.id, ConversationRow.project_id).where(
-        *mine, ConversationRow.project_id.is_not(None)
+    is_own = (ConversationRow.user_id == user.id, ConversationRow.import_id.is_(None))
+    project_query = select(ConversationRow.id, ConversationRow.project_id).where(
+        *is_own, ConversationRow.project_id.is_not(None)
     )
-    for conversation_id, project_id in session.execute(placed):
+    for conversation_id, project_id in session.execute(project_query):
         members.setdefault(str(project_id), []).append(conversation_id)
     projects = session.scalars(
         select(ProjectRow).where(ProjectRow.user_id == user.id).order_by(ProjectRow.id)
     )
-    return Person(
+    return UserProfile(
         username=user.username,
         email=user.email,
         permission_level=user.permission_level,
         created_at=user.created_at,
-        settings=ToldSettings(**settings),
+        settings=ExportedSettings(**settings),
         projects=[
-            ToldProject(
+            ExportedProject(
                 name=each.name,
                 description=each.description,
                 conversations=members.get(each.id, []),
@@ -127,13 +127,13 @@ def _person(session: Session, user: User) -> Person:
     )
 
 
-def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -> Member:
+def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -> ArchiveMember:
     """A list of the documents that `GET /conversations/{id}/export` gives, oldest first."""
     caller = caller_of(user)
     with archive.open(CONVERSATIONS) as out:
         out.write(b"[")
-        for place, id_ in enumerate(_conversations(session, user.id)):
-            out.write(b",\n" if place else b"\n")
+        for position, id_ in enumerate(_conversations(session, user.id)):
+            out.write(b",\n" if position else b"\n")
             write_json(session, caller, id_, cast("IO[bytes]", out))
             session.expunge_all()
         out.write(b"\n]\n")
@@ -141,28 +141,30 @@ def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -
 
 
 def _conversations(session: Session, user_id: int) -> Iterator[str]:
-    mine = select(ConversationRow.id).where(
+    is_own = select(ConversationRow.id).where(
         ConversationRow.user_id == user_id, ConversationRow.import_id.is_(None)
     )
     last = ""
     while ids := session.scalars(
-        mine.where(ConversationRow.id > last).order_by(ConversationRow.id).limit(ROWS_AT_ONCE)
+        is_own.where(ConversationRow.id > last).order_by(ConversationRow.id).limit(ROWS_AT_ONCE)
     ).all():
         yield from ids
         last = ids[-1]
 
 
-def _write_usage(session: Session, user: User, archive: ArchiveWriter) -> Member:
+def _write_usage(session: Session, user: User, archive: ArchiveWriter) -> ArchiveMember:
     rows = select(UsageRow).where(UsageRow.user_id == user.id).order_by(UsageRow.id)
-    same = [name for name in ToldUsage.__struct_fields__ if name not in ("at", "conversation")]
+    copied_fields = [name for name in ExportedUsage.__struct_fields__ if name not in ("at", "conversation")]
     with archive.open(USAGE) as out:
         for row in session.scalars(rows.execution_options(yield_per=ROWS_AT_ONCE)):
-            told = {name: getattr(row, name) for name in same}
-            out.write(_encode(ToldUsage(at=row.created_at, conversation=row.subject_id, **told)) + b"\n")
+            fields = {name: getattr(row, name) for name in copied_fields}
+            out.write(
+                _encode(ExportedUsage(at=row.created_at, conversation=row.subject_id, **fields)) + b"\n"
+            )
     return out.member(USAGE)
 
 
-def _write_files(archive: ArchiveWriter, folder: Path, spool: Path) -> tuple[Packed, Member]:
+def _write_files(archive: ArchiveWriter, folder: Path, spool: Path) -> tuple[PackResult, ArchiveMember]:
     with archive.open(FILES) as out:
         packed = pack(folder, out, spool)
     return packed, out.member(FILES)

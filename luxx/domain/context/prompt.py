@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
-from luxx.wire.delta import PAUSED_MARK
+from luxx.wire.delta import PAUSED_KEY
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,
@@ -71,30 +71,30 @@ def _user_prompt(content: UserContent, images: Mapping[str, PromptImage]) -> Use
 def assistant_messages(steps: Sequence[Step], replay: Sequence[Replay]) -> list[PromptMessage]:
     """An assistant message's steps as completions and tool results, in the order they happened."""
     messages: list[PromptMessage] = []
-    said: list[Step] = []
+    completion_steps: list[Step] = []
     results: list[Step] = []
-    notes = _joined(replay)
+    notes = _join_paused(replay)
     for step in [*steps, None]:
         if step is not None and step.type == StepType.TOOL_RESULT:
             results.append(step)
             continue
         if step is None or results:
-            messages.extend(_completion(said, results, next(notes, Replay())))
-            said, results = [], []
+            messages.extend(_completion(completion_steps, results, next(notes, Replay())))
+            completion_steps, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
-            said.append(step)
+            completion_steps.append(step)
     # A completion that paused before it said anything has no steps, and is gone on with all the same.
-    messages.extend(AssistantPrompt(replay=note) for note in notes if PAUSED_MARK in note)
+    messages.extend(AssistantPrompt(replay=note) for note in notes if PAUSED_KEY in note)
     return messages
 
 
-def _joined(replay: Sequence[Replay]) -> Iterator[Replay]:
+def _join_paused(replay: Sequence[Replay]) -> Iterator[Replay]:
     """A note for each row of steps: a paused completion's is joined with that of the next, list by list."""
     joined: Replay = {}
     for note in replay:
         for key, value in note.items():
             _extend(joined, key, value)
-        if PAUSED_MARK not in note:
+        if PAUSED_KEY not in note:
             yield joined
             joined = {}
     if joined:
@@ -103,23 +103,23 @@ def _joined(replay: Sequence[Replay]) -> Iterator[Replay]:
 
 def _extend(joined: Replay, key: str, value: Any) -> None:
     """In place, on lists of its own: an imported message may hold as many notes as it likes."""
-    before = joined.get(key)
+    existing = joined.get(key)
     if not isinstance(value, list):
         joined[key] = value
-    elif isinstance(before, list):
-        cast("list[Any]", before).extend(cast("list[Any]", value))
+    elif isinstance(existing, list):
+        cast("list[Any]", existing).extend(cast("list[Any]", value))
     else:
         joined[key] = list(cast("list[Any]", value))
 
 
-def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
+def _completion(completion_steps: list[Step], results: list[Step], replay: Replay) -> list[PromptMessage]:
     # Ids are the model's and may come again, in a completion that was cut and made anew: the last counts.
-    asked = {step.id_ref: step for step in said if step.type == StepType.TOOL_CALL}
-    answered = {step.id_ref for step in results}
-    calls = [step for id_ref, step in asked.items() if id_ref in answered]
-    text = "".join(step.content for step in said if step.type == StepType.TEXT)
-    thinking = "".join(step.content for step in said if step.type == StepType.THINKING)
-    if not (calls or text or PAUSED_MARK in replay):
+    calls_by_id = {step.id_ref: step for step in completion_steps if step.type == StepType.TOOL_CALL}
+    answered_ids = {step.id_ref for step in results}
+    calls = [step for id_ref, step in calls_by_id.items() if id_ref in answered_ids]
+    text = "".join(step.content for step in completion_steps if step.type == StepType.TEXT)
+    thinking = "".join(step.content for step in completion_steps if step.type == StepType.THINKING)
+    if not (calls or text or PAUSED_KEY in replay):
         return []
     order = {step.id_ref: position for position, step in enumerate(calls)}
     in_order = sorted(results, key=lambda step: order.get(step.id_ref, 0))
@@ -131,18 +131,22 @@ def _completion(said: list[Step], results: list[Step], replay: Replay) -> list[P
 
 def _call(step: Step) -> ToolCall:
     return ToolCall(
-        call_id=_known(step.id_ref), name=_known(step.name), arguments=_known(step.arguments) or "{}"
+        call_id=_text_or_empty(step.id_ref),
+        name=_text_or_empty(step.name),
+        arguments=_text_or_empty(step.arguments) or "{}",
     )
 
 
 def _result(step: Step) -> ToolPrompt:
     success = step.success is not UNSET and bool(step.success)
-    note = _known(step.note)
+    note = _text_or_empty(step.note)
     content = f"{step.content}\n\n{note}" if note else step.content
-    return ToolPrompt(call_id=_known(step.id_ref), name=_known(step.name), content=content, success=success)
+    return ToolPrompt(
+        call_id=_text_or_empty(step.id_ref), name=_text_or_empty(step.name), content=content, success=success
+    )
 
 
-def _known(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return "" if value is UNSET else str(value)
 
 

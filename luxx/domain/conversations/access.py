@@ -37,7 +37,7 @@ def own_message(session: Session, caller: Caller, message_id: str) -> MessageRow
     """The caller's message of this id. Raises NotFound."""
     row = session.get(MessageRow, message_id)
     if row is None or row.user_id != caller.user_id:
-        raise _no_message()
+        raise _message_not_found()
     return row
 
 
@@ -45,11 +45,11 @@ def locked_message(session: Session, caller: Caller, message_id: str) -> tuple[C
     """A message of one of the caller's conversations, which is locked with it. Raises NotFound."""
     row = own_message(session, caller, message_id)
     if row.conversation_id is None:
-        raise _no_message()
+        raise _message_not_found()
     conversation = own_conversation(session, caller, row.conversation_id, is_locked=True)
     # Read again: on PostgreSQL it may have been deleted while the lock was waited for.
     if session.get(MessageRow, message_id, populate_existing=True) is None:
-        raise _no_message()
+        raise _message_not_found()
     return conversation, row
 
 
@@ -57,17 +57,17 @@ def message_in(session: Session, conversation: ConversationRow, message_id: str)
     """The message of this id in a conversation that was found for its owner. Raises NotFound."""
     row = session.get(MessageRow, message_id, populate_existing=True)
     if row is None or row.conversation_id != conversation.id:
-        raise _no_message()
+        raise _message_not_found()
     return row
 
 
 def check_idle(conversation: ConversationRow) -> None:
     """Raises Conflict with the run's id where an answer is being written: it belongs at the selected leaf."""
     if conversation.run_id is not None:
-        raise busy(conversation.run_id)
+        raise run_active_error(conversation.run_id)
 
 
-def busy(run_id: str) -> Conflict:
+def run_active_error(run_id: str) -> Conflict:
     """The refusal where one runs already."""
     return Conflict(
         "an answer is being written in this conversation; wait for it or cancel it",
@@ -76,14 +76,14 @@ def busy(run_id: str) -> Conflict:
     )
 
 
-def _no_message() -> NotFound:
+def _message_not_found() -> NotFound:
     return NotFound("no message with this id", kind="message_not_found")
 
 
 DELETE_ROWS = 500
 """A transaction stays under some twenty milliseconds, which is how long another writer may wait."""
 
-ForgetRuns = Callable[[Session, str], bool]
+DeleteRuns = Callable[[Session, str], bool]
 """Deletes some runs of a conversation, says if there may be more. Raises Conflict where one has not ended."""
 
 _conversations = table_of(ConversationRow)
@@ -100,7 +100,7 @@ _newest = (
     .limit(bindparam("b_most"))
 )
 _ids: BindParameter[list[str]] = bindparam("ids", expanding=True)
-_let_go = (
+_detach_children = (
     update(_messages)
     .where(_messages.c.parent_id.in_(_ids), _messages.c.id < bindparam("b_lowest"))
     .values(parent_id=null())
@@ -114,15 +114,15 @@ def reveal(session: Session, user_id: int, import_id: str) -> None:
     session.connection().execute(_reveal, {"b_user": user_id, "b_import": import_id})
 
 
-def hidden_of(session: Session, user_id: int, import_id: str) -> list[str]:
+def hidden_ids(session: Session, user_id: int, import_id: str) -> list[str]:
     """The conversations that one import, fork or deletion has hidden."""
-    found = session.connection().scalars(
+    rows = session.connection().scalars(
         select(_conversations.c.id).where(_of_import), {"b_user": user_id, "b_import": import_id}
     )
-    return list(found)
+    return list(rows)
 
 
-def all_hidden(session: Session, before: str | None) -> list[str]:
+def all_hidden_ids(session: Session, before: str | None) -> list[str]:
     """All that is hidden, or what was hidden under an id before one."""
     hidden = select(_conversations.c.id).where(_conversations.c.import_id.is_not(None))
     if before is not None:
@@ -130,26 +130,26 @@ def all_hidden(session: Session, before: str | None) -> list[str]:
     return list(session.connection().scalars(hidden))
 
 
-def forget(store: Store, forget_runs: ForgetRuns, conversation_ids: list[str]) -> None:
+def delete_hidden(store: Store, delete_runs: DeleteRuns, conversation_ids: list[str]) -> None:
     """Deletes conversations that are hidden, a little at a time. Blocks: for a thread."""
     for conversation_id in conversation_ids:
-        for step in (_SomeRuns(forget_runs, conversation_id), _SomeMessages(conversation_id)):
-            while store.write_now(step):
+        for work in (_DeleteRunBatch(delete_runs, conversation_id), _DeleteMessageBatch(conversation_id)):
+            while store.write_now(work):
                 pass
-        store.write_now(_Row(conversation_id))
+        store.write_now(_DeleteConversation(conversation_id))
 
 
-class _SomeRuns:
-    def __init__(self, forget_runs: ForgetRuns, conversation_id: str) -> None:
-        self._forget_runs = forget_runs
+class _DeleteRunBatch:
+    def __init__(self, delete_runs: DeleteRuns, conversation_id: str) -> None:
+        self._delete_runs = delete_runs
         self._id = conversation_id
 
     def __call__(self, session: Session) -> bool:
         hidden = session.scalar(select(_conversations.c.id).where(_is_hidden), {"b_conversation": self._id})
-        return hidden is not None and self._forget_runs(session, self._id)
+        return hidden is not None and self._delete_runs(session, self._id)
 
 
-class _SomeMessages:
+class _DeleteMessageBatch:
     """Newest first: what follows a message goes before it."""
 
     def __init__(self, conversation_id: str) -> None:
@@ -160,12 +160,12 @@ class _SomeMessages:
         ids = list(connection.scalars(_newest, {"b_conversation": self._id, "b_most": DELETE_ROWS}))
         if ids:
             # A clock that was set back may have given an answer an id before its question's.
-            connection.execute(_let_go, {"ids": ids, "b_lowest": ids[-1]})
+            connection.execute(_detach_children, {"ids": ids, "b_lowest": ids[-1]})
             connection.execute(_delete_messages, {"ids": ids})
         return len(ids) == DELETE_ROWS
 
 
-class _Row:
+class _DeleteConversation:
     def __init__(self, conversation_id: str) -> None:
         self._id = conversation_id
 

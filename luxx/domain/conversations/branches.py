@@ -14,14 +14,20 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import (
-    ForgetRuns,
+    DeleteRuns,
     check_idle,
     locked_message,
     own_conversation,
     own_message,
 )
 from luxx.domain.conversations.forking import Fork
-from luxx.domain.conversations.images import Images, check_room, copied, sizes_of, store_images
+from luxx.domain.conversations.images import (
+    Images,
+    check_message_quota,
+    copy_content,
+    message_sizes,
+    store_images,
+)
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.domain.conversations.stored import assistant_steps, user_content, user_text_of
@@ -34,7 +40,7 @@ from luxx.wire.message import Attachment
 from luxx.wire.step import steps_text
 
 PREVIEW_LENGTH = 120
-READ_AT_ONCE = 200
+READ_BATCH_SIZE = 200
 """Messages held whole in memory while a tree is read; each may carry files."""
 
 _encode = msgspec.json.Encoder().encode
@@ -64,10 +70,10 @@ class ConversationTree(msgspec.Struct, frozen=True, kw_only=True):
 class BranchService:
     """One per process."""
 
-    def __init__(self, store: Store, *, quota_mb: float, forget_runs: ForgetRuns) -> None:
+    def __init__(self, store: Store, *, quota_mb: float, delete_runs: DeleteRuns) -> None:
         self._store = store
         self._quota_mb = quota_mb
-        self._forget_runs = forget_runs
+        self._delete_runs = delete_runs
 
     async def edit(
         self,
@@ -83,7 +89,7 @@ class BranchService:
         Raises Conflict while an answer is being written, TooLarge where the user's quota has no room for it.
         """
         await self._store.read(
-            lambda session: self._check_room(session, caller, message_id, text, attachments)
+            lambda session: self._check_quota(session, caller, message_id, text, attachments)
         )
 
         def work(session: Session) -> MessageView:
@@ -98,10 +104,10 @@ class BranchService:
             content = msgspec.structs.replace(user_content(old.content), text=text)
             connection = session.connection()
             if attachments is UNSET:
-                content, carried = copied(connection, old.id, content)
+                content, copied_images = copy_content(connection, old.id, content)
             else:
                 content = msgspec.structs.replace(content, attachments=attachments)
-                carried = images or {}
+                copied_images = images or {}
             new = MessageRow(
                 id=new_id(), user_id=caller.user_id, conversation_id=conversation.id,
                 parent_id=old.parent_id, role="user", content=_encode(content).decode(), token_count=0,
@@ -110,15 +116,15 @@ class BranchService:
             )  # fmt: skip
             session.add(new)
             session.flush()
-            store_images(connection, new.id, carried)
-            index_message(connection, _as_indexed(new))
+            store_images(connection, new.id, copied_images)
+            index_message(connection, _index_fields(new))
             conversation.selected_leaf_id = new.id
             conversation.updated_at = new.created_at
             return message_view(new)
 
         return await self._store.write(work)
 
-    def _check_room(
+    def _check_quota(
         self,
         session: Session,
         caller: Caller,
@@ -129,12 +135,12 @@ class BranchService:
         size = len(text)
         if attachments is UNSET:
             own_message(session, caller, message_id)
-            size += sum(sizes_of(session, [message_id]).values())
+            size += sum(message_sizes(session, [message_id]).values())
         else:
             size += sum(
                 file.size if isinstance(file.size, int) else len(file.content) for file in attachments
             )
-        check_room(session, caller.user_id, size, self._quota_mb, what="this message")
+        check_message_quota(session, caller.user_id, size, self._quota_mb, what="this message")
 
     async def tree(self, caller: Caller, conversation_id: str) -> ConversationTree:
         """All branches of a conversation."""
@@ -156,7 +162,7 @@ class BranchService:
         meanwhile.
         """
 
-        fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._forget_runs)
+        fork = Fork(self._store, caller, conversation_id, self._quota_mb, self._delete_runs)
         path = await self._store.read(lambda session: fork.read_path(session, message_id))
         if len(path) == 1:
             return await self._store.write(lambda session: fork.copy_at_once(session, path[0]))
@@ -176,7 +182,7 @@ def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:
         )
         .where(_messages.c.conversation_id == conversation_id)
         .order_by(_messages.c.id)
-        .execution_options(yield_per=READ_AT_ONCE)
+        .execution_options(yield_per=READ_BATCH_SIZE)
     )
     children: dict[str | None, list[str]] = {}
     nodes: list[TreeNode] = []
@@ -212,11 +218,11 @@ def _path_to(leaf_id: str | None, nodes: list[TreeNode]) -> list[str]:
     return path[::-1]
 
 
-def _as_indexed(row: MessageRow) -> dict[str, Any]:
+def _index_fields(row: MessageRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ("id", "user_id", "conversation_id", "content")}
 
 
-def following(message_id: str) -> Select[str]:
+def subtree_ids(message_id: str) -> Select[str]:
     """Selects the ids of a message and of all below it."""
     start = select(MessageRow.id).where(MessageRow.id == message_id).cte("following", recursive=True)
     child = aliased(MessageRow)
@@ -226,15 +232,15 @@ def following(message_id: str) -> Select[str]:
 
 def newest_leaf_under(session: Session, message_id: str) -> str:
     """The newest message without an answer that is below `message_id`, or that message itself."""
-    below = following(message_id).subquery()
+    below = subtree_ids(message_id).subquery()
     newest = select(below.c.id).where(~_has_children(below.c.id)).order_by(below.c.id.desc()).limit(1)
     return session.scalar(newest) or message_id
 
 
 def newest_leaf_in(session: Session, conversation_id: str) -> str | None:
     """The newest leaf of a conversation; None where it has no messages."""
-    inside = MessageRow.conversation_id == conversation_id
-    newest = select(MessageRow.id).where(inside, ~_has_children(MessageRow.id))
+    in_conversation = MessageRow.conversation_id == conversation_id
+    newest = select(MessageRow.id).where(in_conversation, ~_has_children(MessageRow.id))
     return session.scalar(newest.order_by(MessageRow.id.desc()).limit(1))
 
 

@@ -35,24 +35,24 @@ class _ResultStep(msgspec.Struct, tag="tool_result", tag_field="type"):
     content: str = ""
 
 
-class _Text(msgspec.Struct, tag="text", tag_field="type"):
+class _IgnoredText(msgspec.Struct, tag="text", tag_field="type"):
     pass
 
 
-class _Thinking(msgspec.Struct, tag="thinking", tag_field="type"):
+class _IgnoredThinking(msgspec.Struct, tag="thinking", tag_field="type"):
     pass
 
 
-class _Call(msgspec.Struct, tag="tool_call", tag_field="type"):
+class _IgnoredCall(msgspec.Struct, tag="tool_call", tag_field="type"):
     pass
 
 
-class _Stored(msgspec.Struct):
-    steps: list[_ResultStep | _Text | _Thinking | _Call]
+class _StoredAnswer(msgspec.Struct):
+    steps: list[_ResultStep | _IgnoredText | _IgnoredThinking | _IgnoredCall]
 
 
 _result = msgspec.json.Decoder(_Result)
-_stored = msgspec.json.Decoder(_Stored)
+_stored = msgspec.json.Decoder(_StoredAnswer)
 
 
 def citations_in(stored: str) -> list[Citation]:
@@ -62,19 +62,23 @@ def citations_in(stored: str) -> list[Citation]:
     """
     if _ESCAPED_MARK not in stored:
         return []
-    found: dict[str, Citation] = {}
+    citations: dict[str, Citation] = {}
     for step in _stored.decode(stored).steps:
         for source in _sources(step.content) if type(step) is _ResultStep else ():
             domain = domain_of(source.url)
-            if len(source.url) > MAX_URL or not domain or source.url in found:
+            if len(source.url) > MAX_URL or not domain or source.url in citations:
                 continue
-            if len(found) == MOST_CITATIONS:
-                return list(found.values())
-            tidy = source_of(source.url, source.title or domain, source.snippet)
-            found[source.url] = Citation(
-                index=len(found) + 1, url=tidy.url, title=tidy.title, domain=domain, snippet=tidy.snippet
+            if len(citations) == MOST_CITATIONS:
+                return list(citations.values())
+            normalized = source_of(source.url, source.title or domain, source.snippet)
+            citations[source.url] = Citation(
+                index=len(citations) + 1,
+                url=normalized.url,
+                title=normalized.title,
+                domain=domain,
+                snippet=normalized.snippet,
             )
-    return list(found.values())
+    return list(citations.values())
 
 
 def _sources(content: str) -> list[Source]:

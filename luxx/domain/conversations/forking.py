@@ -12,8 +12,14 @@ from sqlalchemy import Connection, String, bindparam, insert, null, select, upda
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import ForgetRuns, forget, message_in, own_conversation
-from luxx.domain.conversations.images import check_room, copied, sizes_of, store_images, with_images
+from luxx.domain.conversations.access import DeleteRuns, delete_hidden, message_in, own_conversation
+from luxx.domain.conversations.images import (
+    check_message_quota,
+    copy_content,
+    message_sizes,
+    store_images,
+    with_images,
+)
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.domain.conversations.stored import read_path_ids, user_content
@@ -27,7 +33,7 @@ COPY_ROWS = 200
 COPY_SIZE = 1024 * 1024
 """Messages of one transaction, and what they take up: others wait for some tens of milliseconds."""
 
-Path = list[list[str]]
+PathParts = list[list[str]]
 """The ids of a path's messages, oldest first, in parts that one transaction copies."""
 
 _encode = msgspec.json.Encoder().encode
@@ -48,7 +54,7 @@ _copy_message = insert(_messages).from_select(
 """Inside the database: a path may carry more files than memory should hold."""
 
 _content = select(_messages.c.content).where(_messages.c.id == bindparam("b_id"))
-_stored = (
+_copied_rows = (
     select(_messages.c.id, _messages.c.user_id, _messages.c.conversation_id, _messages.c.content)
     .where(_messages.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(_messages.c.id)
@@ -67,54 +73,58 @@ class Fork:
     """One fork of one conversation. The runs stay with the original."""
 
     def __init__(
-        self, store: Store, caller: Caller, conversation_id: str, quota_mb: float, forget_runs: ForgetRuns
+        self, store: Store, caller: Caller, conversation_id: str, quota_mb: float, delete_runs: DeleteRuns
     ) -> None:
         self._store = store
         self._caller = caller
         self._source_id = conversation_id
         self._quota_mb = quota_mb
-        self._forget_runs = forget_runs
+        self._delete_runs = delete_runs
 
-    def read_path(self, session: Session, message_id: str | None) -> Path:
+    def read_path(self, session: Session, message_id: str | None) -> PathParts:
         """What is to be copied, at least one part, after a look whether there is room for it."""
         source = own_conversation(session, self._caller, self._source_id)
         if message_id is not None:
             message_in(session, source, message_id)
         leaf_id = message_id or source.selected_leaf_id
         ids = [] if leaf_id is None else read_path_ids(session.connection(), leaf_id)
-        sizes = sizes_of(session, ids)
-        check_room(session, self._caller.user_id, sum(sizes.values()), self._quota_mb, what="this fork")
+        sizes = message_sizes(session, ids)
+        check_message_quota(
+            session, self._caller.user_id, sum(sizes.values()), self._quota_mb, what="this fork"
+        )
         return list(_parts(ids, sizes)) or [[]]
 
     def copy_at_once(self, session: Session, part: list[str]) -> ConversationView:
         """A short path, in the transaction of the session."""
-        copy = self._begin(session, import_id=None)
+        copy = self._create_copy(session, import_id=None)
         copy.selected_leaf_id = self._copy_part(session.connection(), copy.id, part, None)
         session.flush()
         return conversation_view(copy)
 
-    def copy(self, path: Path) -> ConversationView:
+    def copy(self, path: PathParts) -> ConversationView:
         """A long path, hidden until the last message is there. Blocks: for a thread."""
         store = self._store
-        copy_id = store.write_now(lambda session: self._begin(session, import_id=new_id()).id)
+        copy_id = store.write_now(lambda session: self._create_copy(session, import_id=new_id()).id)
         try:
             leaf_id: str | None = None
             for part in path:
-                leaf_id = store.write_now(_Part(self, copy_id, part, leaf_id))
+                leaf_id = store.write_now(_CopyPartWork(self, copy_id, part, leaf_id))
             return store.write_now(lambda session: self._reveal(session, copy_id, leaf_id))
         except BaseException:
             # Where even this fails (the store is closed, the disk is full), the next start does it.
             with suppress(Exception):
-                forget(store, self._forget_runs, [copy_id])
+                delete_hidden(store, self._delete_runs, [copy_id])
             raise
 
-    def go_on(self, session: Session, copy_id: str, part: list[str], parent_id: str | None) -> str | None:
+    def copy_next_part(
+        self, session: Session, copy_id: str, part: list[str], parent_id: str | None
+    ) -> str | None:
         """One more part of a long path; the id of its last message."""
         if session.scalar(_hidden_copy, {"b_id": copy_id}) is None:
-            raise _changed()
+            raise _changed_error()
         return self._copy_part(session.connection(), copy_id, part, parent_id)
 
-    def _begin(self, session: Session, *, import_id: str | None) -> ConversationRow:
+    def _create_copy(self, session: Session, *, import_id: str | None) -> ConversationRow:
         source = own_conversation(session, self._caller, self._source_id, is_locked=True)
         copy = _copy_of(source)
         copy.import_id = import_id
@@ -128,9 +138,9 @@ class Fork:
         try:
             own_conversation(session, self._caller, self._source_id, is_locked=True)
         except NotFound as error:
-            raise _changed() from error
+            raise _changed_error() from error
         if copy is None:
-            raise _changed()
+            raise _changed_error()
         copy.selected_leaf_id = leaf_id
         copy.import_id = None
         session.flush()
@@ -155,22 +165,22 @@ class Fork:
                 for source, id_, parent in zip(part, ids, [parent_id, *ids], strict=False)
             ],
         )
-        rows = [dict(row) for row in connection.execute(_stored, {"ids": ids}).mappings()]
+        rows = [dict(row) for row in connection.execute(_copied_rows, {"ids": ids}).mappings()]
         if len(rows) != len(part):
             # Who deletes a message deletes what follows it, so no copy was left without its parent.
-            raise _changed()
+            raise _changed_error()
         index_messages(connection, rows)
         _copy_images(connection, dict(zip(part, ids, strict=True)))
         return ids[-1]
 
 
-class _Part:
+class _CopyPartWork:
     def __init__(self, fork: Fork, copy_id: str, part: list[str], parent_id: str | None) -> None:
         self._fork = fork
         self._given = (copy_id, part, parent_id)
 
     def __call__(self, session: Session) -> str | None:
-        return self._fork.go_on(session, *self._given)
+        return self._fork.copy_next_part(session, *self._given)
 
 
 def _parts(ids: Iterable[str], sizes: dict[str, int]) -> Iterable[list[str]]:
@@ -201,13 +211,13 @@ def _copy_images(connection: Connection, copies: dict[str, str]) -> None:
     """Gives the copies of messages that carry images images of their own."""
     for source in with_images(connection, copies):
         stored = connection.execute(_content, {"b_id": source}).scalar_one()
-        content, images = copied(connection, source, user_content(stored))
+        content, images = copy_content(connection, source, user_content(stored))
         copy = copies[source]
         connection.execute(_set_content, {"b_id": copy, "b_content": _encode(content).decode()})
         store_images(connection, copy, images)
 
 
-def _changed() -> Conflict:
+def _changed_error() -> Conflict:
     return Conflict(
         "some of this was deleted while it was copied; nothing was forked", kind="changed_meanwhile"
     )

@@ -26,14 +26,14 @@ from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, table_of
 from luxx.wire.message import Attachment, PromptImage, UserContent
 
-_ASKED_AT_ONCE = 500
+_QUERY_BATCH_SIZE = 500
 
 Images = Mapping[str, PromptImage]
 """Images by their `blob_id`."""
 
 
-MOST_SHOWN = 20
-MOST_SHOWN_BYTES = 15 * 1024 * 1024
+MAX_PROMPT_IMAGES = 20
+MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
 """What a model is shown of a conversation's images; in base64 the strictest vendor takes no more."""
 
 
@@ -68,27 +68,27 @@ def store_images(connection: Connection, message_id: str, images: Images) -> Non
 
 def read_images(connection: Connection, message_id: str, blob_ids: Collection[str]) -> dict[str, PromptImage]:
     """Those of the images that the message has."""
-    found = connection.execute(_of_message, {"message_id": message_id, "ids": list(blob_ids)})
-    return {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in found}
+    matches = connection.execute(_of_message, {"message_id": message_id, "ids": list(blob_ids)})
+    return {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in matches}
 
 
 def with_images(connection: Connection, message_ids: Iterable[str]) -> list[str]:
     """Those of the messages that carry images."""
-    found: set[str] = set()
-    asked = list(message_ids)
-    for at in range(0, len(asked), _ASKED_AT_ONCE):
-        found.update(connection.scalars(_carriers, {"ids": asked[at : at + _ASKED_AT_ONCE]}))
-    return sorted(found)
+    matches: set[str] = set()
+    requested_ids = list(message_ids)
+    for at in range(0, len(requested_ids), _QUERY_BATCH_SIZE):
+        matches.update(connection.scalars(_carriers, {"ids": requested_ids[at : at + _QUERY_BATCH_SIZE]}))
+    return sorted(matches)
 
 
-def copied(
+def copy_content(
     connection: Connection, message_id: str, content: UserContent
 ) -> tuple[UserContent, dict[str, PromptImage]]:
     """A message's content for another message, with images of its own to be stored with that one."""
-    known = image_ids(content)
-    if not known:
+    named_ids = image_ids(content)
+    if not named_ids:
         return content, {}
-    images = read_images(connection, message_id, known)
+    images = read_images(connection, message_id, named_ids)
     names = {blob_id: new_id() for blob_id in images}
     attachments = [
         replace(file, blob_id=names.get(file.blob_id, file.blob_id))
@@ -104,16 +104,16 @@ def image_ids(content: UserContent) -> list[str]:
     return [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
 
 
-def newest_images(said: Sequence[UserContent]) -> list[str]:
+def newest_images(contents: Sequence[UserContent]) -> list[str]:
     """Of all images in these messages, oldest first, the newest that a request to a model has room for."""
     newest: list[str] = []
-    left = MOST_SHOWN_BYTES
-    for content in reversed(said):
+    bytes_left = MAX_PROMPT_IMAGE_BYTES
+    for content in reversed(contents):
         for file in content.attachments:
             if not isinstance(file.blob_id, str):
                 continue
-            left -= file.size if isinstance(file.size, int) else 0
-            if left < 0 or len(newest) >= MOST_SHOWN:
+            bytes_left -= file.size if isinstance(file.size, int) else 0
+            if bytes_left < 0 or len(newest) >= MAX_PROMPT_IMAGES:
                 return newest
             newest.append(file.blob_id)
     return newest
@@ -149,13 +149,13 @@ _image_sizes = select(_blobs.c.message_id, _image_size.label("size")).where(_blo
 
 def stored_size(session: Session, user_id: int) -> int:
     """What the user's messages hold: characters of text, of what models want back, and bytes of images."""
-    mine = _messages.c.user_id == user_id
-    text = session.scalar(select(func.sum(_message_size)).where(mine)) or 0
+    is_own = _messages.c.user_id == user_id
+    text = session.scalar(select(func.sum(_message_size)).where(is_own)) or 0
     images = select(func.sum(_image_size)).join(_messages, _messages.c.id == _blobs.c.message_id)
-    return int(text) + int(session.scalar(images.where(mine)) or 0)
+    return int(text) + int(session.scalar(images.where(is_own)) or 0)
 
 
-def check_room(session: Session, user_id: int, size: int, quota_mb: float, *, what: str) -> None:
+def check_message_quota(session: Session, user_id: int, size: int, quota_mb: float, *, what: str) -> None:
     """Raises TooLarge where the user's messages would take up more than the quota with so much more."""
     if stored_size(session, user_id) + size > quota_mb * MIB:
         raise TooLarge(
@@ -165,14 +165,14 @@ def check_room(session: Session, user_id: int, size: int, quota_mb: float, *, wh
         )
 
 
-def sizes_of(session: Session, message_ids: list[str]) -> dict[str, int]:
+def message_sizes(session: Session, message_ids: list[str]) -> dict[str, int]:
     """What each of the messages takes up with its images."""
     connection = session.connection()
-    found: dict[str, int] = {}
-    for at in range(0, len(message_ids), _ASKED_AT_ONCE):
-        asked = {"ids": message_ids[at : at + _ASKED_AT_ONCE]}
-        for row in connection.execute(_sizes, asked):
-            found[row.id] = row.size
-        for row in connection.execute(_image_sizes, asked):
-            found[row.message_id] = found.get(row.message_id, 0) + row.size
-    return found
+    sizes: dict[str, int] = {}
+    for at in range(0, len(message_ids), _QUERY_BATCH_SIZE):
+        parameters = {"ids": message_ids[at : at + _QUERY_BATCH_SIZE]}
+        for row in connection.execute(_sizes, parameters):
+            sizes[row.id] = row.size
+        for row in connection.execute(_image_sizes, parameters):
+            sizes[row.message_id] = sizes.get(row.message_id, 0) + row.size
+    return sizes

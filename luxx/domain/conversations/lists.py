@@ -34,35 +34,35 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.stored import user_content
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.errors import NotFound, TooLarge
-from luxx.infra.store.engine import CASELESS
+from luxx.infra.store.engine import CASEFOLD_FUNCTION
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import Attachment
 from luxx.wire.step import StepStatus
 
-MOST_MIB = 32
+MAX_PAGE_MIB = 32
 """Of stored messages in one list: what a page takes up in memory is some times as much."""
 
-_MOST_BYTES = MOST_MIB * 1024 * 1024
+_MAX_PAGE_BYTES = MAX_PAGE_MIB * 1024 * 1024
 
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 Conditions = Sequence[ColumnElement[bool]]
-Order = Sequence[UnaryExpression[Any]]
+OrderBy = Sequence[UnaryExpression[Any]]
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
-_mine = and_(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_(None))
+_is_own = and_(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_(None))
 _newest_first = (_conversations.c.id.desc(),)
-_inside = _messages.c.conversation_id == bindparam("conversation_id")
+_in_conversation = _messages.c.conversation_id == bindparam("conversation_id")
 
 
-def _conversation_page(where: Conditions, order: Order) -> AnySelect:
+def _conversation_page(where: Conditions, order: OrderBy) -> AnySelect:
     """Each row says how many there are in all: one statement costs less than two."""
-    total = select(func.count()).select_from(_conversations).where(_mine, *where)
+    total = select(func.count()).select_from(_conversations).where(_is_own, *where)
     columns = [_conversations.c[name] for name in ConversationView.__struct_fields__]
     return (
         select(*columns, total.scalar_subquery().label("total"))
-        .where(_mine, *where)
+        .where(_is_own, *where)
         .order_by(*order)
         .limit(bindparam("many"))
         .offset(bindparam("start"))
@@ -71,14 +71,16 @@ def _conversation_page(where: Conditions, order: Order) -> AnySelect:
 
 _all_conversations = _conversation_page((), _newest_first)
 _message_columns = [name for name in MessageView.__struct_fields__ if name in _messages.c]
-_message_total = select(func.count()).select_from(_messages).where(_inside)
-_is_mine = select(_conversations.c.id).where(_conversations.c.id == bindparam("conversation_id"), _mine)
+_message_total = select(func.count()).select_from(_messages).where(_in_conversation)
+_own_conversation = select(_conversations.c.id).where(
+    _conversations.c.id == bindparam("conversation_id"), _is_own
+)
 _message_page = (
     select(
         *(_messages.c[name] for name in _message_columns),
         _message_total.scalar_subquery().label("total"),
     )
-    .where(_inside, _is_mine.exists())
+    .where(_in_conversation, _own_conversation.exists())
     .order_by(_messages.c.id.desc())
     .limit(bindparam("many"))
 )
@@ -99,14 +101,14 @@ def _within_bytes(page: AnySelect) -> AnySelect:
     ).subquery()
     return (
         select(measured)
-        .where(or_(measured.c.so_far <= _MOST_BYTES, measured.c.place == 1))
+        .where(or_(measured.c.so_far <= _MAX_PAGE_BYTES, measured.c.place == 1))
         .order_by(measured.c.id.desc())
     )
 
 
-_by_page_of_few = _within_bytes(_by_page)
-_by_cursor_of_few = _within_bytes(_by_cursor)
-_from_newest_of_few = _within_bytes(_message_page)
+_bounded_by_page = _within_bytes(_by_page)
+_bounded_by_cursor = _within_bytes(_by_cursor)
+_bounded_newest = _within_bytes(_message_page)
 
 
 class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
@@ -114,7 +116,7 @@ class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
     status: str = StepStatus.DONE
 
 
-class _Thinking(msgspec.Struct, tag="thinking", tag_field="type"):
+class _SkippedThinking(msgspec.Struct, tag="thinking", tag_field="type"):
     pass
 
 
@@ -130,14 +132,14 @@ class _Steps(msgspec.Struct):
     steps: msgspec.Raw
 
 
-class _Said(msgspec.Struct):
+class _StoredText(msgspec.Struct):
     """Of an assistant's message what is its text; the rest is passed over without being made."""
 
-    steps: list[_TextStep | _Thinking | _ToolCall | _ToolResult]
+    steps: list[_TextStep | _SkippedThinking | _ToolCall | _ToolResult]
 
 
 _steps = msgspec.json.Decoder(_Steps)
-_said = msgspec.json.Decoder(_Said)
+_stored_text = msgspec.json.Decoder(_StoredText)
 
 
 def conversation_page(
@@ -147,15 +149,15 @@ def conversation_page(
     page: int,
     page_size: int,
     where: Conditions = (),
-    order: Order = _newest_first,
+    order: OrderBy = _newest_first,
 ) -> tuple[list[ConversationView], int]:
     """The caller's conversations for which all of `where` holds, and how many there are."""
     is_plain = not where and order is _newest_first
     statement = _all_conversations if is_plain else _conversation_page(where, order)
-    given = {"user_id": caller.user_id, "many": page_size}
-    rows = connection.execute(statement, {**given, "start": (page - 1) * page_size}).all()
+    parameters = {"user_id": caller.user_id, "many": page_size}
+    rows = connection.execute(statement, {**parameters, "start": (page - 1) * page_size}).all()
     if not rows and page > 1:
-        first = connection.execute(statement, {**given, "start": 0}).first()
+        first = connection.execute(statement, {**parameters, "start": 0}).first()
         return [], 0 if first is None else first.total
     return [_conversation(row) for row in rows], rows[0].total if rows else 0
 
@@ -173,15 +175,15 @@ def message_page(
 ) -> Messages:
     """One page. Raises NotFound, and TooLarge where its messages are too much for one answer."""
     start = (page - 1) * page_size
-    given = _given(caller, conversation_id) | {"many": page_size, "start": start}
-    rows, is_cut = _read(connection, given, _by_page, _by_page_of_few)
+    parameters = _parameters(caller, conversation_id) | {"many": page_size, "start": start}
+    rows, is_cut = _read(connection, parameters, _by_page, _bounded_by_page)
     if is_cut:
         raise TooLarge(
-            f"the messages of this page have more than {MOST_MIB} MiB; ask for fewer with page_size, "
+            f"the messages of this page have more than {MAX_PAGE_MIB} MiB; ask for fewer with page_size, "
             "or with limit and before, which give as many as there is room for",
             kind="page_too_large",
         )
-    total = _total(connection, given, rows)
+    total = _total(connection, parameters, rows)
     return Messages(
         items=[_message(row) for row in rows], total=total, has_more=bool(rows) and start + len(rows) < total
     )
@@ -192,48 +194,48 @@ def messages_before(
 ) -> Messages:
     """The newest, or those before a message's id: `limit` of them, or as many as fit. Raises NotFound."""
     # One more than asked for, to see whether there is one.
-    given = _given(caller, conversation_id) | {"many": limit + 1}
+    parameters = _parameters(caller, conversation_id) | {"many": limit + 1}
     if before is None:
-        rows, is_cut = _read(connection, given, _message_page, _from_newest_of_few)
+        rows, is_cut = _read(connection, parameters, _message_page, _bounded_newest)
     else:
-        given["before"] = before
-        rows, is_cut = _read(connection, given, _by_cursor, _by_cursor_of_few)
+        parameters["before"] = before
+        rows, is_cut = _read(connection, parameters, _by_cursor, _bounded_by_cursor)
     return Messages(
         items=[_message(row) for row in rows[:limit]],
-        total=_total(connection, given, rows),
+        total=_total(connection, parameters, rows),
         has_more=is_cut or len(rows) > limit,
     )
 
 
-def _given(caller: Caller, conversation_id: str) -> dict[str, Any]:
+def _parameters(caller: Caller, conversation_id: str) -> dict[str, Any]:
     return {"conversation_id": conversation_id, "user_id": caller.user_id}
 
 
 def _read(
-    connection: Connection, given: dict[str, Any], statement: AnySelect, of_few: AnySelect
+    connection: Connection, parameters: dict[str, Any], statement: AnySelect, bounded: AnySelect
 ) -> tuple[list[AnyRow], bool]:
     """As many rows as there is room for, at least one where there is any; and whether that left some out."""
     if connection.dialect.name == "postgresql":
-        kept = list(connection.execute(of_few, given))
-        return kept, bool(kept) and kept[0].found > len(kept)
+        bounded_rows = list(connection.execute(bounded, parameters))
+        return bounded_rows, bool(bounded_rows) and bounded_rows[0].found > len(bounded_rows)
     rows: list[AnyRow] = []
     size = 0
-    with connection.execute(statement, given) as found:
+    with connection.execute(statement, parameters) as found:
         for row in found:
             size += len(row.content)
-            if rows and size > _MOST_BYTES:
+            if rows and size > _MAX_PAGE_BYTES:
                 return rows, True
             rows.append(row)
     return rows, False
 
 
-def _total(connection: Connection, given: dict[str, Any], rows: list[AnyRow]) -> int:
+def _total(connection: Connection, parameters: dict[str, Any], rows: list[AnyRow]) -> int:
     if rows:
         total: int = rows[0].total
         return total
-    if connection.execute(_is_mine, given).first() is None:
+    if connection.execute(_own_conversation, parameters).first() is None:
         raise NotFound("no conversation with this id", kind="conversation_not_found")
-    return connection.execute(_message_total, given).scalar_one()
+    return connection.execute(_message_total, parameters).scalar_one()
 
 
 def _conversation(row: AnyRow) -> ConversationView:
@@ -264,7 +266,7 @@ def _text(stored: str) -> str:
     """As `steps_text` has it."""
     return "".join(
         step.content
-        for step in _said.decode(stored).steps
+        for step in _stored_text.decode(stored).steps
         if type(step) is _TextStep and step.status != StepStatus.INTERRUPTED
     )
 
@@ -288,36 +290,36 @@ class ConversationFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def page_of_conversations(
-    session: Session, caller: Caller, wanted: ConversationFilter, *, page: int, page_size: int
+    session: Session, caller: Caller, filters: ConversationFilter, *, page: int, page_size: int
 ) -> tuple[list[ConversationView], int]:
     """The caller's conversations that match, and how many do in all."""
     connection = session.connection()
-    where = _conditions(connection.dialect.name, wanted)
-    if wanted.sort == ConversationSort.NEWEST:
+    where = _conditions(connection.dialect.name, filters)
+    if filters.sort == ConversationSort.NEWEST:
         return conversation_page(connection, caller, page=page, page_size=page_size, where=where)
     order = (ConversationRow.updated_at.desc(), ConversationRow.id.desc())
     return conversation_page(connection, caller, page=page, page_size=page_size, where=where, order=order)
 
 
-def _conditions(dialect: str, wanted: ConversationFilter) -> list[ColumnElement[bool]]:
+def _conditions(dialect: str, filters: ConversationFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.pinned is not None:
-        conditions.append(ConversationRow.pinned == wanted.pinned)
-    if wanted.archived is not None:
-        conditions.append(ConversationRow.archived == wanted.archived)
-    if wanted.project_id is not None:
-        conditions.append(ConversationRow.project_id == wanted.project_id)
-    if wanted.tag is not None:
-        conditions.append(_has_tag(dialect, wanted.tag))
-    if wanted.q:
-        conditions.append(_has_in_title(dialect, wanted.q))
+    if filters.pinned is not None:
+        conditions.append(ConversationRow.pinned == filters.pinned)
+    if filters.archived is not None:
+        conditions.append(ConversationRow.archived == filters.archived)
+    if filters.project_id is not None:
+        conditions.append(ConversationRow.project_id == filters.project_id)
+    if filters.tag is not None:
+        conditions.append(_has_tag(dialect, filters.tag))
+    if filters.q:
+        conditions.append(_has_in_title(dialect, filters.q))
     return conditions
 
 
 def _has_in_title(dialect: str, part: str) -> ColumnElement[bool]:
     if dialect == "postgresql":
         return ConversationRow.title.icontains(part, autoescape=True)
-    return func.instr(getattr(func, CASELESS)(ConversationRow.title), part.casefold()) > 0
+    return func.instr(getattr(func, CASEFOLD_FUNCTION)(ConversationRow.title), part.casefold()) > 0
 
 
 def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:

@@ -43,7 +43,7 @@ class ProjectService:
 
         def work(session: Session) -> ProjectView:
             row = ProjectRow(
-                id=new_id(), user_id=caller.user_id, name=_visible(name), description=description,
+                id=new_id(), user_id=caller.user_id, name=_visible_name(name), description=description,
                 created_at=now, updated_at=now,
             )  # fmt: skip
             session.add(row)
@@ -56,9 +56,9 @@ class ProjectService:
         """The caller's projects, newest first, and how many there are."""
 
         def work(session: Session) -> tuple[list[ProjectView], int]:
-            mine = ProjectRow.user_id == caller.user_id
-            total = session.scalar(select(func.count()).select_from(ProjectRow).where(mine)) or 0
-            newest = select(ProjectRow).where(mine).order_by(ProjectRow.id.desc())
+            is_own = ProjectRow.user_id == caller.user_id
+            total = session.scalar(select(func.count()).select_from(ProjectRow).where(is_own)) or 0
+            newest = select(ProjectRow).where(is_own).order_by(ProjectRow.id.desc())
             rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
             return [_view(row) for row in rows], total
 
@@ -73,7 +73,7 @@ class ProjectService:
         def work(session: Session) -> ProjectView:
             row = own_project(session, caller, project_id)
             if isinstance(changes.name, str):
-                row.name = _visible(changes.name)
+                row.name = _visible_name(changes.name)
             if isinstance(changes.description, str):
                 row.description = changes.description
             row.updated_at = utc_now()
@@ -95,7 +95,7 @@ def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow
     return row
 
 
-def _visible(name: str) -> str:
+def _visible_name(name: str) -> str:
     if not name.strip():
         raise InvalidInput(
             "a project's name has at least one visible character", detail={"fields": {"$.name": "empty"}}

@@ -16,26 +16,26 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Search
 from luxx.domain.conversations.service import own_conversation
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import (
-    Places,
     SearchKind,
     Term,
+    TermMatcher,
     composed,
+    conversation_word,
     fold,
-    owner,
-    place,
+    owner_word,
     searched_text,
     terms_of,
 )
 from luxx.infra.store.tables import table_of
 
-MOST_HITS = 1000
+MAX_HITS = 1000
 """Of titles and of messages; who finds more asks for too little."""
 
-SNIPPET = 200
-BEFORE = 60
+SNIPPET_LENGTH = 200
+SNIPPET_LEAD = 60
 """Characters of a snippet, and of them before its first mark."""
 
-READ = 40_000
+MAX_SEARCHED_LENGTH = 40_000
 """Characters of a message in which marks are looked for."""
 
 ROWS_AT_ONCE = 10
@@ -50,7 +50,7 @@ _hidden = (
     .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id > "")
     .limit(1)
 )
-_is_there = """AND NOT EXISTS (
+_not_hidden = """AND NOT EXISTS (
     SELECT 1 FROM search_texts AS said LEFT JOIN messages ON messages.id = said.message_id
     JOIN conversations ON conversations.id = coalesce(said.conversation_id, messages.conversation_id)
     WHERE said.id = {} AND conversations.import_id IS NOT NULL
@@ -73,10 +73,10 @@ def _find(also: str) -> dict[str, TextClause]:
 
 
 _find_any = _find("")
-_find_shown = _find(_is_there)
+_find_visible = _find(_not_hidden)
 """Asking of each hit whether it is hidden costs more than finding it: only for who has something hidden."""
 
-_shown = (
+_hit_rows = (
     select(
         _texts.c.id,
         _texts.c.message_id,
@@ -98,7 +98,7 @@ _shown = (
         _conversations.c.import_id.is_(None),
     )
 )
-_there = _shown.with_only_columns(_texts.c.id, maintain_column_froms=True)
+_visible_ids = _hit_rows.with_only_columns(_texts.c.id, maintain_column_froms=True)
 _hidden = (
     select(_conversations.c.id)
     .where(_conversations.c.user_id == bindparam("user_id"), _conversations.c.import_id.is_not(None))
@@ -145,7 +145,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
     """One page of hits, how many there are, and whether there are more than were counted."""
 
     hits: list[SearchHit]
@@ -159,43 +159,43 @@ class SearchService:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
+    async def find(self, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
         """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
         return await self._store.read(
             lambda session: find(session, caller, search, page=page, page_size=page_size)
         )
 
 
-def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> Found:
+def find(session: Session, caller: Caller, search: Search, *, page: int, page_size: int) -> SearchResults:
     """A page of the caller's hits. Raises NotFound for a conversation that is not the caller's."""
     if search.conversation_id is not None:
         own_conversation(session, caller, search.conversation_id)
     terms = terms_of(search.query)
     if not terms:
-        return Found(hits=[], total=0, has_more=False)
+        return SearchResults(hits=[], total=0, has_more=False)
     connection = session.connection()
     # One conversation was looked for above, as one that is there.
     is_some_hidden = search.conversation_id is None and _has_hidden(connection, caller)
-    statements = _find_shown if is_some_hidden else _find_any
-    found: list[int] = []
+    statements = _find_visible if is_some_hidden else _find_any
+    hit_ids: list[int] = []
     hidden = list(connection.scalars(_hidden, {"user_id": caller.user_id}))
     has_more = False
     for kind in SearchKind if search.kind is None else (search.kind,):
-        wanted = _wanted(connection.dialect.name, terms, caller, kind, search.conversation_id)
-        ids = _ids(connection, statements[connection.dialect.name], wanted)
-        has_more |= len(ids) > MOST_HITS
+        expression = _match_expression(connection.dialect.name, terms, caller, kind, search.conversation_id)
+        ids = _ids(connection, statements[connection.dialect.name], expression)
+        has_more |= len(ids) > MAX_HITS
         if hidden:
-            there = set(connection.scalars(_there, {"ids": ids, "user_id": caller.user_id}))
-            ids = [id_ for id_ in ids if id_ in there]
-        found += ids[:MOST_HITS]
+            visible = set(connection.scalars(_visible_ids, {"ids": ids, "user_id": caller.user_id}))
+            ids = [id_ for id_ in ids if id_ in visible]
+        hit_ids += ids[:MAX_HITS]
     start = (page - 1) * page_size
-    shown = found[start : start + page_size]
-    places = Places(terms)
+    page_ids = hit_ids[start : start + page_size]
+    matcher = TermMatcher(terms)
     hits: list[SearchHit] = []
-    for first in range(0, len(shown), ROWS_AT_ONCE):
-        for row in _rows(connection, caller, shown[first : first + ROWS_AT_ONCE]):
-            hits.append(_hit(row, start + len(hits) + 1, places))
-    return Found(hits=hits, total=len(found), has_more=has_more)
+    for first in range(0, len(page_ids), ROWS_AT_ONCE):
+        for row in _rows(connection, caller, page_ids[first : first + ROWS_AT_ONCE]):
+            hits.append(_hit(row, start + len(hits) + 1, matcher))
+    return SearchResults(hits=hits, total=len(hit_ids), has_more=has_more)
 
 
 def _has_hidden(connection: Connection, caller: Caller) -> bool:
@@ -203,38 +203,38 @@ def _has_hidden(connection: Connection, caller: Caller) -> bool:
     return connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
 
 
-def _wanted(
+def _match_expression(
     dialect: str, terms: list[Term], caller: Caller, kind: SearchKind, conversation_id: str | None
 ) -> str:
-    scope = [owner(kind, caller.user_id)]
+    scope = [owner_word(kind, caller.user_id)]
     if conversation_id is not None:
-        scope.append(place(conversation_id))
+        scope.append(conversation_word(conversation_id))
     return _expression(dialect, [*(Term(words=(word,), pieces=()) for word in scope), *terms])
 
 
-def _ids(connection: Connection, statement: TextClause, wanted: str) -> list[int]:
+def _ids(connection: Connection, statement: TextClause, expression: str) -> list[int]:
     """Newest first, at most one more than are shown."""
-    return list(connection.execute(statement, {"wanted": wanted, "most": MOST_HITS + 1}).scalars())
+    return list(connection.execute(statement, {"wanted": expression, "most": MAX_HITS + 1}).scalars())
 
 
 def _expression(dialect: str, terms: list[Term]) -> str:
     """The terms as the database's own language; words have no quotes in them, so nothing can break out."""
     if dialect == "postgresql":
-        quote, follows, ends, both = "'{}'", " <-> ", ":*", " & "
+        quote, follows, ends, conjunction = "'{}'", " <-> ", ":*", " & "
     else:
-        quote, follows, ends, both = '"{}"', " + ", " *", " AND "
-    return both.join(
+        quote, follows, ends, conjunction = '"{}"', " + ", " *", " AND "
+    return conjunction.join(
         f"({follows.join(map(quote.format, term.words))}{ends if term.is_prefix else ''})" for term in terms
     )
 
 
 def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*tuple[Any, ...]]]:
-    rows = connection.execute(_shown, {"ids": ids, "user_id": caller.user_id}) if ids else ()
+    rows = connection.execute(_hit_rows, {"ids": ids, "user_id": caller.user_id}) if ids else ()
     by_id = {row.id: row for row in rows}
     return [by_id[id_] for id_ in ids if id_ in by_id]
 
 
-def _hit(row: Row[*tuple[Any, ...]], rank: int, places: Places) -> SearchHit:
+def _hit(row: Row[*tuple[Any, ...]], rank: int, matcher: TermMatcher) -> SearchHit:
     is_title = row.message_id is None
     return SearchHit(
         rank=rank,
@@ -243,22 +243,22 @@ def _hit(row: Row[*tuple[Any, ...]], rank: int, places: Places) -> SearchHit:
         conversation_title=row.title,
         message_id=row.message_id,
         role=row.role,
-        snippet=snippet(row.title if is_title else searched_text(row.content), places),
+        snippet=snippet(row.title if is_title else searched_text(row.content), matcher),
         created_at=row.begun_at if is_title else row.said_at,
     )
 
 
-def snippet(whole: str, places: Places) -> Snippet:
+def snippet(whole: str, matcher: TermMatcher) -> Snippet:
     """The part of a text around the first place that is asked for, with all places in it."""
-    whole = composed(whole[:READ])
+    whole = composed(whole[:MAX_SEARCHED_LENGTH])
     folded = fold(whole)
-    first = places.first(folded)
+    first = matcher.first(folded)
     if first is None:
-        return Snippet(text=whole[:SNIPPET], marks=[])
-    start = max(0, min(first - BEFORE, len(whole) - SNIPPET))
-    end = start + SNIPPET
+        return Snippet(text=whole[:SNIPPET_LENGTH], marks=[])
+    start = max(0, min(first - SNIPPET_LEAD, len(whole) - SNIPPET_LENGTH))
+    end = start + SNIPPET_LENGTH
     marks = [
         Mark(start=begins - start, end=min(ends, end) - start)
-        for begins, ends in places.between(folded, first, end)
+        for begins, ends in matcher.between(folded, first, end)
     ]
     return Snippet(text=whole[start:end], marks=marks)

@@ -14,14 +14,14 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import (
     DELETE_ROWS,
-    ForgetRuns,
+    DeleteRuns,
     check_idle,
-    forget,
+    delete_hidden,
     message_in,
     own_conversation,
     own_message,
 )
-from luxx.domain.conversations.branches import following, newest_leaf_in, newest_leaf_under
+from luxx.domain.conversations.branches import newest_leaf_in, newest_leaf_under, subtree_ids
 from luxx.domain.conversations.images import AttachedBytes, read_attachment
 from luxx.domain.conversations.lists import (
     ConversationFilter,
@@ -44,7 +44,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 
-ProviderCheck = Callable[[Caller, int], Awaitable[None]]
+CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
 
 StopRun = Callable[[Caller, str], Awaitable[None]]
@@ -58,16 +58,16 @@ class ConversationService:
         self,
         store: Store,
         *,
-        check_provider: ProviderCheck,
+        check_provider: CheckConversationProvider,
         stop_run: StopRun,
-        forget_runs: ForgetRuns,
-        forget_runs_of: Callable[[Session, Select[str]], None],
+        delete_runs: DeleteRuns,
+        delete_runs_of: Callable[[Session, Select[str]], None],
     ) -> None:
         self._store = store
         self._check_provider = check_provider
         self._stop_run = stop_run
-        self._forget_runs = forget_runs
-        self._forget_runs_of = forget_runs_of
+        self._delete_runs = delete_runs
+        self._delete_runs_of = delete_runs_of
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
         """A new, empty conversation. Raises NotFound for a provider or project that is not the caller's."""
@@ -135,8 +135,8 @@ class ConversationService:
 
         def work(session: Session) -> bool:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
-            is_left = self._forget_runs(session, row.id)
-            if is_left or _is_long(session, row.id):
+            has_more_runs = self._delete_runs(session, row.id)
+            if has_more_runs or _is_long(session, row.id):
                 row.import_id = new_id()
                 return True
             session.execute(delete(MessageRow).where(MessageRow.conversation_id == row.id))
@@ -145,7 +145,9 @@ class ConversationService:
 
         if await self._store.write(work):
             # Goes on where the client does not wait for it; where the server ends, at the next start.
-            await asyncio.shield(asyncio.to_thread(forget, self._store, self._forget_runs, [conversation_id]))
+            await asyncio.shield(
+                asyncio.to_thread(delete_hidden, self._store, self._delete_runs, [conversation_id])
+            )
 
     async def list_messages(
         self, caller: Caller, conversation_id: str, *, page: int, page_size: int
@@ -176,9 +178,9 @@ class ConversationService:
                 own_conversation(session, caller, row.conversation_id)
             attachments = user_content(row.content).attachments if row.role == "user" else []
             if index < len(attachments):
-                found = read_attachment(session.connection(), message_id, attachments[index])
-                if found is not None:
-                    return found
+                attached = read_attachment(session.connection(), message_id, attachments[index])
+                if attached is not None:
+                    return attached
             raise NotFound("this message has no attachment of this number", kind="attachment_not_found")
 
         return await self._store.read(work)
@@ -189,7 +191,7 @@ class ConversationService:
         Where a first message goes and others have been said instead of it, their newest leaf is selected.
         A run that answers what is deleted is stopped first.
         """
-        run_id = await self._store.read(lambda session: _run_over(session, caller, message_id))
+        run_id = await self._store.read(lambda session: _run_answering(session, caller, message_id))
         if run_id is not None:
             await self._stop_run(caller, run_id)
 
@@ -197,20 +199,24 @@ class ConversationService:
             row = own_message(session, caller, message_id)
             if row.conversation_id is not None:
                 own_conversation(session, caller, row.conversation_id, is_locked=True)
-            if _run_over(session, caller, message_id) is not None:
+            if _run_answering(session, caller, message_id) is not None:
                 raise Conflict("something was sent here a moment ago; try again", kind="run_active")
             self._delete_following(session, row)
 
         await self._store.write(work)
 
     def _delete_following(self, session: Session, row: MessageRow) -> None:
-        doomed = following(row.id)
-        self._forget_runs_of(session, doomed)
-        inside = ConversationRow.id == row.conversation_id
-        cut = select(ConversationRow).where(inside, ConversationRow.selected_leaf_id.in_(doomed))
-        conversation = session.scalar(cut)
+        deleted_ids = subtree_ids(row.id)
+        self._delete_runs_of(session, deleted_ids)
+        in_conversation = ConversationRow.id == row.conversation_id
+        affected = select(ConversationRow).where(
+            in_conversation, ConversationRow.selected_leaf_id.in_(deleted_ids)
+        )
+        conversation = session.scalar(affected)
         session.execute(
-            delete(MessageRow).where(MessageRow.id.in_(doomed)).execution_options(synchronize_session=False)
+            delete(MessageRow)
+            .where(MessageRow.id.in_(deleted_ids))
+            .execution_options(synchronize_session=False)
         )
         if conversation is not None:
             conversation.selected_leaf_id = row.parent_id or newest_leaf_in(session, conversation.id)
@@ -243,8 +249,8 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
 
 def _is_long(session: Session, conversation_id: str) -> bool:
     """More than one transaction should delete."""
-    inside = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
-    return session.scalar(inside.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
+    in_conversation = select(MessageRow.id).where(MessageRow.conversation_id == conversation_id)
+    return session.scalar(in_conversation.order_by(MessageRow.id).offset(DELETE_ROWS).limit(1)) is not None
 
 
 def _leaf_for(session: Session, conversation: ConversationRow, message_id: str) -> str:
@@ -259,7 +265,7 @@ def _index_title(session: Session, row: ConversationRow, changes: ConversationCh
         index_title(session.connection(), user_id=row.user_id, conversation_id=row.id, title=row.title)
 
 
-def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
+def _run_answering(session: Session, caller: Caller, message_id: str) -> str | None:
     """The active run of the message's conversation, if it answers the message or something below it."""
     row = own_message(session, caller, message_id)
     if row.conversation_id is None:
@@ -267,6 +273,6 @@ def _run_over(session: Session, caller: Caller, message_id: str) -> str | None:
     conversation = own_conversation(session, caller, row.conversation_id)
     if conversation.run_id is None:
         return None
-    leaf = following(row.id).subquery()
+    leaf = subtree_ids(row.id).subquery()
     is_below = session.scalar(select(leaf.c.id).where(leaf.c.id == conversation.selected_leaf_id))
     return conversation.run_id if is_below is not None else None

@@ -45,13 +45,13 @@ _images = (
 )
 
 
-class _Said(msgspec.Struct):
+class _UserText(msgspec.Struct):
     """A user's content without its files."""
 
     text: str
 
 
-_said = msgspec.json.Decoder(_Said)
+_user_text = msgspec.json.Decoder(_UserText)
 
 
 def user_content(content: str) -> UserContent:
@@ -61,7 +61,7 @@ def user_content(content: str) -> UserContent:
 
 def user_text_of(content: str) -> str:
     """The text alone of a user's stored message; its files are not read."""
-    return _said.decode(content).text
+    return _user_text.decode(content).text
 
 
 def assistant_steps(content: str) -> list[Step]:
@@ -71,14 +71,18 @@ def assistant_steps(content: str) -> list[Step]:
 
 def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False) -> list[PastMessage]:
     """The messages from the root to `leaf_id`, oldest first; with the newest of their images, if wanted."""
-    past = [_past(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
-    said = [message.user for message in past if message.user is not None] if with_images else []
-    wanted = newest_images(said)
-    if not wanted:
-        return past
-    found = connection.execute(_images, {"leaf_id": leaf_id, "ids": wanted})
-    images = {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in found}
-    return [replace(message, images=images) if message.user is not None else message for message in past]
+    past_messages = [_past_message(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
+    user_contents = (
+        [message.user for message in past_messages if message.user is not None] if with_images else []
+    )
+    image_ids = newest_images(user_contents)
+    if not image_ids:
+        return past_messages
+    image_rows = connection.execute(_images, {"leaf_id": leaf_id, "ids": image_ids})
+    images = {row.id: PromptImage(media_type=row.media_type, data=row.data) for row in image_rows}
+    return [
+        replace(message, images=images) if message.user is not None else message for message in past_messages
+    ]
 
 
 def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
@@ -86,7 +90,7 @@ def read_path_ids(connection: Connection, leaf_id: str) -> list[str]:
     return list(connection.scalars(_path_ids, {"leaf_id": leaf_id}))
 
 
-def _past(row: Row[Any, Any, Any]) -> PastMessage:
+def _past_message(row: Row[Any, Any, Any]) -> PastMessage:
     if row.role == "user":
         return PastMessage(user=user_content(row.content))
     return PastMessage(

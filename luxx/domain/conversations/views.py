@@ -140,10 +140,10 @@ TITLE_LENGTH = 60
 """What a list of conversations shows of a title without cutting it."""
 
 
-def title_after(known: str, text: str) -> str:
+def title_after(current_title: str, text: str) -> str:
     """The title once `text` was sent: the known one, or for an untitled conversation its first line."""
-    if known != UNTITLED:
-        return known
+    if current_title != UNTITLED:
+        return current_title
     line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
     if len(line) <= TITLE_LENGTH:
         return line

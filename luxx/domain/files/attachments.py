@@ -48,32 +48,32 @@ class PdfReader:
             raise TooLarge(f"{file.name} has more than {MAX_PDF_BYTES // 2**20} MiB, the most for a PDF")
         with file.using() as fd:
             os.lseek(fd, 0, os.SEEK_SET)
-            answer = await self._process.read(fd, characters=characters, user_id=user_id)
-        if answer.error:
-            raise _failure(file.name, answer.error)
-        if not answer.text.strip():
-            raise _refused(f"{file.name} has no text in it: its pages are images")
-        return answer.text
+            result = await self._process.read(fd, characters=characters, user_id=user_id)
+        if result.error:
+            raise _failure(file.name, result.error)
+        if not result.text.strip():
+            raise _unreadable_pdf(f"{file.name} has no text in it: its pages are images")
+        return result.text
 
 
 def _failure(name: str, error: str) -> LuxxError:
     match error:
         case "encrypted":
-            return _refused(f"{name} is encrypted; attach it without a password")
+            return _unreadable_pdf(f"{name} is encrypted; attach it without a password")
         case "memory":
-            return _refused(f"{name} needs too much memory to be read")
+            return _unreadable_pdf(f"{name} needs too much memory to be read")
         case "time":
-            return _refused(f"{name} takes too long to be read")
+            return _unreadable_pdf(f"{name} takes too long to be read")
         case "pages":
             return TooLarge(f"{name} has too many pages; attach a part of it")
         case "long":
             return TooLarge(f"{name} has too much text to be attached; attach a part of it")
         case _:
-            return _refused(f"{name} is damaged or no PDF")
+            return _unreadable_pdf(f"{name} is damaged or no PDF")
 
 
-def _refused(sentence: str) -> InvalidInput:
-    return InvalidInput(sentence, kind="attachment_unreadable")
+def _unreadable_pdf(message: str) -> InvalidInput:
+    return InvalidInput(message, kind="attachment_unreadable")
 
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
@@ -94,14 +94,14 @@ def image_type(head: bytes) -> str | None:
     return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
-GATHER_SECONDS = 120.0
+READ_SECONDS = 120.0
 """How long reading all of a message's attachments may take."""
 
 MAX_TEXT = 2_000_000
 """Characters of one text, and bytes of one text file."""
 
-_HEAD = 1024
-_WAYS = ("content", "file_id", "data")
+_HEAD_BYTES = 1024
+_SOURCES = ("content", "file_id", "data")
 
 
 class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class GivenAttachment(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes | UnsetType = UNSET
 
 
-class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+class MessageAttachments(msgspec.Struct, frozen=True, kw_only=True):
     """Attachments as the message keeps them, and its images by `blob_id`."""
 
     attachments: list[Attachment] = []
@@ -129,45 +129,45 @@ class AttachmentReader:
         self._files = files
         self._pdfs = pdfs
 
-    async def gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
+    async def read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
         """Reads what files are named. Raises InvalidInput, TooLarge, NotFound for an id, or Unavailable."""
         if not given:
-            return Gathered()
+            return MessageAttachments()
         try:
-            async with asyncio.timeout(GATHER_SECONDS):
-                return await self._gather(caller, given)
+            async with asyncio.timeout(READ_SECONDS):
+                return await self._read_attachments(caller, given)
         except TimeoutError as error:
             raise InvalidInput(
                 "the attachments take too long to be read; send fewer at a time", kind="attachment_unreadable"
             ) from error
 
-    async def _gather(self, caller: Caller, given: list[GivenAttachment]) -> Gathered:
+    async def _read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
         attachments: list[Attachment] = []
         images: dict[str, PromptImage] = {}
         for index, each in enumerate(given):
-            made = await self._made(caller, each, f"$.attachments[{index}]")
-            if isinstance(made, Attachment):
-                attachments.append(made)
+            result = await self._read_given(caller, each, f"$.attachments[{index}]")
+            if isinstance(result, Attachment):
+                attachments.append(result)
                 continue
-            name, image = made
+            name, image = result
             blob_id = new_id()
             images[blob_id] = image
-            attachments.append(_of_image(name, image, blob_id))
-            _check_together(list(images.values()))
-        return Gathered(attachments=attachments, images=images)
+            attachments.append(_image_attachment(name, image, blob_id))
+            _check_image_totals(list(images.values()))
+        return MessageAttachments(attachments=attachments, images=images)
 
-    async def _made(
+    async def _read_given(
         self, caller: Caller, given: GivenAttachment, path: str
     ) -> Attachment | tuple[str, PromptImage]:
-        _check_form(given, path)
+        _check_one_source(given, path)
         if isinstance(given.file_id, str):
             return await self._read(caller, given.file_id)
         name = given.name if isinstance(given.name, str) else ""
         if isinstance(given.data, bytes):
-            kind = image_type(given.data[:_HEAD])
+            kind = image_type(given.data[:_HEAD_BYTES])
             if kind is None:
-                raise _wrong({f"{path}.data": "not a PNG, JPEG, GIF or WebP image"})
-            return name, _checked(name, PromptImage(media_type=kind, data=given.data))
+                raise _invalid_fields({f"{path}.data": "not a PNG, JPEG, GIF or WebP image"})
+            return name, _check_image_size(name, PromptImage(media_type=kind, data=given.data))
         content = given.content if isinstance(given.content, str) else ""
         extension = given.extension if isinstance(given.extension, str) else ""
         return Attachment(name=name, extension=extension or extension_of(name), content=content)
@@ -176,50 +176,54 @@ class AttachmentReader:
         """A file of the workspace as what its first bytes say it is, whatever it is called."""
         file = await self._files.open(caller, file_id)
         try:
-            head = await asyncio.to_thread(file.read_at, 0, _HEAD)
+            head = await asyncio.to_thread(file.read_at, 0, _HEAD_BYTES)
             kind = image_type(head)
             if kind is not None:
-                data = await _whole(file, MAX_IMAGE_BYTES)
-                return file.name, _checked(file.name, PromptImage(media_type=kind, data=data))
+                data = await _read_all(file, MAX_IMAGE_BYTES)
+                return file.name, _check_image_size(file.name, PromptImage(media_type=kind, data=data))
             if b"%PDF-" in head:
                 text = await self._pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
             else:
-                text = _decoded(file.name, await _whole(file, MAX_TEXT))
+                text = _decode_text(file.name, await _read_all(file, MAX_TEXT))
         finally:
             await asyncio.shield(asyncio.to_thread(file.close))
         return Attachment(name=file.name, extension=extension_of(file.name), content=text)
 
 
-def _check_form(given: GivenAttachment, path: str) -> None:
+def _check_one_source(given: GivenAttachment, path: str) -> None:
     """Raises InvalidInput unless it is exactly one of a text, an image and a file's id."""
-    ways = [way for way in _WAYS if getattr(given, way) is not UNSET]
-    if not ways:
-        raise _wrong({f"{path}.content": "content, data or file_id is needed"})
-    if len(ways) > 1:
-        raise _wrong({f"{path}.{way}": f"not together with {ways[0]}" for way in ways[1:]})
-    takes = {"content": {"name", "extension"}, "data": {"name", "media_type"}, "file_id": set[str]()}[ways[0]]
+    sources = [source for source in _SOURCES if getattr(given, source) is not UNSET]
+    if not sources:
+        raise _invalid_fields({f"{path}.content": "content, data or file_id is needed"})
+    if len(sources) > 1:
+        raise _invalid_fields(
+            {f"{path}.{source}": f"not together with {sources[0]}" for source in sources[1:]}
+        )
+    takes = {"content": {"name", "extension"}, "data": {"name", "media_type"}, "file_id": set[str]()}[
+        sources[0]
+    ]
     others = {"name", "extension", "media_type"} - takes
-    if wrong := {f"{path}.{name}": f"not together with {ways[0]}"
+    if wrong := {f"{path}.{name}": f"not together with {sources[0]}"
                  for name in sorted(others) if getattr(given, name) is not UNSET}:  # fmt: skip
-        raise _wrong(wrong)
+        raise _invalid_fields(wrong)
     if "name" in takes and given.name is UNSET:
-        raise _wrong({f"{path}.name": "this field is required"})
+        raise _invalid_fields({f"{path}.name": "this field is required"})
 
 
-def _check_together(images: list[PromptImage]) -> None:
+def _check_image_totals(images: list[PromptImage]) -> None:
     if len(images) > MAX_IMAGES:
         raise TooLarge(f"a message takes at most {MAX_IMAGES} images")
     if sum(len(image.data) for image in images) > MAX_IMAGES_BYTES:
         raise TooLarge(f"the images of a message together take at most {MAX_IMAGES_BYTES // 2**20} MiB")
 
 
-def _checked(name: str, image: PromptImage) -> PromptImage:
+def _check_image_size(name: str, image: PromptImage) -> PromptImage:
     if len(image.data) > MAX_IMAGE_BYTES:
         raise _too_long(name, MAX_IMAGE_BYTES)
     return image
 
 
-def _of_image(name: str, image: PromptImage, blob_id: str) -> Attachment:
+def _image_attachment(name: str, image: PromptImage, blob_id: str) -> Attachment:
     extension = extension_of(name) or image.media_type.rpartition("/")[2]
     return Attachment(
         name=name,
@@ -231,18 +235,18 @@ def _of_image(name: str, image: PromptImage, blob_id: str) -> Attachment:
     )
 
 
-async def _whole(file: OpenFile, limit: int) -> bytes:
+async def _read_all(file: OpenFile, limit: int) -> bytes:
     data = await asyncio.to_thread(file.read_at, 0, limit + 1)
     if len(data) > limit:
         raise _too_long(file.name, limit)
     return data
 
 
-def _decoded(name: str, data: bytes) -> str:
+def _decode_text(name: str, data: bytes) -> str:
     """A text file's content. Raises InvalidInput for what is no text that a model could read."""
-    is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = data.decode("utf-16" if is_wide else "utf-8-sig")
+        text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise _unreadable(name) from error
     if "\0" in text:
@@ -259,10 +263,12 @@ def _unreadable(name: str) -> InvalidInput:
 
 
 def _too_long(name: str, limit: int) -> TooLarge:
-    shown = " ".join(name.split())
-    return TooLarge(f"{shown} has more than {limit / 1_000_000:.1f} MB, the most for this kind of file")
+    display_name = " ".join(name.split())
+    return TooLarge(
+        f"{display_name} has more than {limit / 1_000_000:.1f} MB, the most for this kind of file"
+    )
 
 
-def _wrong(fields: dict[str, str]) -> InvalidInput:
+def _invalid_fields(fields: dict[str, str]) -> InvalidInput:
     named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
     return InvalidInput(f"the request is not valid: {named}", detail={"fields": fields})

@@ -19,11 +19,11 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.workspaces import Workspaces
 from luxx.domain.files import service as rows
 from luxx.domain.files.attachments import MAX_IMAGE_BYTES, MAX_IMAGES
-from luxx.domain.files.storage import Entry, Shelf, shown
+from luxx.domain.files.storage import FileEntry, WorkspaceFiles, display_path
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
-from luxx.tools.marks import KeptFigures
+from luxx.tools.marks import SavedFigures
 from luxx.wire.step import StepImage
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -38,10 +38,10 @@ _PIECE = 256 * 1024
 _PACKED = frozenset({b"iCCP", b"zTXt"})
 _PACKED_TEXT = b"iTXt"
 # Each frame of a moving image is packed by itself.
-_MOVING = frozenset({b"acTL", b"fcTL", b"fdAT"})
+_ANIMATION_CHUNKS = frozenset({b"acTL", b"fcTL", b"fdAT"})
 
 
-class NotShown(Exception):
+class NotDisplayable(Exception):
     """Its words say why, after the image's name."""
 
 
@@ -53,22 +53,22 @@ class PngSize(msgspec.Struct, frozen=True, kw_only=True):
 def png_size(data: bytes) -> PngSize:
     """How large the image is. Raises NotShown for what is no whole PNG, too large, or unpacks to more."""
     if not data.startswith(SIGNATURE):
-        raise NotShown("is no PNG image")
+        raise NotDisplayable("is no PNG image")
     chunks = list(_chunks(data))
     if not chunks or chunks[0][0] != b"IHDR" or len(chunks[0][1]) != 13 or chunks[-1][0] != b"IEND":
-        raise NotShown("is no whole PNG image")
+        raise NotDisplayable("is no whole PNG image")
     width, height, depth, colour, packing, filtering, interlace = struct.unpack(">IIBBBBB", chunks[0][1])
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
-        raise NotShown(f"has {width} × {height} pixels, which is too many")
+        raise NotDisplayable(f"has {width} × {height} pixels, which is too many")
     if depth not in _DEPTHS or colour not in _CHANNELS or packing or filtering or interlace > 1:
-        raise NotShown("is a PNG image of an unknown kind")
+        raise NotDisplayable("is a PNG image of an unknown kind")
     for kind, body in chunks:
         if kind in _PACKED or (kind == _PACKED_TEXT and _is_packed_text(body)):
-            raise NotShown("holds packed data that are no pixels")
-        if kind in _MOVING:
-            raise NotShown("is a moving image")
+            raise NotDisplayable("holds packed data that are no pixels")
+        if kind in _ANIMATION_CHUNKS:
+            raise NotDisplayable("is a moving image")
     if sum(1 for kind, _ in chunks if kind == b"IHDR") > 1:
-        raise NotShown("is no whole PNG image, or more than one")
+        raise NotDisplayable("is no whole PNG image, or more than one")
     bits = depth * _CHANNELS[colour]
     size = _unpacked(width, height, bits, is_interlaced=interlace == 1)
     _require_size(b"".join(body for kind, body in chunks if kind == b"IDAT"), size)
@@ -81,15 +81,15 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while at + 12 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        check = data[at + 8 + length : at + 12 + length]
-        if len(check) < 4 or zlib.crc32(kind + body) != int.from_bytes(check, "big"):
-            raise NotShown("is a damaged PNG image")
+        checksum = data[at + 8 + length : at + 12 + length]
+        if len(checksum) < 4 or zlib.crc32(kind + body) != int.from_bytes(checksum, "big"):
+            raise NotDisplayable("is a damaged PNG image")
         yield kind, body
         at += 12 + length
         if kind == b"IEND":
             break
     if at != len(data):
-        raise NotShown("is no whole PNG image, or more than one")
+        raise NotDisplayable("is no whole PNG image, or more than one")
 
 
 def _is_packed_text(body: bytes) -> bool:
@@ -108,32 +108,32 @@ def _unpacked(width: int, height: int, bits: int, *, is_interlaced: bool) -> int
 
 
 def _require_size(packed: bytes, size: int) -> None:
-    unpacker, found = zlib.decompressobj(), 0
+    unpacker, unpacked_size = zlib.decompressobj(), 0
     try:
-        while not unpacker.eof and found <= size:
+        while not unpacker.eof and unpacked_size <= size:
             piece = unpacker.decompress(packed, _PIECE)
             packed = unpacker.unconsumed_tail
-            found += len(piece)
+            unpacked_size += len(piece)
             if not piece and not packed:
                 break
     except zlib.error as error:
-        raise NotShown("is a damaged PNG image") from error
-    if found != size or not unpacker.eof:
-        raise NotShown("does not unpack to what it says it holds")
+        raise NotDisplayable("is a damaged PNG image") from error
+    if unpacked_size != size or not unpacker.eof:
+        raise NotDisplayable("does not unpack to what it says it holds")
 
 
 MIB = 1024 * 1024
 
 
-class _Drawn(msgspec.Struct, frozen=True):
+class _Figure(msgspec.Struct, frozen=True):
     """A figure that can be shown."""
 
-    entry: Entry
+    entry: FileEntry
     size: PngSize
     sha256: str
 
 
-class FigureKeeper:
+class FigureService:
     """One per process."""
 
     def __init__(self, store: Store, workspaces: Workspaces, config: FilesConfig) -> None:
@@ -141,93 +141,95 @@ class FigureKeeper:
         self._workspaces = workspaces
         self._quota = int(config.quota_mb * MIB)
 
-    async def keep(self, user_id: int, workspace: Path, paths: list[str]) -> KeptFigures:
+    async def register_figures(self, user_id: int, workspace: Path, paths: list[str]) -> SavedFigures:
         """Images of the files at `paths`, at most ten; the user alone can open them. Raises nothing."""
-        drawn, problems = await asyncio.to_thread(self._look, user_id, workspace, paths)
-        if not drawn:
-            return KeptFigures(problems=problems)
+        figures, problems = await asyncio.to_thread(self._read_figures, user_id, workspace, paths)
+        if not figures:
+            return SavedFigures(problems=problems)
 
         def work(session: Session) -> list[StepImage]:
-            return [_kept(session, user_id, one) for one in drawn]
+            return [_step_image(session, user_id, figure) for figure in figures]
 
         try:
             images = await self._store.write(work)
         except (SQLAlchemyError, LuxxError, RuntimeError):
-            return KeptFigures(problems=[*problems, "the figures could not be given ids"])
-        return KeptFigures(images=images, problems=problems)
+            return SavedFigures(problems=[*problems, "the figures could not be given ids"])
+        return SavedFigures(images=images, problems=problems)
 
-    def _look(self, user_id: int, workspace: Path, paths: list[str]) -> tuple[list[_Drawn], list[str]]:
+    def _read_figures(
+        self, user_id: int, workspace: Path, paths: list[str]
+    ) -> tuple[list[_Figure], list[str]]:
         """What can be shown, and why the rest cannot. May block."""
         try:
-            shelf = self._shelf(user_id, workspace)
-        except (LuxxError, NotShown, OSError) as error:
-            return [], [f"the figures are not shown: {_words(error)}"]
-        drawn: list[_Drawn] = []
+            workspace_files = self._workspace_files(user_id, workspace)
+        except (LuxxError, NotDisplayable, OSError) as error:
+            return [], [f"the figures are not shown: {_error_text(error)}"]
+        figures: list[_Figure] = []
         problems: list[str] = []
         for path in paths[:MAX_IMAGES]:
             try:
-                drawn.append(_drawn(shelf, path))
-            except NotShown as error:
-                problems.append(f"{shown(path)} is not shown: it {error}")
+                figures.append(_read_figure(workspace_files, path))
+            except NotDisplayable as error:
+                problems.append(f"{display_path(path)} is not shown: it {error}")
             except (LuxxError, OSError) as error:
-                problems.append(f"{shown(path)} is not shown: {_words(error)}")
+                problems.append(f"{display_path(path)} is not shown: {_error_text(error)}")
         if len(paths) > MAX_IMAGES:
             problems.append(f"{len(paths) - MAX_IMAGES} more figures are not shown: {MAX_IMAGES} are at once")
-        return drawn, problems
+        return figures, problems
 
-    def _shelf(self, user_id: int, workspace: Path) -> Shelf:
+    def _workspace_files(self, user_id: int, workspace: Path) -> WorkspaceFiles:
         """The user's files. Raises NotShown where they are elsewhere, or more than may be kept."""
         own = self._workspaces.path_of(user_id)
         if not os.path.samefile(own, workspace):
-            raise NotShown("they are not in the user's own workspace")
-        shelf = Shelf(own)
-        if (held := shelf.held()) > self._quota:
-            raise NotShown(
-                f"your files take {held / MIB:.1f} MiB and may take {self._quota / MIB:g}; "
+            raise NotDisplayable("they are not in the user's own workspace")
+        workspace_files = WorkspaceFiles(own)
+        if (used_bytes := workspace_files.used_bytes()) > self._quota:
+            raise NotDisplayable(
+                f"your files take {used_bytes / MIB:.1f} MiB and may take {self._quota / MIB:g}; "
                 "delete files that you no longer need"
             )
-        return shelf
+        return workspace_files
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "they cannot be read"
     return error.message if isinstance(error, LuxxError) else str(error)
 
 
-def _drawn(shelf: Shelf, path: str) -> _Drawn:
-    file = shelf.open_file(path)
+def _read_figure(workspace_files: WorkspaceFiles, path: str) -> _Figure:
+    file = workspace_files.open_download(path)
     try:
         if file.size > MAX_IMAGE_BYTES:
-            raise NotShown(f"has {file.size / MIB:.1f} MiB, and may have {MAX_IMAGE_BYTES / MIB:g}")
+            raise NotDisplayable(f"has {file.size / MIB:.1f} MiB, and may have {MAX_IMAGE_BYTES / MIB:g}")
         data = file.read_at(0, MAX_IMAGE_BYTES + 1)
     finally:
         file.close()
     size = png_size(data)
-    entry = shelf.look(path)
+    entry = workspace_files.look(path)
     if entry is None or entry.is_folder or entry.size != len(data):
-        raise NotShown("was changed meanwhile")
-    return _Drawn(entry, size, hashlib.sha256(data).hexdigest())
+        raise NotDisplayable("was changed meanwhile")
+    return _Figure(entry, size, hashlib.sha256(data).hexdigest())
 
 
-def _kept(session: Session, user_id: int, one: _Drawn) -> StepImage:
-    path = shown(one.entry.path)
+def _step_image(session: Session, user_id: int, figure: _Figure) -> StepImage:
+    path = display_path(figure.entry.path)
     return StepImage(
-        file_id=_file_id(session, user_id, one),
+        file_id=_file_id(session, user_id, figure),
         name=path.rpartition("/")[2],
         path=path,
         media_type="image/png",
-        size=one.entry.size,
-        width=one.size.width,
-        height=one.size.height,
-        sha256=one.sha256,
+        size=figure.entry.size,
+        width=figure.size.width,
+        height=figure.size.height,
+        sha256=figure.sha256,
     )
 
 
-def _file_id(session: Session, user_id: int, one: _Drawn) -> str:
+def _file_id(session: Session, user_id: int, figure: _Figure) -> str:
     """The id that the file has already: two programs that run side by side see each other's figures."""
-    entry, connection = one.entry, session.connection()
-    row = rows.known(connection, user_id, [entry.path]).get(entry.path)
+    entry, connection = figure.entry, session.connection()
+    row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
     if row is not None and (row.size, row.modified_ns) == (entry.size, entry.modified_ns):
         return str(row.id)
-    return rows.record_upload(connection, user_id, entry, one.sha256)
+    return rows.record_upload(connection, user_id, entry, figure.sha256)

@@ -9,7 +9,7 @@ MAX_NAME_BYTES = 255
 
 UNNAMED = "file"
 UNKNOWN_TYPE = "application/octet-stream"
-_ROOM_FOR_NUMBER = len(" (1000)")
+_NUMBER_SUFFIX_BYTES = len(" (1000)")
 _FORBIDDEN = frozenset('/\\<>:"|?*')
 """Those that some system or header gives a meaning."""
 
@@ -28,10 +28,10 @@ def safe_name(given: str) -> str:
     clean = "".join("_" if _is_bad(char) else char for char in last).strip(" ")
     if clean.strip(". ") == "" or clean.startswith(".luxx-"):
         clean = UNNAMED + clean.strip(". ")
-    return _cut(clean, MAX_NAME_BYTES - _ROOM_FOR_NUMBER)
+    return _cut(clean, MAX_NAME_BYTES - _NUMBER_SUFFIX_BYTES)
 
 
-def numbered(name: str, number: int) -> str:
+def add_number(name: str, number: int) -> str:
     """`report.pdf`, `report (2).pdf`, `report (3).pdf`, …"""
     if number == 1:
         return name
@@ -50,7 +50,7 @@ def extension_of(name: str) -> str:
     return _split(name)[1].removeprefix(".")
 
 
-def disposition(name: str) -> str:
+def content_disposition(name: str) -> str:
     """A Content-Disposition header that makes a browser save and not show (RFC 6266, RFC 5987)."""
     plain = "".join(char if char in _PLAIN else "_" for char in name)
     encoded = quote(name.encode("utf-8", "replace"), safe="")

@@ -7,19 +7,19 @@ bounded by its own limits (`tools.limits`, `disk_mb`).
 from collections.abc import Callable
 from pathlib import Path
 
-from luxx.domain.files.storage import Shelf
+from luxx.domain.files.storage import WorkspaceFiles
 from luxx.errors import LuxxError, NotFound, ToolFailed
 from luxx.infra.config.schema import FilesConfig
-from luxx.tools.hooks import Hook, HookedCall, Moment
+from luxx.tools.hooks import HookedCall, HookPhase, ToolHook
 
 MIB = 1024 * 1024
 FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")
 PROGRAM_TOOLS = ("python_execute", "shell_execute")
-PROGRAMS_UNTIL = 2
+PROGRAM_QUOTA_FACTOR = 2
 """So many times the quota a workspace may hold for a program to start: one may be needed to delete files."""
 
 
-def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[Hook]:
+def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[ToolHook]:
     """Refuse calls of tools that write once the workspace is full. `path_of` gives a user's workspace."""
     quota = int(config.quota_mb * MIB)
 
@@ -29,22 +29,22 @@ def quota_hooks(path_of: Callable[[int], Path], config: FilesConfig) -> list[Hoo
         _check(path_of(call.user_id), size, quota, quota)
 
     def check_program(call: HookedCall) -> None:
-        _check(path_of(call.user_id), 0, PROGRAMS_UNTIL * quota, quota)
+        _check(path_of(call.user_id), 0, PROGRAM_QUOTA_FACTOR * quota, quota)
 
     checks = [(name, check_write) for name in FILE_TOOLS] + [(name, check_program) for name in PROGRAM_TOOLS]
-    return [Hook(tools=name, moment=Moment.BEFORE, function=check) for name, check in checks]
+    return [ToolHook(tools=name, phase=HookPhase.BEFORE, function=check) for name, check in checks]
 
 
-def _check(workspace: Path, size: int, most: int, quota: int) -> None:
+def _check(workspace: Path, size: int, limit: int, quota: int) -> None:
     """Raises ToolFailed where the workspace would hold more than `most`, or cannot be counted."""
     try:
-        held = Shelf(workspace).held()
+        used_bytes = WorkspaceFiles(workspace).used_bytes()
     except NotFound:
         return
     except LuxxError as error:
         raise ToolFailed(error.message) from error
-    if held + size > most:
+    if used_bytes + size > limit:
         raise ToolFailed(
-            f"the workspace holds {held / MIB:.1f} MiB and may hold {quota / MIB:g} (files.quota_mb); "
+            f"the workspace holds {used_bytes / MIB:.1f} MiB and may hold {quota / MIB:g} (files.quota_mb); "
             "delete files that are not needed any more"
         )

@@ -31,7 +31,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.workspaces import Workspaces
 from luxx.domain.files.names import media_type_of
-from luxx.domain.files.storage import NOT_THERE, Entry, OpenFile, Shelf, shown
+from luxx.domain.files.storage import FILE_NOT_FOUND, FileEntry, OpenFile, WorkspaceFiles, display_path
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
@@ -61,10 +61,15 @@ class FileRow(Base):
 
 
 _files = table_of(FileRow)
-_here = (_files.c.user_id == bindparam("user"), _files.c.path_hash.in_(bindparam("hashes", expanding=True)))
-_known = select(_files).where(*_here)
-_forget = delete(_files).where(*_here)
-_one = select(_files.c.path).where(_files.c.id == bindparam("id"), _files.c.user_id == bindparam("user"))
+_of_paths = (
+    _files.c.user_id == bindparam("user"),
+    _files.c.path_hash.in_(bindparam("hashes", expanding=True)),
+)
+_select_by_paths = select(_files).where(*_of_paths)
+_delete_by_paths = delete(_files).where(*_of_paths)
+_select_path = select(_files.c.path).where(
+    _files.c.id == bindparam("id"), _files.c.user_id == bindparam("user")
+)
 _insert = insert(_files)
 _insert_if_new = {
     "sqlite": lite.insert(_files).on_conflict_do_nothing(),
@@ -76,36 +81,38 @@ FileRecord = Row[tuple[object, ...]]
 
 def path_of(connection: Connection, user_id: int, file_id: str) -> str | None:
     """The path that an id of this user's stands for."""
-    path = connection.execute(_one, {"id": file_id, "user": user_id}).scalar()
+    path = connection.execute(_select_path, {"id": file_id, "user": user_id}).scalar()
     return None if path is None else os.fsdecode(path)
 
 
-def known(connection: Connection, user_id: int, paths: Sequence[str]) -> dict[str, FileRecord]:
+def find_rows(connection: Connection, user_id: int, paths: Sequence[str]) -> dict[str, FileRecord]:
     """The rows of those paths that have one."""
-    found = connection.execute(_known, {"user": user_id, "hashes": [_hash(path) for path in paths]})
-    return {os.fsdecode(row.path): row for row in found}
+    result = connection.execute(
+        _select_by_paths, {"user": user_id, "hashes": [_hash(path) for path in paths]}
+    )
+    return {os.fsdecode(row.path): row for row in result}
 
 
-def make_known(connection: Connection, user_id: int, entries: Sequence[Entry]) -> None:
+def add_missing_ids(connection: Connection, user_id: int, entries: Sequence[FileEntry]) -> None:
     """Gives ids to what has none. Another request may do the same at this moment."""
     rows = [_row(user_id, entry, None) for entry in entries]
     connection.execute(_insert_if_new[connection.dialect.name], rows)
 
 
-def record_upload(connection: Connection, user_id: int, entry: Entry, sha256: str) -> str:
+def record_upload(connection: Connection, user_id: int, entry: FileEntry, sha256: str) -> str:
     """A new id for a file that was just put there; an id that its path had before leads to nothing."""
-    forget(connection, user_id, entry.path)
+    delete_id(connection, user_id, entry.path)
     row = _row(user_id, entry, sha256)
     connection.execute(_insert, row)
     return str(row["id"])
 
 
-def forget(connection: Connection, user_id: int, path: str) -> None:
+def delete_id(connection: Connection, user_id: int, path: str) -> None:
     """The path's id leads to nothing from now on."""
-    connection.execute(_forget, {"user": user_id, "hashes": [_hash(path)]})
+    connection.execute(_delete_by_paths, {"user": user_id, "hashes": [_hash(path)]})
 
 
-def _row(user_id: int, entry: Entry, sha256: str | None) -> dict[str, object]:
+def _row(user_id: int, entry: FileEntry, sha256: str | None) -> dict[str, object]:
     return {
         "id": new_id(), "user_id": user_id, "path": os.fsencode(entry.path), "path_hash": _hash(entry.path),
         "size": entry.size, "modified_ns": entry.modified_ns, "sha256": sha256,
@@ -152,8 +159,8 @@ class FileService:
         """
         first = (page - 1) * page_size
 
-        def look() -> tuple[list[Entry], int]:
-            return self.shelf(caller).list_folder(path, offset=first, limit=page_size)
+        def look() -> tuple[list[FileEntry], int]:
+            return self.workspace_files(caller).list_folder(path, offset=first, limit=page_size)
 
         entries, total = await asyncio.to_thread(look)
         return await self.views(caller, entries), total
@@ -163,61 +170,63 @@ class FileService:
         path = await self._path(caller, file_id)
 
         def work() -> OpenFile:
-            shelf = self.shelf(caller)
-            entry = shelf.look(path)
+            workspace_files = self.workspace_files(caller)
+            entry = workspace_files.look(path)
             if entry is not None and entry.is_folder:
                 raise InvalidInput("this is a folder; GET /files?path= lists it", kind="is_folder")
-            return shelf.open_file(path)
+            return workspace_files.open_download(path)
 
         try:
             return await asyncio.to_thread(work)
         except NotFound as error:
             await self._forget(caller, path)
-            raise NotFound(NOT_THERE, kind="file_not_found") from error
+            raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
 
     async def delete(self, caller: Caller, file_id: str) -> None:
         """Removes a file, or a folder that is empty. Raises NotFound, or Conflict for one that is not."""
         path = await self._path(caller, file_id)
         try:
-            await asyncio.to_thread(lambda: self.shelf(caller).remove(path))
+            await asyncio.to_thread(lambda: self.workspace_files(caller).remove(path))
         except NotFound as error:
             await self._forget(caller, path)
-            raise NotFound(NOT_THERE, kind="file_not_found") from error
+            raise NotFound(FILE_NOT_FOUND, kind="file_not_found") from error
         await self._forget(caller, path)
 
-    async def views(self, caller: Caller, entries: list[Entry]) -> list[FileView]:
+    async def views(self, caller: Caller, entries: list[FileEntry]) -> list[FileView]:
         """The entries with their ids; what has none yet gets one."""
         if not entries:
             return []
         paths = [entry.path for entry in entries]
 
         def read(session: Session) -> dict[str, FileRecord]:
-            return known(session.connection(), caller.user_id, paths)
+            return find_rows(session.connection(), caller.user_id, paths)
 
         records = await self._store.read(read)
         new = [entry for entry in entries if entry.path not in records]
         if new:
-            await self._store.write(lambda session: make_known(session.connection(), caller.user_id, new))
+            await self._store.write(
+                lambda session: add_missing_ids(session.connection(), caller.user_id, new)
+            )
             records = await self._store.read(read)
         return [_view(entry, records[entry.path]) for entry in entries if entry.path in records]
 
-    def shelf(self, caller: Caller) -> Shelf:
+    def workspace_files(self, caller: Caller) -> WorkspaceFiles:
         """The caller's workspace; may block. Raises Unavailable where it is not there and cannot be made."""
-        return Shelf(self._workspaces.prepare(caller.user_id))
+        return WorkspaceFiles(self._workspaces.prepare(caller.user_id))
 
     async def _path(self, caller: Caller, file_id: str) -> str:
         path = await self._store.read(lambda session: path_of(session.connection(), caller.user_id, file_id))
         if path is None:
-            raise NotFound(NOT_THERE, kind="file_not_found")
+            raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
         return path
 
     async def _forget(self, caller: Caller, path: str) -> None:
-        await self._store.write(lambda session: forget(session.connection(), caller.user_id, path))
+        await self._store.write(lambda session: delete_id(session.connection(), caller.user_id, path))
 
 
-def _view(entry: Entry, row: FileRecord) -> FileView:
+def _view(entry: FileEntry, row: FileRecord) -> FileView:
     is_as_uploaded = (entry.size, entry.modified_ns) == (row.size, row.modified_ns)
-    path = shown(entry.path)
+    path = display_path(entry.path)
     return FileView(
         id=row.id,
         name=path.rpartition("/")[2],

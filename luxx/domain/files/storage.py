@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from luxx.domain.files.names import numbered, safe_name
+from luxx.domain.files.names import add_number, safe_name
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, ToolFailed, Unavailable
-from luxx.tools.files.workspace import Workspace, explained
+from luxx.tools.files.workspace import Workspace, translate_os_errors
 
 MAX_ENTRIES = 200_000
 """More files and folders are not counted, and nothing is added to them: counting takes its time."""
@@ -55,22 +55,22 @@ def _sum(fd: int, counted: list[int], depth: int) -> int:
                     with suppress(FileNotFoundError):
                         total += entry.stat(follow_symlinks=False).st_size
         for name in folders:
-            total += _below(fd, name, counted, depth)
+            total += _sum_subfolder(fd, name, counted, depth)
     finally:
         os.close(fd)
     return total
 
 
-def _below(fd: int, name: str, counted: list[int], depth: int) -> int:
+def _sum_subfolder(fd: int, name: str, counted: list[int], depth: int) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        below = os.open(name, flags, dir_fd=fd)
+        folder_fd = os.open(name, flags, dir_fd=fd)
     except OSError as error:
         if error.errno in _VANISHED:
             return 0
         # A folder that is closed to the server would else be a place that no quota knows.
         raise _uncountable() from error
-    return _sum(below, counted, depth + 1)
+    return _sum(folder_fd, counted, depth + 1)
 
 
 def _uncountable() -> Conflict:
@@ -94,7 +94,7 @@ MAX_NUMBER = 1000
 """How many files of one name a folder takes before a person is asked for another."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A regular file or folder as it is now. `path` is within the workspace, as the system spells it."""
 
     path: str
@@ -108,19 +108,19 @@ class _Handle:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextmanager
     def using(self) -> Generator[int]:
         """The descriptor, which stays open meanwhile. Raises Conflict if it is closed."""
-        with self._turn:
+        with self._lock:
             if self._fd < 0:
                 raise Conflict("the file was closed meanwhile", kind="conflict")
             yield self._fd
 
     def close(self) -> None:
         """Waits for who uses it. May be called again."""
-        with self._turn:
+        with self._lock:
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 os.close(fd)
@@ -144,7 +144,7 @@ class OpenFile(_Handle):
             return os.pread(fd, count, offset)
 
 
-class Draft(_Handle):
+class UploadDraft(_Handle):
     """A file without a name, being written."""
 
     def __init__(self, fd: int, hidden_name: str | None) -> None:
@@ -155,7 +155,7 @@ class Draft(_Handle):
 
     def write(self, data: bytes) -> None:
         """Appends; may block. Raises Unavailable where the disk is full."""
-        with said_to_a_person(), self.using() as fd, explained("the upload"):
+        with user_errors(), self.using() as fd, translate_os_errors("the upload"):
             self._hash.update(data)
             self.size += len(data)
             view = memoryview(data)
@@ -167,24 +167,24 @@ class Draft(_Handle):
         return self._hash.hexdigest()
 
 
-class Shelf(Workspace):
+class WorkspaceFiles(Workspace):
     """One user's workspace. Raises NotFound, InvalidInput, Conflict or Unavailable; never names the host's
     paths."""
 
     @contextmanager
     def open_root(self) -> Generator[int]:
         """The descriptor of the workspace itself."""
-        with said_to_a_person(), self._root_fd() as root:
+        with user_errors(), self._root_fd() as root:
             yield root
 
-    def held(self) -> int:
+    def used_bytes(self) -> int:
         """How many bytes lie in it. Raises Conflict where they cannot be counted."""
         with self.open_root() as root:
             return measure(root)
 
-    def list_folder(self, path: str, *, offset: int, limit: int) -> tuple[list[Entry], int]:
+    def list_folder(self, path: str, *, offset: int, limit: int) -> tuple[list[FileEntry], int]:
         """Folders, then files, by name, and how many there are. Links and special files are left out."""
-        with said_to_a_person():
+        with user_errors():
             name = self.relative(path.strip("/"))
             prefix = "" if name == "." else f"{name}/"
             with self.open_directory(name) as fd:
@@ -192,33 +192,33 @@ class Shelf(Workspace):
                 entries = [_entry(fd, prefix, each) for each in names[offset:]]
         return [entry for entry in entries if entry is not None], total
 
-    def look(self, path: str) -> Entry | None:
+    def look(self, path: str) -> FileEntry | None:
         """What is at the path now; None if it is no regular file or folder, or nothing."""
         try:
-            with said_to_a_person(), self._parent(path) as (fd, prefix, last):
+            with user_errors(), self._parent(path) as (fd, prefix, last):
                 return _entry(fd, prefix, last)
         except (NotFound, InvalidInput):
             return None
 
-    def open_file(self, path: str) -> OpenFile:
+    def open_download(self, path: str) -> OpenFile:
         """A regular file, to be read. Raises NotFound for anything else."""
-        with said_to_a_person():
+        with user_errors():
             name = self.relative(path)
-            with self._root_fd() as root, explained(name):
+            with self._root_fd() as root, translate_os_errors(name):
                 fd = self._open_beneath(root, name, _READ)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise NotFound(NOT_THERE, kind="file_not_found")
-        return OpenFile(fd, safe_name(shown(name.rpartition("/")[2])))
+            raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
+        return OpenFile(fd, safe_name(display_path(name.rpartition("/")[2])))
 
     def remove(self, path: str) -> None:
         """Removes a file or an empty folder. A link that has taken its place goes, not what it leads to."""
-        with said_to_a_person(), self._parent(path) as (fd, prefix, last):
-            found = _entry(fd, prefix, last)
-            if found is None:
-                raise NotFound(NOT_THERE, kind="file_not_found")
-            with explained(f"{prefix}{last}"):
-                if found.is_folder:
+        with user_errors(), self._parent(path) as (fd, prefix, last):
+            entry = _entry(fd, prefix, last)
+            if entry is None:
+                raise NotFound(FILE_NOT_FOUND, kind="file_not_found")
+            with translate_os_errors(f"{prefix}{last}"):
+                if entry.is_folder:
                     os.rmdir(last, dir_fd=fd)
                 else:
                     os.unlink(last, dir_fd=fd)
@@ -232,41 +232,44 @@ class Shelf(Workspace):
         with self.open_directory(parent or ".") as fd:
             yield fd, f"{parent}/" if parent else "", last
 
-    def draft(self) -> Draft:
+    def draft(self) -> UploadDraft:
         """A new file without a name, on the workspace's disk."""
-        with self.open_root() as root, said_to_a_person(), explained("the upload"):
-            return _nameless(root) or _hidden(root)
+        with self.open_root() as root, user_errors(), translate_os_errors("the upload"):
+            return _unnamed_draft(root) or _hidden_draft(root)
 
-    def close(self, draft: Draft) -> None:
+    def close(self, draft: UploadDraft) -> None:
         """Lets go of a draft; what was not given a name is gone."""
         draft.close()
         if draft.hidden_name is not None:
             with suppress(OSError, LuxxError), self.open_root() as root:
                 os.unlink(draft.hidden_name, dir_fd=root)
 
-    def place(self, draft: Draft, folder: str, name: str) -> Entry:
+    def place(self, draft: UploadDraft, folder: str, name: str) -> FileEntry:
         """Gives a whole draft its name in a folder, which is made if missing.
 
         Nothing is ever replaced: a name that is taken gets a number. Raises Conflict after a thousand.
         """
-        with said_to_a_person(), self.open_root() as root, draft.using() as fd:
+        with user_errors(), self.open_root() as root, draft.using() as fd:
             target = self.relative(folder)
             prefix = "" if target == "." else f"{target}/"
-            with self._made_directory(prefix.rstrip("/")) as directory, explained(f"{prefix}{name}"):
+            with (
+                self._created_directory(prefix.rstrip("/")) as directory,
+                translate_os_errors(f"{prefix}{name}"),
+            ):
                 os.fsync(fd)
                 for number in range(1, MAX_NUMBER + 1):
-                    chosen = numbered(name, number)
+                    chosen = add_number(name, number)
                     # A path that is too long or too deep could never be opened again.
                     path = self.relative(f"{prefix}{chosen}")
                     with suppress(FileExistsError):
                         _link(fd, draft.hidden_name, root, directory, chosen)
                         os.fsync(directory)
-                        return _described(path, os.fstat(fd))
+                        return _entry_from_stat(path, os.fstat(fd))
         raise Conflict(f"there are {MAX_NUMBER} files named like {name} already", kind="file_exists")
 
     def make_folder(self, path: str) -> None:
         """A folder with those above it, where they are missing."""
-        with said_to_a_person(), self._made_directory(self.relative(path)):
+        with user_errors(), self._created_directory(self.relative(path)):
             pass
 
     @contextmanager
@@ -281,26 +284,26 @@ class Shelf(Workspace):
                 yield True
 
 
-NOT_THERE = "no file with this id"
+FILE_NOT_FOUND = "no file with this id"
 
 
 @contextmanager
-def said_to_a_person() -> Generator[None]:
+def user_errors() -> Generator[None]:
     """What the confinement says to a model, as the error that a person's request deserves."""
     try:
         yield
     except ToolFailed as error:
         number = error.__cause__.errno if isinstance(error.__cause__, OSError) else None
-        words = " ".join(error.message.split())  # a name may have line breaks in it
+        message = " ".join(error.message.split())  # a name may have line breaks in it
         match number:
             case errno.ENOENT | errno.ENOTDIR | errno.ELOOP | errno.EXDEV | errno.ENXIO:
-                raise NotFound(words, kind="file_not_found") from error
+                raise NotFound(message, kind="file_not_found") from error
             case errno.ENOTEMPTY:
-                raise Conflict(words, kind="folder_not_empty") from error
+                raise Conflict(message, kind="folder_not_empty") from error
             case errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.EMFILE | errno.EIO | errno.EACCES:
-                raise Unavailable(words, kind="disk_refused") from error
+                raise Unavailable(message, kind="disk_refused") from error
             case _:
-                raise InvalidInput(words, kind="path_refused") from error
+                raise InvalidInput(message, kind="path_refused") from error
 
 
 def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
@@ -320,7 +323,7 @@ def _first_names(fd: int, count: int) -> tuple[int, list[str]]:
     return total, [name for _, name in first]
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """A name that is not UTF-8, in a form JSON can carry."""
     return os.fsencode(path).decode("utf-8", "replace")
 
@@ -329,41 +332,41 @@ def _is_draft(name: str) -> bool:
     return name.startswith(_DRAFT_PREFIX) and name.endswith(".tmp")
 
 
-def _entry(fd: int, prefix: str, name: str) -> Entry | None:
+def _entry(fd: int, prefix: str, name: str) -> FileEntry | None:
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
         return None  # It vanished meanwhile.
     if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
         return None
-    return _described(f"{prefix}{name}", status)
+    return _entry_from_stat(f"{prefix}{name}", status)
 
 
-def _described(path: str, status: os.stat_result) -> Entry:
+def _entry_from_stat(path: str, status: os.stat_result) -> FileEntry:
     is_folder = stat.S_ISDIR(status.st_mode)
     # Whoever owns a file may date it before the first computer or after the last.
     modified_ns = min(max(status.st_mtime_ns, 0), LATEST_NS)
     size = 0 if is_folder else status.st_size
-    return Entry(path=path, is_folder=is_folder, size=size, modified_ns=modified_ns)
+    return FileEntry(path=path, is_folder=is_folder, size=size, modified_ns=modified_ns)
 
 
-def _nameless(root: int) -> Draft | None:
+def _unnamed_draft(root: int) -> UploadDraft | None:
     flag: int = getattr(os, "O_TMPFILE", 0)
     if not flag:
         return None
     try:
-        return Draft(os.open(".", flag | os.O_RDWR | os.O_CLOEXEC, _MODE, dir_fd=root), None)
+        return UploadDraft(os.open(".", flag | os.O_RDWR | os.O_CLOEXEC, _MODE, dir_fd=root), None)
     except OSError as error:
         if error.errno in _NO_TMPFILE:
             return None
         raise
 
 
-def _hidden(root: int) -> Draft:
+def _hidden_draft(root: int) -> UploadDraft:
     """Where files without a name cannot be made: one with a name that no listing shows."""
     name = f"{_DRAFT_PREFIX}{uuid.uuid4().hex}.tmp"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return Draft(os.open(name, flags, _MODE, dir_fd=root), name)
+    return UploadDraft(os.open(name, flags, _MODE, dir_fd=root), name)
 
 
 def _link(fd: int, hidden_name: str | None, root: int, directory: int, name: str) -> None:

@@ -23,7 +23,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.files import service as rows
 from luxx.domain.files.names import safe_name
 from luxx.domain.files.service import FileService, FileView
-from luxx.domain.files.storage import Draft, Entry, Shelf
+from luxx.domain.files.storage import FileEntry, UploadDraft, WorkspaceFiles
 from luxx.errors import InvalidInput, LuxxError, TooLarge, TooMany, Unavailable
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
@@ -32,16 +32,16 @@ MIB = 1024 * 1024
 MAX_FILES = 20
 """In one request; each is a descriptor until the last has come."""
 
-AT_ONCE = 3
+MAX_UPLOADS_PER_USER = 3
 """Uploads of one user in one process."""
 
-ALL_AT_ONCE = 24
+MAX_UPLOADS = 24
 """Uploads of all users in one process: with their files they take half of the usual 1024 descriptors."""
 
 FORM_BYTES = 64 * 1024
 """What the form around the files takes at most: its headers and the folder."""
 
-PIECE = MIB
+WRITE_BYTES = MIB
 """How much is gathered before a thread writes it."""
 
 MAX_FOLDER_BYTES = 4096
@@ -74,37 +74,37 @@ class Uploads:
         Conflict, Unavailable, or what reading `body` raises; then nothing of it is left.
         """
         boundary = _boundary(content_type)
-        with self._turn(caller):
-            shelf = await asyncio.to_thread(self._files.shelf, caller)
-            room = self._quota - await asyncio.to_thread(shelf.held)
-            if length is not None and length - FORM_BYTES > room:
-                raise self._over(length, room)
-            form = _Form(shelf)
+        with self._upload_slot(caller):
+            workspace_files = await asyncio.to_thread(self._files.workspace_files, caller)
+            headroom = self._quota - await asyncio.to_thread(workspace_files.used_bytes)
+            if length is not None and length - FORM_BYTES > headroom:
+                raise self._quota_exceeded(length, headroom)
+            form = _Form(workspace_files)
             try:
-                await self._read(form, boundary, body, room)
-                return await self._keep(caller, form)
+                await self._read(form, boundary, body, headroom)
+                return await self._store_files(caller, form)
             finally:
                 await asyncio.shield(asyncio.to_thread(form.close))
 
-    async def _read(self, form: "_Form", boundary: str, body: AsyncIterator[bytes], room: int) -> None:
+    async def _read(self, form: "_Form", boundary: str, body: AsyncIterator[bytes], headroom: int) -> None:
         received = 0
         try:
             with PushMultipartParser(boundary, max_segment_count=MAX_FILES + 1) as parser:
                 async for chunk in body:
                     received += len(chunk)
-                    if received - FORM_BYTES > room:
-                        raise self._over(received, room)
+                    if received - FORM_BYTES > headroom:
+                        raise self._quota_exceeded(received, headroom)
                     for event in parser.parse(chunk) if chunk else ():
                         await form.take(event)
         except MultipartError as error:
-            raise _refused({"$": f"not a whole multipart/form-data body: {error.args[0]}"}) from error
+            raise _invalid_upload({"$": f"not a whole multipart/form-data body: {error.args[0]}"}) from error
         if not form.files:
-            raise _refused({"$": "a multipart/form-data body with at least one file is needed"})
+            raise _invalid_upload({"$": "a multipart/form-data body with at least one file is needed"})
 
-    async def _keep(self, caller: Caller, form: "_Form") -> UploadView:
+    async def _store_files(self, caller: Caller, form: "_Form") -> UploadView:
         """Places the files, which is when the quota is counted for good, and gives them ids."""
         for _ in range(LOCK_TRIES):
-            entries = await asyncio.to_thread(self._place, form)
+            entries = await asyncio.to_thread(self._place_files, form)
             if entries is not None:
                 break
             await asyncio.sleep(LOCK_PAUSE_SECONDS)
@@ -118,38 +118,39 @@ class Uploads:
         try:
             await self._store.write(work)
         except Exception:
-            await asyncio.to_thread(_take_back, form.shelf, entries)
+            await asyncio.to_thread(_remove_placed, form.workspace_files, entries)
             raise
         views = await self._files.views(caller, entries)
         first = {name: getattr(views[0], name) for name in FileView.__struct_fields__}
         return UploadView(**first, files=views)
 
-    def _place(self, form: "_Form") -> list[Entry] | None:
+    def _place_files(self, form: "_Form") -> list[FileEntry] | None:
         """All files of a form or none; None while somebody else places some."""
-        shelf = form.shelf
-        with shelf.try_lock() as is_mine:
-            if not is_mine:
+        workspace_files = form.workspace_files
+        with workspace_files.try_lock() as is_locked:
+            if not is_locked:
                 return None
-            room = self._quota - shelf.held()
+            headroom = self._quota - workspace_files.used_bytes()
             size = sum(file.draft.size for file in form.files)
-            if size > room:
-                raise self._over(size, room)
-            entries: list[Entry] = []
+            if size > headroom:
+                raise self._quota_exceeded(size, headroom)
+            entries: list[FileEntry] = []
             try:
                 for file in form.files:
-                    entries.append(shelf.place(file.draft, form.folder, file.name))
+                    entries.append(workspace_files.place(file.draft, form.folder, file.name))
             except BaseException:
-                _take_back(shelf, entries)
+                _remove_placed(workspace_files, entries)
                 raise
             return entries
 
     @contextmanager
-    def _turn(self, caller: Caller) -> Generator[None]:
-        if self._active[caller.user_id] >= AT_ONCE:
+    def _upload_slot(self, caller: Caller) -> Generator[None]:
+        if self._active[caller.user_id] >= MAX_UPLOADS_PER_USER:
             raise TooMany(
-                f"{AT_ONCE} of your uploads are on their way already; wait for one of them", retry_after=5
+                f"{MAX_UPLOADS_PER_USER} of your uploads are on their way already; wait for one of them",
+                retry_after=5,
             )
-        if self._active.total() >= ALL_AT_ONCE:
+        if self._active.total() >= MAX_UPLOADS:
             raise TooMany("the server takes no more uploads just now; try again in a moment", retry_after=5)
         self._active[caller.user_id] += 1
         try:
@@ -157,25 +158,25 @@ class Uploads:
         finally:
             self._active -= Counter([caller.user_id])
 
-    def _over(self, size: int, room: int) -> TooLarge:
+    def _quota_exceeded(self, size: int, headroom: int) -> TooLarge:
         return TooLarge(
             f"this needs {size / MIB:.1f} MiB and of your {self._quota / MIB:g} MiB only "
-            f"{max(0, room) / MIB:.1f} are free; delete files that you no longer need",
+            f"{max(0, headroom) / MIB:.1f} are free; delete files that you no longer need",
             kind="quota_exceeded",
         )
 
 
-class _File(msgspec.Struct, frozen=True):
+class _UploadedFile(msgspec.Struct, frozen=True):
     name: str
-    draft: Draft
+    draft: UploadDraft
 
 
 class _Form:
     """The parts of one body as they come: files onto the disk, the folder into memory."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
-        self.files: list[_File] = []
+    def __init__(self, workspace_files: WorkspaceFiles) -> None:
+        self.workspace_files = workspace_files
+        self.files: list[_UploadedFile] = []
         self._folder: bytearray | None = None
         self._is_file = False
         self._pieces = bytearray()
@@ -186,7 +187,7 @@ class _Form:
         try:
             folder = (self._folder or b"").decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _refused({f"$.{PATH_FIELD}": "not UTF-8"}) from error
+            raise _invalid_upload({f"$.{PATH_FIELD}": "not UTF-8"}) from error
         return folder.strip().strip("/") or "."
 
     async def take(self, event: MultipartSegment | bytes | None) -> None:
@@ -201,12 +202,14 @@ class _Form:
     async def _begin(self, part: MultipartSegment) -> None:
         self._is_file = part.filename is not None
         if part.filename is not None:
-            draft = await asyncio.to_thread(self.shelf.draft)
-            self.files.append(_File(safe_name(part.filename), draft))
+            draft = await asyncio.to_thread(self.workspace_files.draft)
+            self.files.append(_UploadedFile(safe_name(part.filename), draft))
         elif part.name != PATH_FIELD:
-            raise _refused({"$": f"the field {(part.name or '')[:100]!r} is unknown, and no file either"})
+            raise _invalid_upload(
+                {"$": f"the field {(part.name or '')[:100]!r} is unknown, and no file either"}
+            )
         elif self._folder is not None:
-            raise _refused({f"$.{PATH_FIELD}": "given twice"})
+            raise _invalid_upload({f"$.{PATH_FIELD}": "given twice"})
         else:
             self._folder = bytearray()
 
@@ -215,10 +218,10 @@ class _Form:
             assert self._folder is not None
             self._folder += data
             if len(self._folder) > MAX_FOLDER_BYTES:
-                raise _refused({f"$.{PATH_FIELD}": f"longer than {MAX_FOLDER_BYTES} bytes"})
+                raise _invalid_upload({f"$.{PATH_FIELD}": f"longer than {MAX_FOLDER_BYTES} bytes"})
             return
         self._pieces += data
-        if len(self._pieces) >= PIECE:
+        if len(self._pieces) >= WRITE_BYTES:
             await self._flush()
 
     async def _flush(self) -> None:
@@ -229,13 +232,13 @@ class _Form:
     def close(self) -> None:
         """What was not placed is gone."""
         for file in self.files:
-            self.shelf.close(file.draft)
+            self.workspace_files.close(file.draft)
 
 
-def _take_back(shelf: Shelf, entries: list[Entry]) -> None:
+def _remove_placed(workspace_files: WorkspaceFiles, entries: list[FileEntry]) -> None:
     for entry in entries:
         try:
-            shelf.remove(entry.path)
+            workspace_files.remove(entry.path)
         except LuxxError:
             continue  # Somebody else was first; it is gone all the same.
 
@@ -244,10 +247,10 @@ def _boundary(content_type: str) -> str:
     kind, options = cast("tuple[str, dict[str, str]]", parse_options_header(content_type))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not 1 <= len(boundary) <= 200 or not boundary.isascii():
-        raise _refused({"Content-Type": "multipart/form-data with a boundary is needed"})
+        raise _invalid_upload({"Content-Type": "multipart/form-data with a boundary is needed"})
     return boundary
 
 
-def _refused(fields: dict[str, str]) -> InvalidInput:
+def _invalid_upload(fields: dict[str, str]) -> InvalidInput:
     named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
     return InvalidInput(f"the upload is not valid: {named}", kind="upload_invalid", detail={"fields": fields})

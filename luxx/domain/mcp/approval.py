@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit.entries import Action, Detail, Entry, record
+from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
@@ -56,7 +56,7 @@ class McpDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self, order="deterministic").decode()
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     approved_hash: str
     pending_hash: str | None
@@ -95,11 +95,11 @@ def hash_of(encoded: str) -> str:
     return sha256(encoded.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, Stored]:
+def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str, StoredDefinition]:
     """All tools that this server has ever had, by their names."""
     rows = connection.execute(_of_server, {"tenant_id": tenant_id, "server": server})
     return {
-        row.tool: Stored(id=row.id, approved_hash=row.approved_hash, pending_hash=row.pending_hash)
+        row.tool: StoredDefinition(id=row.id, approved_hash=row.approved_hash, pending_hash=row.pending_hash)
         for row in rows
     }
 
@@ -196,7 +196,7 @@ class McpChange(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime
 
 
-class _Compared(msgspec.Struct, frozen=True, kw_only=True):
+class _Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What a list of tools means beside what is stored: `new` is to be added, `waiting` to be set by row."""
 
     new: dict[str, str]
@@ -207,9 +207,9 @@ class _Compared(msgspec.Struct, frozen=True, kw_only=True):
 class Definitions:
     """One per process. `is_looking`: nothing is recorded, as for one who only looks."""
 
-    def __init__(self, store: Store, *, is_looking: bool = False) -> None:
+    def __init__(self, store: Store, *, is_read_only: bool = False) -> None:
         self._store = store
-        self._is_looking = is_looking
+        self._is_read_only = is_read_only
 
     async def withheld(
         self, tenant_id: int, server: str, tools: Mapping[str, ToolDefinition]
@@ -220,22 +220,22 @@ class Definitions:
         """
         found = {name: definition_of(tool).encoded() for name, tool in tools.items()}
 
-        def look(connection: Connection) -> _Compared:
-            return _compared(read_server(connection, tenant_id, server), found)
+        def look(connection: Connection) -> _Comparison:
+            return _compare(read_server(connection, tenant_id, server), found)
 
-        def settle(connection: Connection) -> _Compared:
+        def write_changes(connection: Connection) -> _Comparison:
             if new := look(connection).new:
                 insert_tools(connection, tenant_id, server, new)
             # Another process may have added one of the same name before.
-            seen = look(connection)
-            for row_id, encoded in seen.waiting.items():
+            comparison = look(connection)
+            for row_id, encoded in comparison.waiting.items():
                 set_pending(connection, row_id, encoded)
-            return seen
+            return comparison
 
-        seen = await self._store.read_rows(look)
-        if (seen.new or seen.waiting) and not self._is_looking:
-            seen = await self._store.write_rows(settle)
-        return seen.withheld
+        comparison = await self._store.read_rows(look)
+        if (comparison.new or comparison.waiting) and not self._is_read_only:
+            comparison = await self._store.write_rows(write_changes)
+        return comparison.withheld
 
     async def changes(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[McpChange], int]:
         """The tools of the caller's tenant that wait for an ADMIN, by server and name, and how many."""
@@ -264,7 +264,7 @@ class Definitions:
                     kind="mcp_change_outdated",
                 )
             approve_pending(session.connection(), row.id)
-            entry = Entry(
+            entry = AuditEntry(
                 action=Action.MCP_TOOL_APPROVE,
                 actor=caller.actor,
                 target_type="mcp_tool",
@@ -278,7 +278,7 @@ class Definitions:
         await self._store.write(work)
 
 
-def _compared(known: Mapping[str, Stored], found: Mapping[str, str]) -> _Compared:
+def _compare(known: Mapping[str, StoredDefinition], found: Mapping[str, str]) -> _Comparison:
     new: dict[str, str] = {}
     waiting: dict[str, str | None] = {}
     withheld: dict[str, Withheld] = {}
@@ -295,7 +295,7 @@ def _compared(known: Mapping[str, Stored], found: Mapping[str, str]) -> _Compare
                 waiting[stored.id] = encoded
         elif stored.pending_hash is not None:
             waiting[stored.id] = None
-    return _Compared(new=new, waiting=waiting, withheld=withheld)
+    return _Comparison(new=new, waiting=waiting, withheld=withheld)
 
 
 def _change(row: ChangedRow) -> McpChange:

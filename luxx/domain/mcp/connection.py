@@ -15,11 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx import __version__
-from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, Message, Misbehaved, Secrets, parts
+from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.errors import ToolFailed
 from luxx.tools.builtin.programs import why_ended
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.process import Hit
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.process import ExceededLimit
 from luxx.tools.sandbox.resident import Resident
 
 _OWN_LOGGERS = ("mcp", "client")
@@ -76,14 +76,14 @@ _UNREADABLE = {"code": -32700, "message": "the answer cannot be read"}
 _TOO_MUCH = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
 
 
-class Connection:
+class McpConnection:
     """`open` first; `call` and `list_tools` from any task. `on_change`: the server's tools are others now."""
 
     def __init__(
         self,
         resident: Resident,
         sdk: Sdk,
-        limits: Limits,
+        limits: ProgramLimits,
         secrets: Secrets,
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
@@ -93,20 +93,20 @@ class Connection:
         self._secrets = secrets
         self._on_change = on_change
         self._inbox = Inbox(time.monotonic)
-        self._heard, self._hearing = anyio.create_memory_object_stream[Any](0)
-        self._to_say, self._saying = anyio.create_memory_object_stream[Any](_WAITING)
+        self._incoming_writer, self._incoming_reader = anyio.create_memory_object_stream[Any](0)
+        self._outgoing_writer, self._outgoing_reader = anyio.create_memory_object_stream[Any](_WAITING)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._ended = asyncio.Event()
         self._why: str | None = None
-        self._hit: Hit | None = None
+        self._exceeded_limit: ExceededLimit | None = None
         self._session: Any = None
-        self._pulse: asyncio.Task[None] | None = None
-        self._life = asyncio.create_task(self._live())
+        self._ping: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run())
 
     @property
     def is_alive(self) -> bool:
-        return not (self._closing.is_set() or self._gone.is_set() or self._life.done())
+        return not (self._closing.is_set() or self._ended.is_set() or self._task.done())
 
     @property
     def why(self) -> str:
@@ -114,9 +114,9 @@ class Connection:
         return self._why or "has ended"
 
     @property
-    def took_too_much(self) -> bool:
+    def exceeded_limits(self) -> bool:
         """Whether it was ended for what it used; all the processor time of a life may well be needed."""
-        return self._hit not in (None, Hit.CPU)
+        return self._exceeded_limit not in (None, ExceededLimit.CPU)
 
     async def open(self, seconds: float) -> None:
         """Waits until both have agreed on a protocol. Raises ToolFailed with words that follow "it"."""
@@ -152,14 +152,14 @@ class Connection:
             async with asyncio.timeout(seconds):
                 return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         except TimeoutError:
-            self._feel_pulse()
+            self._start_ping()
             raise ToolFailed(f"did not answer within {seconds:g} seconds") from None
 
     async def close(self, why: str | None = None) -> None:
         """End the process with all it started; calls under way learn why."""
         self._why = self._why or why
         self._closing.set()
-        await asyncio.wait({self._life})
+        await asyncio.wait({self._task})
 
     async def _ask(self, request: Any, kind: Any) -> Any:
         """Sent past the session's own methods: those check answers by schemas of the server's choice."""
@@ -167,26 +167,34 @@ class Connection:
             return await self._session.send_request(request, kind)
         except self._sdk.error as error:
             problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
-            raise ToolFailed(self.why if self._gone.is_set() else problem) from error
+            raise ToolFailed(self.why if self._ended.is_set() else problem) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's word for what does not fit the protocol is a ValueError.
             problem = "answered with something that is not of the protocol"
-            raise ToolFailed(self.why if self._gone.is_set() else problem) from error
+            raise ToolFailed(self.why if self._ended.is_set() else problem) from error
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         """All of its life; whatever ends one part ends the others."""
-        parts = [asyncio.create_task(one) for one in (self._hear(), self._say(), self._talk())]
+        parts = [
+            asyncio.create_task(one)
+            for one in (self._read_messages(), self._write_messages(), self._run_session())
+        ]
         closing = asyncio.create_task(self._closing.wait())
         try:
             await asyncio.wait({parts[0], parts[2], closing}, return_when=asyncio.FIRST_COMPLETED)
             if self._why is None and not self._closing.is_set():
-                self._why = await self._how_it_ended()
+                self._why = await self._end_reason()
         finally:
-            self._gone.set()
-            for task in (*parts, closing, *([self._pulse] if self._pulse else [])):
+            self._ended.set()
+            for task in (*parts, closing, *([self._ping] if self._ping else [])):
                 task.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-            for stream in (self._heard, self._hearing, self._to_say, self._saying):
+            for stream in (
+                self._incoming_writer,
+                self._incoming_reader,
+                self._outgoing_writer,
+                self._outgoing_reader,
+            ):
                 stream.close()
             if not self._ready.done():
                 self._ready.set_exception(ToolFailed(self.why))
@@ -194,26 +202,26 @@ class Connection:
                 self._ready.exception()
             await self._resident.close()
 
-    async def _hear(self) -> None:
+    async def _read_messages(self) -> None:
         try:
             while piece := await self._resident.read():
                 for message in self._inbox.take(piece):
                     await self._pass_on(message)
-        except Misbehaved as error:
+        except ProtocolAbuse as error:
             self._why = f"was ended: it {error}"
         except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
             return
 
-    async def _pass_on(self, message: Message) -> None:
+    async def _pass_on(self, message: McpMessage) -> None:
         if message.is_change:
             await self._on_change()
             return
         is_long = len(message.text) > THREAD_BYTES
         read = await asyncio.to_thread(self._read, message) if is_long else self._read(message)
         if read is not None:
-            await self._heard.send(self._sdk.message(read))
+            await self._incoming_writer.send(self._sdk.message(read))
 
-    def _read(self, message: Message) -> Any:
+    def _read(self, message: McpMessage) -> Any:
         """In the words of the SDK; None where nothing can be made of it, and nobody waits for it."""
         adapter = self._sdk.types.jsonrpc_message_adapter
         problem = _UNREADABLE
@@ -227,8 +235,8 @@ class Connection:
         failure = {"jsonrpc": "2.0", "id": message.answers, "error": problem}
         return adapter.validate_python(failure, by_name=False)
 
-    async def _say(self) -> None:
-        async for carried in self._saying:
+    async def _write_messages(self) -> None:
+        async for carried in self._outgoing_reader:
             message = carried.message
             self._note(message)
             text = message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -245,9 +253,11 @@ class Connection:
         elif method is not None and type(number) is int:
             self._inbox.asked(number, method)
 
-    async def _talk(self) -> None:
+    async def _run_session(self) -> None:
         info = self._sdk.types.Implementation(name="luxx", version=__version__)
-        async with self._sdk.session(self._hearing, self._to_say, client_info=info) as session:
+        async with self._sdk.session(
+            self._incoming_reader, self._outgoing_writer, client_info=info
+        ) as session:
             self._session = session
             try:
                 await session.initialize()
@@ -258,7 +268,7 @@ class Connection:
                 self._ready.set_result(None)
             await self._closing.wait()
 
-    async def _how_it_ended(self) -> str:
+    async def _end_reason(self) -> str:
         try:
             async with asyncio.timeout(_LAST_WORD_SECONDS):
                 ran = await self._resident.ended()
@@ -266,18 +276,18 @@ class Connection:
             return "was ended: it closed its output"
         except ToolFailed as error:
             return f"could not be started: {error.message}"
-        if ran.exit_code == 0 and ran.hit is None:
+        if ran.exit_code == 0 and ran.exceeded_limit is None:
             return "has ended by itself"
-        self._hit = ran.hit
-        said = self._secrets.hidden(ran.stderr.decode("utf-8", "replace"))
-        return f"has ended: {why_ended(replace(ran, stderr=said.encode()), self._limits)}"
+        self._exceeded_limit = ran.exceeded_limit
+        stderr_text = self._secrets.hidden(ran.stderr.decode("utf-8", "replace"))
+        return f"has ended: {why_ended(replace(ran, stderr=stderr_text.encode()), self._limits)}"
 
-    def _feel_pulse(self) -> None:
+    def _start_ping(self) -> None:
         """Whether it is only this call that takes long; a server that answers nothing is ended."""
-        if self._pulse is None or self._pulse.done():
-            self._pulse = asyncio.create_task(self._wait_for_pulse())
+        if self._ping is None or self._ping.done():
+            self._ping = asyncio.create_task(self._wait_for_ping())
 
-    async def _wait_for_pulse(self) -> None:
+    async def _wait_for_ping(self) -> None:
         try:
             async with asyncio.timeout(_PULSE_SECONDS):
                 await self._session.send_ping()
@@ -289,7 +299,7 @@ class Connection:
             return
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as its server lists it."""
 
     name: str
@@ -298,11 +308,11 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool
 
 
-def listed(tool: "Tool") -> Listed:
+def listed_tool(tool: "Tool") -> ListedTool:
     """The words of the protocol in those of the house."""
     hints = tool.annotations
     title = tool.title or (None if hints is None else hints.title)
-    return Listed(
+    return ListedTool(
         name=tool.name,
         description=tool.description or title or tool.name,
         parameters=tool.input_schema,

@@ -37,11 +37,11 @@ _MOST_WORD = 300
 """Bytes of an id or of a method's name."""
 
 
-class Misbehaved(Exception):
+class ProtocolAbuse(Exception):
     """The server does what nobody has to bear, in words that follow "it"."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class McpMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message as it was written; `answers`: the id of the request of ours that it answers.
 
     `is_change`: all it says is that the server's tools are others now.
@@ -55,7 +55,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 _NOTHING = msgspec.Raw(b"null")
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
+class _MessageHead(msgspec.Struct, frozen=True, kw_only=True):
     id: msgspec.Raw = _NOTHING
     method: msgspec.Raw = _NOTHING
 
@@ -65,7 +65,7 @@ class Inbox:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begun = bytearray()
+        self._partial = bytearray()
         self._asked: dict[int, str] = {}
         self._late: dict[int, None] = {}
         self.listed_bytes = 0
@@ -84,45 +84,47 @@ class Inbox:
             if len(self._late) > MOST_LATE:
                 del self._late[next(iter(self._late))]
 
-    def take(self, piece: bytes) -> list[Message]:
+    def take(self, piece: bytes) -> list[McpMessage]:
         """The messages that are whole with this piece and worth hearing. Raises Misbehaved."""
         first, *others = piece.split(b"\n")
-        self._begun += first
-        if len(self._begun) > MOST_BYTES:
-            raise Misbehaved(f"sent a message of more than {MOST_BYTES // MIB} MiB")
+        self._partial += first
+        if len(self._partial) > MOST_BYTES:
+            raise ProtocolAbuse(f"sent a message of more than {MOST_BYTES // MIB} MiB")
         if not others:
             return []
-        lines = [bytes(self._begun), *others[:-1]]
-        self._begun = bytearray(others[-1])
-        return [message for line in lines if (message := self._looked_at(line)) is not None]
+        lines = [bytes(self._partial), *others[:-1]]
+        self._partial = bytearray(others[-1])
+        return [message for line in lines if (message := self._checked_message(line)) is not None]
 
-    def _looked_at(self, line: bytes) -> Message | None:
+    def _checked_message(self, line: bytes) -> McpMessage | None:
         text = line.strip()
         head = _head(text) if text else None
-        number, method = (_word(head.id), _word(head.method)) if head is not None else (None, None)
+        number, method = (
+            (_short_value(head.id), _short_value(head.method)) if head is not None else (None, None)
+        )
         if method is None and type(number) is int and self._is_answer(number):
             return self._answer(number, text)
         self._count(len(line))
         if head is None and b'"jsonrpc"' in text:
-            raise Misbehaved("sent a message that cannot be read")
+            raise ProtocolAbuse("sent a message that cannot be read")
         if not isinstance(method, str):
             return None
         if number is None:
-            return Message(text=b"", is_change=True) if method == _CHANGED else None
+            return McpMessage(text=b"", is_change=True) if method == _CHANGED else None
         if len(text) > MOST_ASKING_BYTES or parts(text) > MOST_ASKING_PARTS:
             text = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method})
-        return Message(text=text)
+        return McpMessage(text=text)
 
     def _is_answer(self, number: int) -> bool:
         return number in self._asked or number in self._late
 
-    def _answer(self, number: int, text: bytes) -> Message | None:
+    def _answer(self, number: int, text: bytes) -> McpMessage | None:
         if number in self._late:
             del self._late[number]
             return None
         if self._asked.pop(number) == "tools/list":
             self.listed_bytes += len(text)
-        return Message(text=text, answers=number)
+        return McpMessage(text=text, answers=number)
 
     def _count(self, size: int) -> None:
         now = self._clock()
@@ -131,28 +133,28 @@ class Inbox:
         self._unasked += 1
         self._unasked_bytes += size
         if self._unasked > MOST_UNASKED:
-            raise Misbehaved(f"printed more than {MOST_UNASKED} lines in a second that answer nothing")
+            raise ProtocolAbuse(f"printed more than {MOST_UNASKED} lines in a second that answer nothing")
         if self._unasked_bytes > MOST_UNASKED_BYTES:
-            raise Misbehaved(f"printed more than {MOST_UNASKED_BYTES // MIB} MiB that answer nothing")
+            raise ProtocolAbuse(f"printed more than {MOST_UNASKED_BYTES // MIB} MiB that answer nothing")
 
 
 def parts(text: bytes) -> int:
     """How many values there are about, outside of texts. Takes some milliseconds for a MiB."""
-    if _marks(text) < MOST_ASKING_PARTS:
-        return _marks(text)
+    if _value_marks(text) < MOST_ASKING_PARTS:
+        return _value_marks(text)
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * MOST_PARTS:
         # A value and its name have no more than four.
         return MOST_PARTS + 1
-    return _marks(b"".join(plain.split(b'"')[::2]))
+    return _value_marks(b"".join(plain.split(b'"')[::2]))
 
 
-def _marks(text: bytes) -> int:
+def _value_marks(text: bytes) -> int:
     """What each value but the last of a list or an object is followed by, or begins with."""
     return text.count(b"{") + text.count(b"[") + text.count(b",")
 
 
-def _word(raw: msgspec.Raw) -> Any:
+def _short_value(raw: msgspec.Raw) -> Any:
     """What a short part of a message says; of a longer one nothing is made."""
     said = bytes(raw)
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
@@ -160,9 +162,9 @@ def _word(raw: msgspec.Raw) -> Any:
     return None
 
 
-def _head(text: bytes) -> _Head | None:
+def _head(text: bytes) -> _MessageHead | None:
     try:
-        return msgspec.json.decode(text, type=_Head)
+        return msgspec.json.decode(text, type=_MessageHead)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -190,7 +192,7 @@ class Secrets:
         """The same, shortened: only afterwards, so that no half of one is left."""
         return shortened(self.hidden(text), most)
 
-    def are_in(self, data: Any) -> bool:
+    def occur_in(self, data: Any) -> bool:
         """Whether JSON data say one anywhere."""
         return self.hidden_in(data) is not data
 

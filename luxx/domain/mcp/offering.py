@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from luxx.domain.mcp.connection import Listed
+from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.inbox import MOST_PARTS, Secrets, parts
-from luxx.domain.mcp.schema import Unfit, harmless
+from luxx.domain.mcp.schema import UnusableSchema, sanitized_schema
 from luxx.errors import ConfigError, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
@@ -27,7 +27,7 @@ _NO_WORDS = "the tool failed and did not say why"
 
 def result_of_answer(answer: "CallToolResult") -> ToolResult:
     """Text as text, structured content as data; where both say the same, it is said once."""
-    text = "\n".join(_told(block) for block in answer.content)
+    text = "\n".join(_block_text(block) for block in answer.content)
     structured = answer.structured_content
     if answer.is_error:
         return ToolResult(success=False, data=structured, error=text or _NO_WORDS)
@@ -35,7 +35,7 @@ def result_of_answer(answer: "CallToolResult") -> ToolResult:
         return ToolResult.ok(text)
     inner = _unwrapped(structured)
     for data in (structured, inner):
-        if not text or _says(text, data):
+        if not text or _says_same(text, data):
             return ToolResult.ok(inner)
     return ToolResult.ok({"text": text, "structured": structured})
 
@@ -47,7 +47,7 @@ def _unwrapped(structured: Any) -> Any:
     return cast(Any, structured)
 
 
-def _says(text: str, data: Any) -> bool:
+def _says_same(text: str, data: Any) -> bool:
     if text == data:
         return True
     said = text.encode("utf-8", "replace")
@@ -59,7 +59,7 @@ def _says(text: str, data: Any) -> bool:
     return False
 
 
-def _told(block: Any) -> str:
+def _block_text(block: Any) -> str:
     match block.type:
         case "text":
             return block.text
@@ -152,16 +152,16 @@ SPARE_SECONDS = 5.0
 CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolResult]]
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a list: `left_out` says why of each tool that is not there."""
 
     tools: ToolRegistry
     left_out: list[str]
 
 
-def offer(
-    config: McpServerConfig, prefix: str, tenant_id: int, tools: Sequence[Listed], call: CallTool
-) -> Offer:
+def build_offered_tools(
+    config: McpServerConfig, prefix: str, tenant_id: int, tools: Sequence[ListedTool], call: CallTool
+) -> OfferedTools:
     """The definitions, in the order of the list; what cannot be taken over is left out. Takes a while."""
     found = ToolRegistry()
     left_out: list[str] = []
@@ -176,28 +176,28 @@ def offer(
             definition = _definition(config, name, tenant_id, tool, call, secrets)
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
-                raise Unfit(f"all tools together take more than {MOST_BYTES // 1024} KiB")
+                raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
             # Spent even if there turns out to be something wrong with it: finding that takes its time, too.
             spent += size
             found.register(definition)
-        except (Unfit, ConfigError) as error:
+        except (UnusableSchema, ConfigError) as error:
             left_out.append(f"{secrets.cut(tool.name, 100)}: {secrets.cut(str(error), 300)}")
     if len(left_out) > MOST_REASONS:
         left_out[MOST_REASONS:] = [f"{len(left_out) - MOST_REASONS} more"]
-    return Offer(tools=found, left_out=left_out)
+    return OfferedTools(tools=found, left_out=left_out)
 
 
 def _definition(
-    config: McpServerConfig, name: str, tenant_id: int, tool: Listed, call: CallTool, secrets: Secrets
+    config: McpServerConfig, name: str, tenant_id: int, tool: ListedTool, call: CallTool, secrets: Secrets
 ) -> ToolDefinition:
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         if len(msgspec.json.encode(arguments)) > MOST_GIVEN:
             raise ToolFailed(f"MCP servers are given arguments of {MOST_GIVEN // 1024:,} KiB at most")
         return await call(tool.name, arguments)
 
-    parameters = harmless(tool.parameters)
-    if secrets.are_in(parameters) or secrets.hidden(name) != name:
-        raise Unfit("it tells what the server was given as env")
+    parameters = sanitized_schema(tool.parameters)
+    if secrets.occur_in(parameters) or secrets.hidden(name) != name:
+        raise UnusableSchema("it tells what the server was given as env")
     return ToolDefinition(
         name=name,
         description=secrets.cut(tool.description, MOST_WORDS),

@@ -51,21 +51,21 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What an argument may be called, as all vendors take it; deeper names are free."""
 
 
-class Unfit(Exception):
+class UnusableSchema(Exception):
     """The schema cannot be taken over, in words."""
 
 
-def harmless(given: Schema) -> Schema:
+def sanitized_schema(given: Schema) -> Schema:
     """The schema as models are given it and arguments are checked by it. Raises Unfit."""
     if given.get("type", "object") != "object":
-        raise Unfit("its arguments are no object")
+        raise UnusableSchema("its arguments are no object")
     try:
         schema = _at_the_top(_Copy(given).of(given, (), 0), given)
         size = len(msgspec.json.encode(schema))
     except RecursionError as error:
-        raise Unfit("its schema is nested too deeply") from error
+        raise UnusableSchema("its schema is nested too deeply") from error
     if size > MOST_BYTES:
-        raise Unfit(f"its schema takes more than {MOST_BYTES // 1024} KiB")
+        raise UnusableSchema(f"its schema takes more than {MOST_BYTES // 1024} KiB")
     return schema
 
 
@@ -74,15 +74,15 @@ def _at_the_top(found: Schema, given: Schema) -> Schema:
     schema["type"] = "object"
     properties = schema.setdefault("properties", {})
     if not properties and not _ALTERNATIVES.isdisjoint(found.keys() | given.keys()):
-        raise Unfit("its arguments are told as alternatives alone, which models are not given")
+        raise UnusableSchema("its arguments are told as alternatives alone, which models are not given")
     for name in properties:
         if not _NAME.fullmatch(name):
-            raise Unfit(f"models do not take an argument named {name!r}")
+            raise UnusableSchema(f"models do not take an argument named {name!r}")
     required = schema.pop("required", None)
     if isinstance(required, list):
         # Some vendors refuse one that is not told of; the server still misses it.
-        told = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
-        schema |= {"required": told} if told else {}
+        source = [one for one in cast("list[Any]", required) if isinstance(one, str) and one in properties]
+        schema |= {"required": source} if source else {}
     return schema
 
 
@@ -96,20 +96,20 @@ class _Copy:
         """`within`: the references that led here; one that leads back allows anything."""
         self._nodes += 1
         if self._nodes > MOST_NODES:
-            raise Unfit(f"its schema has more than {MOST_NODES:,} parts")
+            raise UnusableSchema(f"its schema has more than {MOST_NODES:,} parts")
         if depth > MOST_DEPTH:
-            raise Unfit("its schema is nested too deeply")
+            raise UnusableSchema("its schema is nested too deeply")
         if node is False:
             return {"not": {}}
         if not isinstance(node, dict):
             return {}
-        told = cast(Schema, node)
+        source = cast(Schema, node)
 
         def inner(child: Any) -> Any:
             return self.of(child, within, depth + 1)
 
-        copied = self._plain(told) | self._nested(told, inner)
-        reference = told.get("$ref")
+        copied = self._plain(source) | self._nested(source, inner)
+        reference = source.get("$ref")
         if not isinstance(reference, str) or reference in within:
             return copied
         target = self.of(self._target(reference), (*within, reference), depth + 1)
@@ -117,42 +117,44 @@ class _Copy:
             return target | copied
         return {**copied, "allOf": [target, *copied.get("allOf", [])]}
 
-    def _plain(self, told: Schema) -> Schema:
-        kept: Schema = {word: told[word] for word in told if word in _AS_THEY_ARE}
-        kept |= {word: told[word] for word in told if word in _NUMBERS and _is_number(told[word])}
+    def _plain(self, source: Schema) -> Schema:
+        kept: Schema = {word: source[word] for word in source if word in _AS_THEY_ARE}
+        kept |= {word: source[word] for word in source if word in _NUMBERS and _is_number(source[word])}
         kept |= {
-            word: told[word]
-            for word in told
-            if word in _COUNTS and type(told[word]) is int and _is_number(told[word])
+            word: source[word]
+            for word in source
+            if word in _COUNTS and type(source[word]) is int and _is_number(source[word])
         }
-        kept |= {word: told[word] for word in ("const", "default") if word in told and _is_short(told[word])}
-        if _are_values(told.get("enum")):
-            kept["enum"] = told["enum"]
-        if isinstance(told.get("description"), str):
-            kept["description"] = shortened(told["description"], MOST_WORDS)
-        if isinstance(told.get("format"), str) and len(told["format"]) <= MOST_VALUE:
-            kept["format"] = told["format"]
-        if isinstance(told.get("pattern"), str) and _is_searchable(told["pattern"]):
-            kept["pattern"] = told["pattern"]
+        kept |= {
+            word: source[word] for word in ("const", "default") if word in source and _is_short(source[word])
+        }
+        if _are_values(source.get("enum")):
+            kept["enum"] = source["enum"]
+        if isinstance(source.get("description"), str):
+            kept["description"] = shortened(source["description"], MOST_WORDS)
+        if isinstance(source.get("format"), str) and len(source["format"]) <= MOST_VALUE:
+            kept["format"] = source["format"]
+        if isinstance(source.get("pattern"), str) and _is_searchable(source["pattern"]):
+            kept["pattern"] = source["pattern"]
         return kept
 
-    def _nested(self, told: Schema, inner: Callable[[Any], Any]) -> Schema:
+    def _nested(self, source: Schema, inner: Callable[[Any], Any]) -> Schema:
         """The schemas in a schema, word by word."""
         copied: Schema = {}
-        for word in told:
-            if word == "items" and isinstance(told[word], list):
-                copied["prefixItems"] = [inner(one) for one in told[word]]
-            elif word == "additionalProperties" and isinstance(told[word], bool):
-                copied[word] = told[word]
+        for word in source:
+            if word == "items" and isinstance(source[word], list):
+                copied["prefixItems"] = [inner(one) for one in source[word]]
+            elif word == "additionalProperties" and isinstance(source[word], bool):
+                copied[word] = source[word]
             elif word in _ONE:
-                copied[word] = inner(told[word])
-        for word in told:
-            if word in _SEVERAL and isinstance(told[word], list) and self._are_few(word, len(told[word])):
-                copied.setdefault(_SEVERAL[word], [inner(one) for one in told[word]])
-        properties = told.get("properties")
+                copied[word] = inner(source[word])
+        for word in source:
+            if word in _SEVERAL and isinstance(source[word], list) and self._are_few(word, len(source[word])):
+                copied.setdefault(_SEVERAL[word], [inner(one) for one in source[word]])
+        properties = source.get("properties")
         if isinstance(properties, dict):
             copied["properties"] = {name: inner(one) for name, one in cast(Schema, properties).items()}
-        if "patternProperties" in told:
+        if "patternProperties" in source:
             # What they allow is more than is told here.
             copied.pop("additionalProperties", None)
         return copied

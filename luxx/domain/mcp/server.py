@@ -15,32 +15,32 @@ import structlog
 from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
-from luxx.domain.mcp.connection import Connection, Listed, Sdk, listed, load_sdk
+from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
 from luxx.domain.mcp.inbox import Secrets
 from luxx.domain.mcp.offering import result_of_answer
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.infra.data_permissions import make_directory
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.resident import ResidentOrder
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.resident import ResidentSpec
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import ToolResult
 
 MIB = 1024 * 1024
-MOST_LIVES = 2
+GROWTH_FACTOR = 2
 """So many times what a server may write in its life its directory may hold, or grow by."""
 
-_MEND = "delete some of it"
+_CLEANUP_HINT = "delete some of it"
 
 
-class Room:
+class McpDirectory:
     """`is_own`: Luxx made it for this server. Another one may hold whatever the operator keeps there."""
 
     def __init__(self, workspace: Path, disk_mb: int, *, is_own: bool) -> None:
         self._workspace = workspace
-        self._most = MOST_LIVES * disk_mb * MIB
+        self._most = GROWTH_FACTOR * disk_mb * MIB
         self._is_own = is_own
-        self._held: int | None = 0 if is_own else None
+        self._initial_bytes: int | None = 0 if is_own else None
         self._is_known = is_own
 
     def make(self) -> None:
@@ -48,19 +48,21 @@ class Room:
         try:
             make_directory(self._workspace.parent)
             self._workspace.mkdir(mode=0o700, exist_ok=True)
-            holds = self._measured()
+            current_bytes = self._measured()
         except OSError as error:
             problem = f"could not be started: {self._workspace} cannot be made: {error.strerror}"
             raise ToolFailed(problem) from error
         if not self._is_known:
-            self._held, self._is_known = holds, True
-        if self._held is None:
+            self._initial_bytes, self._is_known = current_bytes, True
+        if self._initial_bytes is None:
             # What the operator keeps there cannot be counted, so nobody knows by how much it grows.
             return
-        if holds is None:
-            raise ToolFailed(f"is not started: what {self._workspace} holds cannot be counted; {_MEND}")
-        if holds - self._held > self._most:
-            words = f"holds {holds // MIB:,} MiB by now; {_MEND}, or raise disk_mb of mcp in tools.limits"
+        if current_bytes is None:
+            raise ToolFailed(
+                f"is not started: what {self._workspace} holds cannot be counted; {_CLEANUP_HINT}"
+            )
+        if current_bytes - self._initial_bytes > self._most:
+            words = f"holds {current_bytes // MIB:,} MiB by now; {_CLEANUP_HINT}, or raise disk_mb of mcp in tools.limits"
             raise ToolFailed(f"is not started: {self._workspace} {words}")
 
     def _measured(self) -> int | None:
@@ -73,17 +75,17 @@ class Room:
             os.close(fd)
 
 
-class Pace:
+class Backoff:
     """At once, then after `first` seconds, and after twice as long each time, up to `longest`.
 
     From the beginning again when nothing was done for `settled` seconds more than that.
     """
 
-    def __init__(self, clock: Callable[[], float], first: float, longest: float, settled: float) -> None:
+    def __init__(self, clock: Callable[[], float], first: float, longest: float, reset_after: float) -> None:
         self._clock = clock
         self._first = first
         self._longest = longest
-        self._settled = settled
+        self._reset_after = reset_after
         self._pause = 0.0
         self._last = 0.0
 
@@ -94,15 +96,15 @@ class Pace:
     def done(self) -> None:
         """It was done now."""
         now = self._clock()
-        has_settled = not self._pause or now - self._last >= self._pause + self._settled
-        self._pause = self._first if has_settled else min(self._pause * 2, self._longest)
+        is_reset = not self._pause or now - self._last >= self._pause + self._reset_after
+        self._pause = self._first if is_reset else min(self._pause * 2, self._longest)
         self._last = now
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds between a failure and the next try; each failure in a row doubles them."""
 
-SETTLED_SECONDS = 60.0
+RESET_AFTER_SECONDS = 60.0
 """Who has lived so long has not failed in a row."""
 
 logger = structlog.get_logger()
@@ -122,9 +124,9 @@ class McpServer:
         self,
         config: McpServerConfig,
         workspace: Path,
-        limits: Limits,
+        limits: ProgramLimits,
         sandbox: Sandbox,
-        on_tools: Callable[["McpServer", Sequence[Listed]], Awaitable[None]],
+        on_tools: Callable[["McpServer", Sequence[ListedTool]], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -133,15 +135,15 @@ class McpServer:
         self._reads = tuple(Path(os.path.abspath(one)) for one in config.reads)
         self._limits = limits
         self._secrets = Secrets(config.env)
-        self._room = Room(self._workspace, limits.disk_mb, is_own=not config.workspace)
+        self._directory = McpDirectory(self._workspace, limits.disk_mb, is_own=not config.workspace)
         self._sandbox = sandbox
         self._on_tools = on_tools
         self._clock = clock
-        self._connection: Connection | None = None
-        self._starting: asyncio.Task[Connection] | None = None
+        self._connection: McpConnection | None = None
+        self._starting: asyncio.Task[McpConnection] | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._is_changed = False
-        self._refreshes = Pace(clock, FIRST_PAUSE, LONGEST_PAUSE, SETTLED_SECONDS)
+        self._refreshes = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS)
         self._pause = 0.0
         self._not_before = 0.0
         self._since = 0.0
@@ -177,7 +179,7 @@ class McpServer:
         hidden = self._secrets.hidden_in
         return replace(result, data=hidden(result.data), error=hidden(result.error))
 
-    async def connected(self) -> Connection:
+    async def connected(self) -> McpConnection:
         """The running process, or a new one. Raises ToolFailed with words that follow the server's name."""
         connection = self._connection
         if connection is not None and connection.is_alive:
@@ -202,33 +204,33 @@ class McpServer:
         """Until it may be started again."""
         return max(self._not_before - self._clock(), 0.0)
 
-    def _check_pause(self, last: Connection | None) -> None:
+    def _check_pause(self, last: McpConnection | None) -> None:
         if self._is_closed:
             raise ToolFailed("is not started any more: Luxx stops")
         if last is not None and not self.reason:
-            has_settled = self._clock() - self._since >= SETTLED_SECONDS and not last.took_too_much
-            self._failed(last.why, has_settled=has_settled)
+            is_reset = self._clock() - self._since >= RESET_AFTER_SECONDS and not last.exceeded_limits
+            self._failed(last.why, is_reset=is_reset)
             if self._pause == FIRST_PAUSE:
                 # The first end after a while: started again at once.
                 return
         if (wait := self.seconds_to_wait) > 0:
             raise ToolFailed(f"{self.reason}; it can be started again in {max(round(wait), 1)} seconds")
 
-    def _failed(self, why: str, *, has_settled: bool = False) -> None:
-        self._pause = FIRST_PAUSE if has_settled or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
+    def _failed(self, why: str, *, is_reset: bool = False) -> None:
+        self._pause = FIRST_PAUSE if is_reset or not self._pause else min(self._pause * 2, LONGEST_PAUSE)
         self._not_before = self._clock() + self._pause
         self.reason = self._secrets.hidden(why)
         name, tenant = self.config.name, self.config.tenant
         logger.warning("mcp_server_failed", server=name, tenant=tenant, reason=self.reason)
 
-    def _started(self, task: "asyncio.Task[Connection]") -> None:
+    def _started(self, task: "asyncio.Task[McpConnection]") -> None:
         self._starting = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(
                 error.message if isinstance(error, ToolFailed) else f"could not be started: {error!r}"
             )
 
-    async def _start(self) -> Connection:
+    async def _start(self) -> McpConnection:
         sdk = await load_sdk()
         connection = await self._launch(sdk)
         try:
@@ -243,9 +245,9 @@ class McpServer:
             await self._changed()
         return connection
 
-    async def _launch(self, sdk: Sdk) -> Connection:
-        await asyncio.to_thread(self._room.make)
-        order = ResidentOrder(
+    async def _launch(self, sdk: Sdk) -> McpConnection:
+        await asyncio.to_thread(self._directory.make)
+        program_spec = ResidentSpec(
             argv=tuple(self.config.command),
             workspace=self._workspace,
             limits=self._limits,
@@ -253,13 +255,13 @@ class McpServer:
             variables=dict(_variable(one) for one in self.config.env),
         )
         try:
-            resident = await self._sandbox.start_resident(order)
+            resident = await self._sandbox.start_resident(program_spec)
         except ToolFailed as error:
             raise ToolFailed(f"could not be started: {error.message}") from error
-        return Connection(resident, sdk, self._limits, self._secrets, self._changed)
+        return McpConnection(resident, sdk, self._limits, self._secrets, self._changed)
 
-    async def _list(self, connection: Connection) -> list[Listed]:
-        return [listed(tool) for tool in await connection.list_tools(self.config.start_seconds)]
+    async def _list(self, connection: McpConnection) -> list[ListedTool]:
+        return [listed_tool(tool) for tool in await connection.list_tools(self.config.start_seconds)]
 
     async def _changed(self) -> None:
         self._is_changed = True

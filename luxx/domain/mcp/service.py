@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.domain.mcp.approval import Withheld
-from luxx.domain.mcp.connection import Listed
-from luxx.domain.mcp.offering import offer, server_prefix
+from luxx.domain.mcp.connection import ListedTool
+from luxx.domain.mcp.offering import build_offered_tools, server_prefix
 from luxx.domain.mcp.server import McpServer, ServerState
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
 from luxx.tools.core import ToolDefinition, ToolRegistry
-from luxx.tools.sandbox.plan import Limits, limits_for
+from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import CommandPermission
 
@@ -33,7 +33,7 @@ CPU_SECONDS = 3600.0
 MOST_TRIES = 20
 """Of a server that does not get ready; with their pauses they take about an hour."""
 
-LOOK_SECONDS = 5.0
+RECHECK_SECONDS = 5.0
 """How often withheld tools are looked up again; where none is withheld, nothing is asked."""
 
 TenantIds = Callable[[], Awaitable[Mapping[str, int]]]
@@ -70,7 +70,7 @@ class _Entry:
         self.listed = ToolRegistry()
         self.withheld: dict[str, Withheld] = {}
         self.is_checked = True
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.was_tried = asyncio.Event()
 
 
@@ -94,13 +94,13 @@ class McpServers:
         self._entries = [_Entry(one) for one in config.mcp.servers]
         self._tasks: list[asyncio.Task[None]] = []
         if self._entries:
-            registry.arrival = self._wait_for
+            registry.wait_for_tools = self._wait_for
 
     def open(self) -> None:
         """Starts what is configured, in the background."""
         if self._entries:
             self._tasks.append(asyncio.create_task(self._start_all()))
-            self._tasks.append(asyncio.create_task(self._keep_looking()))
+            self._tasks.append(asyncio.create_task(self._recheck_regularly()))
 
     async def close(self) -> None:
         """Ends all of them with all they started."""
@@ -114,7 +114,7 @@ class McpServers:
         """In the order of the configuration."""
         return [_status(one) for one in self._entries]
 
-    async def look_again(self) -> None:
+    async def recheck_withheld(self) -> None:
         """Offers what was withheld and has been approved since, by whichever process."""
         for entry in self._entries:
             if entry.withheld or not entry.is_checked:
@@ -129,13 +129,13 @@ class McpServers:
 
     async def _start_all(self) -> None:
         await self._make_servers()
-        await asyncio.gather(*(self._bring_up(one) for one in self._entries))
+        await asyncio.gather(*(self._start_with_retries(one) for one in self._entries))
 
-    async def _keep_looking(self) -> None:
+    async def _recheck_regularly(self) -> None:
         """Another process that shares the database may be asked to approve. Until it is closed."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look_again()
+            await asyncio.sleep(RECHECK_SECONDS)
+            await self.recheck_withheld()
 
     async def _make_servers(self) -> None:
         try:
@@ -155,9 +155,11 @@ class McpServers:
                 if config.workspace
                 else self._root / FOLDER / entry.prefix.removeprefix("mcp__").removesuffix("__")
             )
-            entry.server = McpServer(config, workspace, self._limits, self._sandbox, self._taker_of(entry))
+            entry.server = McpServer(
+                config, workspace, self._limits, self._sandbox, self._on_tools_for(entry)
+            )
 
-    async def _bring_up(self, entry: _Entry) -> None:
+    async def _start_with_retries(self, entry: _Entry) -> None:
         """Until its tools are known; from then on it is started again when one of them is called."""
         server = entry.server
         for _ in range(MOST_TRIES):
@@ -190,10 +192,10 @@ class McpServers:
             return False
         return True
 
-    def _taker_of(self, entry: _Entry) -> Callable[[McpServer, Sequence[Listed]], Awaitable[None]]:
-        async def take(server: McpServer, tools: Sequence[Listed]) -> None:
+    def _on_tools_for(self, entry: _Entry) -> Callable[[McpServer, Sequence[ListedTool]], Awaitable[None]]:
+        async def take(server: McpServer, tools: Sequence[ListedTool]) -> None:
             made = await asyncio.to_thread(
-                offer, entry.config, entry.prefix, entry.tenant_id, tools, server.call
+                build_offered_tools, entry.config, entry.prefix, entry.tenant_id, tools, server.call
             )
             entry.listed, entry.left_out = made.tools, made.left_out
             if entry.left_out:
@@ -205,20 +207,20 @@ class McpServers:
     async def _offer(self, entry: _Entry) -> None:
         """Puts those of the listed tools into the registry that may be. Raises ToolFailed, with none of them
         there, where the database cannot be asked."""
-        async with entry.turn:
+        async with entry.lock:
             by_name = {tool.name.removeprefix(entry.prefix): tool for tool in entry.listed.list_all()}
             before, entry.is_checked = entry.withheld, False
             try:
                 entry.withheld = await self._withheld_of(entry.tenant_id, entry.config.name, by_name)
             except SQLAlchemyError as error:
-                self._registry.take_over(ToolRegistry(), entry.prefix)
+                self._registry.replace_tools(ToolRegistry(), entry.prefix)
                 logger.warning(
                     "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
                 )
                 raise ToolFailed("offers nothing: the database does not say what was approved") from error
             entry.is_checked = True
             offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
-            self._registry.take_over(offered, entry.prefix)
+            self._registry.replace_tools(offered, entry.prefix)
             entry.tools = len(by_name) - len(entry.withheld)
         if entry.withheld and entry.withheld != before:
             logger.warning(
@@ -229,7 +231,7 @@ class McpServers:
             )
 
 
-def limits_of_servers(configured: Sequence[ToolLimits]) -> Limits:
+def limits_of_servers(configured: Sequence[ToolLimits]) -> ProgramLimits:
     """What a server may use with all it starts. Its processor time is meant for its whole life."""
     found = limits_for(LIMITS, CommandPermission.EXECUTE, configured)
     own = [one.cpu_seconds for one in configured if one.tool == LIMITS and one.cpu_seconds is not None]

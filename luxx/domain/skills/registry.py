@@ -17,7 +17,7 @@ import yaml
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.permissions.narrowing import MOST_ENTRIES, check_entry, entries_in
+from luxx.tools.permissions.narrowing import MAX_ENTRIES, check_entry, entries_in
 from luxx.wire.rule import SkillHead
 
 FILE = "SKILL.md"
@@ -31,9 +31,9 @@ MAX_DEPTH, MAX_EVENTS, MAX_BRACKETS = 20, 2_000, 100
 MAX_NAME, MAX_DESCRIPTION, MAX_LICENSE = 64, 1024, 500
 
 _TOOLS_KEY = "allowed-tools"
-_CLOSE = 0.8
+_SIMILARITY = 0.8
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_PARTS = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n(.*))?\Z", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n(.*))?\Z", re.DOTALL | re.MULTILINE)
 _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -75,7 +75,7 @@ def printable(text: str) -> str:
 
 
 def _skill(text: str, folder: Path) -> Skill:
-    found = _PARTS.match(text)
+    found = _FRONT_MATTER.match(text)
     if found is None:
         raise InvalidInput(f"{FILE} does not begin with front matter between two lines of ---")
     front = _front_matter(found[1])
@@ -141,7 +141,7 @@ def _check_keys(text: str) -> None:
             raise InvalidInput(f"the front matter has {key[:80]} more than once, or merges keys")
         plain = re.sub("[^a-z]", "", key.lower())
         likeness = difflib.SequenceMatcher(None, plain, _TOOLS_KEY.replace("-", "")).ratio()
-        if key != _TOOLS_KEY and likeness >= _CLOSE:
+        if key != _TOOLS_KEY and likeness >= _SIMILARITY:
             raise InvalidInput(f"the front matter has {key[:80]}, which may be a slip for {_TOOLS_KEY}")
 
 
@@ -167,8 +167,8 @@ def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
         entries = [one.strip() for one in cast("list[str]", value)]
     else:
         raise InvalidInput("allowed-tools must be tools in one line, or a list of them; leave it out for all")
-    if len(entries) > MOST_ENTRIES:
-        raise InvalidInput(f"allowed-tools has more than {MOST_ENTRIES} entries")
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidInput(f"allowed-tools has more than {MAX_ENTRIES} entries")
     for entry in entries:
         if _NO_TEXT.search(entry):
             raise InvalidInput("allowed-tools holds characters that are no text")
@@ -187,7 +187,7 @@ INTRODUCTION = files("luxx.domain.skills").joinpath("prompt.md").read_text("utf-
 logger = structlog.get_logger()
 
 
-class Shelf:
+class SkillRegistry:
     """`skills` can be activated, by name; `broken` folders cannot; `missing` directories are not there."""
 
     def __init__(
@@ -206,36 +206,36 @@ class Shelf:
         return "\n".join([INTRODUCTION, "", *lines])
 
 
-def read_shelf(directories: Iterable[str], data_dir: Path) -> Shelf:
+def read_skills(directories: Iterable[str], data_dir: Path) -> SkillRegistry:
     """What is in these directories, a relative one being in `data_dir`. Of one name the first counts."""
     skills: dict[str, Skill] = {}
     broken: list[BrokenSkill] = []
     missing: list[str] = []
-    for given in directories:
-        directory = data_dir / Path(given).expanduser()
-        for name in _folders(directory, given, broken, missing):
+    for configured in directories:
+        directory = data_dir / Path(configured).expanduser()
+        for name in _folders(directory, configured, broken, missing):
             found = read_skill(directory, name)
             if isinstance(found, Skill):
-                found = _placed(found, skills)
+                found = _add_skill(found, skills)
             if isinstance(found, BrokenSkill):
                 broken.append(found)
-    return Shelf(skills.values(), broken[:MOST_SKILLS], missing)
+    return SkillRegistry(skills.values(), broken[:MOST_SKILLS], missing)
 
 
-def tell_of(shelf: Shelf) -> None:
+def log_problems(skill_registry: SkillRegistry) -> None:
     """Logs what is wrong, at a start."""
-    for one in shelf.broken:
+    for one in skill_registry.broken:
         logger.warning("skill_broken", skill=one.name, problem=one.problem)
-    for directory in shelf.missing:
+    for directory in skill_registry.missing:
         logger.info("skill_directory_missing", directory=directory)
 
 
-def _folders(directory: Path, given: str, broken: list[BrokenSkill], missing: list[str]) -> list[str]:
+def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missing: list[str]) -> list[str]:
     """The names of those that may hold a skill."""
     try:
         names = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
     except OSError:
-        missing.append(given)
+        missing.append(configured)
         return []
     folders: list[str] = []
     for name in names:
@@ -246,7 +246,9 @@ def _folders(directory: Path, given: str, broken: list[BrokenSkill], missing: li
             broken.append(BrokenSkill(name=printable(name), problem=f"it cannot be read: {error.strerror}"))
             continue
         if is_folder and len(folders) == MOST_FOLDERS:
-            problem = f"{MOST_FOLDERS} folders of a directory are read, and there are more of them in {given}"
+            problem = (
+                f"{MOST_FOLDERS} folders of a directory are read, and there are more of them in {configured}"
+            )
             broken.append(BrokenSkill(name=printable(name), problem=printable(problem)))
             break
         if is_folder:
@@ -254,7 +256,7 @@ def _folders(directory: Path, given: str, broken: list[BrokenSkill], missing: li
     return folders
 
 
-def _placed(skill: Skill, skills: dict[str, Skill]) -> BrokenSkill | None:
+def _add_skill(skill: Skill, skills: dict[str, Skill]) -> BrokenSkill | None:
     """Puts it on the shelf, or says why it cannot stand there."""
     if skill.name in skills:
         return BrokenSkill(name=skill.name, problem="an earlier directory has a skill of this name")

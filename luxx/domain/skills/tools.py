@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from luxx.domain.skills.registry import Shelf
+from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import ToolFailed
-from luxx.tools.core import ToolContext, ToolDefinition, keep_never
+from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.permissions.narrowing import ACTIVATE_TOOL, READ_TOOL
@@ -20,12 +20,12 @@ _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The 
 _SHOWN = 50
 
 
-def skill_tools(shelf: Shelf) -> list[ToolDefinition]:
+def skill_tools(skill_registry: SkillRegistry) -> list[ToolDefinition]:
     """Both, as a registry takes them; where there are no skills a model need not know of them."""
-    return [_activating(shelf), _reading(shelf)]
+    return [_activating(skill_registry), _reading(skill_registry)]
 
 
-def _activating(shelf: Shelf) -> ToolDefinition:
+def _activating(skill_registry: SkillRegistry) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
         description=(
@@ -37,12 +37,12 @@ def _activating(shelf: Shelf) -> ToolDefinition:
         category="skills",
         # A call that a crash cut is made again, and its answer is never kept: making it is the point.
         repeatable=True,
-        keeps=keep_never,
+        keeps=cache_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        skill = shelf.skills.get(arguments["name"])
+        skill = skill_registry.skills.get(arguments["name"])
         if skill is None:
-            raise ToolFailed(_unknown(shelf, arguments["name"]))
+            raise ToolFailed(_unknown(skill_registry, arguments["name"]))
         context.activate(
             SkillHead(name=skill.name, description=skill.description, allowed_tools=skill.allowed_tools)
         )
@@ -52,7 +52,7 @@ def _activating(shelf: Shelf) -> ToolDefinition:
     return replace(activate_skill.definition, keeps_lines=True)
 
 
-def _reading(shelf: Shelf) -> ToolDefinition:
+def _reading(skill_registry: SkillRegistry) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
         description="Read a text file that a skill's instructions name, by its path in the skill's folder.",
@@ -65,9 +65,9 @@ def _reading(shelf: Shelf) -> ToolDefinition:
         subject="name",
     )
     def skill_read(arguments: dict[str, Any]) -> dict[str, Any]:
-        skill = shelf.skills.get(arguments["name"])
+        skill = skill_registry.skills.get(arguments["name"])
         if skill is None:
-            raise ToolFailed(_unknown(shelf, arguments["name"]))
+            raise ToolFailed(_unknown(skill_registry, arguments["name"]))
         folder = Workspace(skill.folder)
         try:
             path = folder.relative(arguments["path"])
@@ -79,6 +79,6 @@ def _reading(shelf: Shelf) -> ToolDefinition:
     return skill_read.definition
 
 
-def _unknown(shelf: Shelf, name: str) -> str:
-    shown = ", ".join(list(shelf.skills)[:_SHOWN]) or "none"
+def _unknown(skill_registry: SkillRegistry, name: str) -> str:
+    shown = ", ".join(list(skill_registry.skills)[:_SHOWN]) or "none"
     return f"there is no skill named {name[:64]!r}; there are: {shown}"

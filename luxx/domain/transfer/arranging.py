@@ -12,39 +12,41 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.domain.transfer.document import ReadyConversation, ReadyImage, ReadyMessage
-from luxx.domain.transfer.draft import Draft, DraftMessage, Losses, Unusable
+from luxx.domain.transfer.draft import ConversationDraft, DraftMessage, Losses, Unusable
 from luxx.infra.clock import id_at
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,
     MAX_EXTENSION,
     MAX_FILE_NAME,
-    MAX_SAID,
+    MAX_MESSAGE_TEXT,
     AssistantContent,
     Attachment,
     UserContent,
 )
 from luxx.wire.step import Step
 
-PLACES = 4096
+IDS_PER_MILLISECOND = 4096
 """Ids that can be told apart by their order within one millisecond."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
+def rows_of_draft(
+    draft: ConversationDraft, untitled: str
+) -> tuple[ReadyConversation, list[ReadyMessage | ReadyImage]]:
     """The rows of a draft, parents first, images after their message. Raises Unusable."""
     known = {message.key: message for message in draft.messages}
     if len(known) < len(draft.messages):
         raise Unusable("two of its messages have the same id")
-    parents = _mended(draft, known)
+    parents = _repaired_parents(draft, known)
     first = min((m.created_at for m in draft.messages if m.created_at is not None), default=None)
-    began = draft.created_at or first or draft.updated_at or datetime.now(UTC)
-    order = _in_order(draft, parents, began)
+    started_at = draft.created_at or first or draft.updated_at or datetime.now(UTC)
+    order = _in_order(draft, parents, started_at)
     ids = dict(zip([key for key, _ in order], _ids([moment for _, moment in order]), strict=True))
-    ended = max([began, *(moment for _, moment in order)])
+    ended_at = max([started_at, *(moment for _, moment in order)])
     conversation = ReadyConversation(
-        id=id_at(_milliseconds(began), 0),
+        id=id_at(_milliseconds(started_at), 0),
         title=draft.title or untitled,
         model=draft.model,
         system_prompt=draft.system_prompt,
@@ -55,8 +57,8 @@ def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[Ready
         archived=draft.archived,
         tags=_encode(draft.tags).decode(),
         selected_leaf_id=_leaf(draft, ids),
-        created_at=began,
-        updated_at=draft.updated_at or ended,
+        created_at=started_at,
+        updated_at=draft.updated_at or ended_at,
     )
     rows: list[ReadyMessage | ReadyImage] = []
     for key, moment in order:
@@ -65,7 +67,7 @@ def arranged(draft: Draft, untitled: str) -> tuple[ReadyConversation, list[Ready
     return conversation, rows
 
 
-def _mended(draft: Draft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
+def _repaired_parents(draft: ConversationDraft, known: dict[str, DraftMessage]) -> dict[str, str | None]:
     """Every message's parent, of those that are there; a circle is cut where it is first met again."""
     parents = {key: message.parent for key, message in known.items()}
     for key, parent in parents.items():
@@ -87,43 +89,50 @@ def _mended(draft: Draft, known: dict[str, DraftMessage]) -> dict[str, str | Non
     return parents
 
 
-def _in_order(draft: Draft, parents: dict[str, str | None], began: datetime) -> list[tuple[str, datetime]]:
+def _in_order(
+    draft: ConversationDraft, parents: dict[str, str | None], started_at: datetime
+) -> list[tuple[str, datetime]]:
     """The messages with their times, parents first, else by time and then as the file has them."""
-    places = {message.key: place for place, message in enumerate(draft.messages)}
+    file_order = {message.key: counter for counter, message in enumerate(draft.messages)}
     children: dict[str | None, list[DraftMessage]] = {}
     for message in draft.messages:
         children.setdefault(parents[message.key], []).append(message)
-    waiting: list[tuple[datetime, int, str]] = []
+    queue: list[tuple[datetime, int, str]] = []
     order: list[tuple[str, datetime]] = []
-    parent, moment = None, began
+    parent, moment = None, started_at
     while True:
         for message in children.get(parent, ()):
             # Only the roots may be older than what is known of the conversation's beginning.
-            own = message.created_at or moment
+            message_time = message.created_at or moment
             heapq.heappush(
-                waiting, (own if parent is None else max(own, moment), places[message.key], message.key)
+                queue,
+                (
+                    message_time if parent is None else max(message_time, moment),
+                    file_order[message.key],
+                    message.key,
+                ),
             )
-        if not waiting:
+        if not queue:
             return order
-        moment, _, parent = heapq.heappop(waiting)
+        moment, _, parent = heapq.heappop(queue)
         order.append((parent, moment))
 
 
 def _ids(moments: list[datetime]) -> Iterator[str]:
-    last, place = -1, 0
+    last, counter = -1, 0
     for moment in moments:
         milliseconds = _milliseconds(moment)
-        place = place + 1 if milliseconds <= last else 0
-        last = max(milliseconds, last) if place < PLACES else last + 1
-        place %= PLACES
-        yield id_at(last, place)
+        counter = counter + 1 if milliseconds <= last else 0
+        last = max(milliseconds, last) if counter < IDS_PER_MILLISECOND else last + 1
+        counter %= IDS_PER_MILLISECOND
+        yield id_at(last, counter)
 
 
 def _milliseconds(moment: datetime) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
-def _leaf(draft: Draft, ids: dict[str, str]) -> str | None:
+def _leaf(draft: ConversationDraft, ids: dict[str, str]) -> str | None:
     """The end of the selected path. Where the file names none that is there, the newest message: the
     conversation would go on without all that was said.
     """
@@ -181,11 +190,11 @@ UNNAMED = "file"
 _encode_json = msgspec.json.Encoder().encode
 
 
-def keep_within_bounds(draft: Draft) -> None:
+def keep_within_bounds(draft: ConversationDraft) -> None:
     """Cuts the draft's messages to what the API would have taken."""
     for message in draft.messages:
         if message.role == "user":
-            _cut_said(message, draft.losses)
+            _cut_user_message(message, draft.losses)
             continue
         if len(message.steps) > MOST_STEPS:
             draft.losses.add(f"steps past {MOST_STEPS:,} of an answer", len(message.steps) - MOST_STEPS)
@@ -197,15 +206,15 @@ def keep_within_bounds(draft: Draft) -> None:
 
 def _steps_within(steps: list[Step], most: int) -> int:
     """How many of the steps, from the first, are stored in so many bytes."""
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         most -= len(_encode_json(step)) + 1
         if most < 0:
-            return place
+            return index
     return len(steps)
 
 
-def _cut_said(message: DraftMessage, losses: Losses) -> None:
-    message.text = _cut(message.text, MAX_SAID, "text of a person's message", losses)
+def _cut_user_message(message: DraftMessage, losses: Losses) -> None:
+    message.text = _cut(message.text, MAX_MESSAGE_TEXT, "text of a person's message", losses)
     if not message.text.strip():
         losses.add("messages in which nothing can be seen")
         message.text = WITHOUT_TEXT

@@ -14,9 +14,9 @@ import msgspec
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
     PROMPT_LENGTH,
-    Draft,
+    ConversationDraft,
     DraftMessage,
-    Json,
+    JsonObject,
     Losses,
     StepWriter,
     Unusable,
@@ -29,7 +29,7 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.wire.step import StepType
 
-MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
+REFERENCE_MARKS = re.compile("\ue200[^\ue200\ue201]*\ue201")
 """References to search results, which stand in the text between characters for private use."""
 
 NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -40,7 +40,7 @@ SOUND = "sound recordings"
 UNKNOWN = "contents of an unknown kind"
 
 
-class Kind(StrEnum):
+class ChatGptKind(StrEnum):
     """What a message is in a conversation of ours."""
 
     TEXT = "text"
@@ -51,26 +51,26 @@ class Kind(StrEnum):
     NOTHING = "nothing"
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ChatGptMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message, read. `name` and `arguments` are a call's; `is_error` a result's."""
 
-    kind: Kind
+    kind: ChatGptKind
     text: str = ""
     name: str = ""
     arguments: str = ""
     is_error: bool = False
 
 
-NOTHING = Said(kind=Kind.NOTHING)
+NOTHING = ChatGptMessage(kind=ChatGptKind.NOTHING)
 
 
-def said_by(message: Json, losses: Losses) -> Said:
+def read_message(message: JsonObject, losses: Losses) -> ChatGptMessage:
     """What a message says; NOTHING for what only the other service needed."""
     author, content = object_of(message.get("author")), object_of(message.get("content"))
     metadata = object_of(message.get("metadata"))
     role, kind = author.get("role"), content.get("content_type")
     if kind == "user_editable_context" or metadata.get("is_user_system_message") is True:
-        return Said(kind=Kind.INSTRUCTIONS, text=_instructions(content, metadata, losses))
+        return ChatGptMessage(kind=ChatGptKind.INSTRUCTIONS, text=_instructions(content, metadata, losses))
     if role == "system" or kind == "model_editable_context":
         losses.add("notes of the other service to itself", 1 if _text(content, Losses()) else 0)
         return NOTHING
@@ -78,17 +78,19 @@ def said_by(message: Json, losses: Losses) -> Said:
         losses.add("messages that were hidden there")
         return NOTHING
     if role == "user":
-        return Said(kind=Kind.TEXT, text=_text(content, losses))
+        return ChatGptMessage(kind=ChatGptKind.TEXT, text=_text(content, losses))
     if role == "tool":
         text = _text(content, losses)
-        return Said(kind=Kind.RESULT, text=text, name=tool_name(author), is_error=kind == "system_error")
+        return ChatGptMessage(
+            kind=ChatGptKind.RESULT, text=text, name=tool_name(author), is_error=kind == "system_error"
+        )
     if role != "assistant":
         losses.add("messages of an unknown author")
         return NOTHING
     return _assistant(message, content, losses)
 
 
-def tool_name(author: Json) -> str:
+def tool_name(author: JsonObject) -> str:
     """A tool's name as models take one."""
     return valid_name(author.get("name"))
 
@@ -98,19 +100,23 @@ def valid_name(name: Any) -> str:
     return NAME.sub("_", name)[:NAME_LENGTH] if isinstance(name, str) and name else "tool"
 
 
-def _assistant(message: Json, content: Json, losses: Losses) -> Said:
+def _assistant(message: JsonObject, content: JsonObject, losses: Losses) -> ChatGptMessage:
     kind, recipient = content.get("content_type"), message.get("recipient")
     if kind == "thoughts":
-        return Said(kind=Kind.THINKING, text=_thoughts(content, losses))
+        return ChatGptMessage(kind=ChatGptKind.THINKING, text=_thoughts(content, losses))
     if kind == "reasoning_recap":
         return NOTHING  # "Thought for 8 seconds"
     text = _text(content, losses)
     if isinstance(recipient, str) and recipient != "all":
-        return Said(kind=Kind.CALL, name=valid_name(recipient), arguments=_arguments(text, kind))
+        return ChatGptMessage(
+            kind=ChatGptKind.CALL, name=valid_name(recipient), arguments=_arguments(text, kind)
+        )
     if kind == "code" and text:
         language = content.get("language")
-        return Said(kind=Kind.TEXT, text=_fenced(text, language if isinstance(language, str) else ""))
-    return Said(kind=Kind.TEXT, text=text)
+        return ChatGptMessage(
+            kind=ChatGptKind.TEXT, text=_fenced(text, language if isinstance(language, str) else "")
+        )
+    return ChatGptMessage(kind=ChatGptKind.TEXT, text=text)
 
 
 def _arguments(text: str, kind: Any) -> str:
@@ -123,7 +129,7 @@ def _arguments(text: str, kind: Any) -> str:
     return msgspec.json.encode({"code" if kind == "code" else "input": text}).decode()
 
 
-def _instructions(content: Json, metadata: Json, losses: Losses) -> str:
+def _instructions(content: JsonObject, metadata: JsonObject, losses: Losses) -> str:
     data = object_of(metadata.get("user_context_message_data"))
     texts = [
         text_of(content.get("user_profile") or data.get("about_user_message"), losses),
@@ -132,7 +138,7 @@ def _instructions(content: Json, metadata: Json, losses: Losses) -> str:
     return "\n\n".join(text for text in texts if text.strip()) or _text(content, losses)
 
 
-def _thoughts(content: Json, losses: Losses) -> str:
+def _thoughts(content: JsonObject, losses: Losses) -> str:
     thoughts = content.get("thoughts")
     if isinstance(thoughts, str):
         return text_of(thoughts, losses)
@@ -145,13 +151,13 @@ def _thoughts(content: Json, losses: Losses) -> str:
     return text_of("\n\n".join(paragraphs), losses)
 
 
-def _text(content: Json, losses: Losses) -> str:
+def _text(content: JsonObject, losses: Losses) -> str:
     """The readable text of a content of any kind."""
     kind = content.get("content_type")
     match kind:
         case "text" | "multimodal_text":
-            found = [_part(part, losses) for part in list_of(content.get("parts"))]
-            text = "\n".join(part for part in found if part)
+            parts = [_part(part, losses) for part in list_of(content.get("parts"))]
+            text = "\n".join(part for part in parts if part)
         case "code" | "execution_output":
             text = text_of(content.get("text"), losses)
         case "tether_quote" | "sonic_webpage":
@@ -187,7 +193,7 @@ def _part(part: Any, losses: Losses) -> str:
 def _without_marks(text: str, losses: Losses) -> str:
     if "\ue200" not in text:
         return text
-    text, count = MARKS.subn("", text)
+    text, count = REFERENCE_MARKS.subn("", text)
     losses.add("references to search results", count)
     return text
 
@@ -203,7 +209,7 @@ WITHOUT_TEXT = "(a picture or a recording)"
 """Stands where somebody sent no text: an empty message is refused by models."""
 
 
-def draft_of(conversation: Json, losses: Losses) -> Draft:
+def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
     """Raises Unusable where there is no tree of messages."""
     mapping = conversation.get("mapping")
     if not isinstance(mapping, dict):
@@ -212,10 +218,10 @@ def draft_of(conversation: Json, losses: Losses) -> Draft:
     tree.read()
     for name, what in (("gizmo_id", "the custom GPT it was with"), ("voice", "the voice it was spoken in")):
         losses.add(what, 1 if conversation.get(name) else 0)
-    return Draft(
+    return ConversationDraft(
         title=title_of(conversation.get("title")),
         messages=tree.messages,
-        leaf=tree.kept(conversation.get("current_node")) or tree.newest(),
+        leaf=tree.kept_message_key(conversation.get("current_node")) or tree.newest(),
         system_prompt=prompt_of("\n\n".join(tree.instructions), losses),
         pinned=conversation.get("is_starred") is True or bool(conversation.get("pinned_time")),
         archived=conversation.get("is_archived") is True,
@@ -228,18 +234,18 @@ def draft_of(conversation: Json, losses: Losses) -> Draft:
 class _Tree:
     """The nodes of one conversation; `messages` are what became of them."""
 
-    def __init__(self, mapping: Json, losses: Losses) -> None:
+    def __init__(self, mapping: JsonObject, losses: Losses) -> None:
         self._nodes = {key: object_of(node) for key, node in mapping.items()}
-        told = {key: node.get("parent") for key, node in self._nodes.items()}
-        self._parents = {key: name if isinstance(name, str) else None for key, name in told.items()}
+        parent_values = {key: node.get("parent") for key, node in self._nodes.items()}
+        self._parents = {key: name if isinstance(name, str) else None for key, name in parent_values.items()}
         self._losses = losses
-        self._said = {key: self._read_node(node) for key, node in self._nodes.items()}
+        self._read = {key: self._read_node(node) for key, node in self._nodes.items()}
         # Once for each: a node may be asked for by as many others as there are, and may be long.
         self._kept = {key for key in self._nodes if self._has_something(key)}
-        self._home: dict[str, str] = {}
+        self._message_keys: dict[str, str] = {}
         self.messages: list[DraftMessage] = []
         self.instructions: dict[str, None] = {}
-        self._instructed = 0
+        self._instructions_length = 0
 
     def read(self) -> None:
         """Makes the messages. A node comes after its parent, whatever order the file has."""
@@ -252,53 +258,66 @@ class _Tree:
         writers: dict[str, StepWriter] = {}
         made: dict[str, DraftMessage] = {}
         for key in order:
-            said = self._said[key]
-            if said.kind == Kind.INSTRUCTIONS:
-                self._instruct(said.text)
+            message_read = self._read[key]
+            if message_read.kind == ChatGptKind.INSTRUCTIONS:
+                self._add_instructions(message_read.text)
             if not self._is_kept(key):
                 continue
             parent = self._kept_parent(key)
-            home = None if parent is None else self._home[parent]
-            if home is None or self._is_users(key) or home not in writers or branches[parent] > 1:
-                home = key
-                made[key] = self._begin(key, parent)
+            message_key = None if parent is None else self._message_keys[parent]
+            if (
+                message_key is None
+                or self._is_users(key)
+                or message_key not in writers
+                or branches[parent] > 1
+            ):
+                message_key = key
+                made[key] = self._start_message(key, parent)
                 if not self._is_users(key):
                     writers[key] = StepWriter()
-            self._home[key] = home
+            self._message_keys[key] = message_key
             if not self._is_users(key):
-                self._say(key, writers[home], made[home])
+                self._add_step(key, writers[message_key], made[message_key])
         for key, message in made.items():
             if key in writers:
                 message.steps = writers[key].steps
         self.messages = list(made.values())
 
-    def _instruct(self, text: str) -> None:
+    def _add_instructions(self, text: str) -> None:
         """Takes each text once, and none after what a prompt cannot hold."""
-        if text.strip() and self._instructed <= PROMPT_LENGTH and text not in self.instructions:
+        if text.strip() and self._instructions_length <= PROMPT_LENGTH and text not in self.instructions:
             self.instructions[text] = None
-            self._instructed += len(text)
+            self._instructions_length += len(text)
 
-    def kept(self, key: Any) -> str | None:
+    def kept_message_key(self, key: Any) -> str | None:
         """The message that a node became part of, or the nearest above it that was kept."""
         if not isinstance(key, str) or key not in self._nodes:
             return None
-        return self._home.get(key) if self._is_kept(key) else self._home.get(self._kept_parent(key) or "")
+        return (
+            self._message_keys.get(key)
+            if self._is_kept(key)
+            else self._message_keys.get(self._kept_parent(key) or "")
+        )
 
     def newest(self) -> str | None:
         return self.messages[-1].key if self.messages else None
 
-    def _read_node(self, node: Json) -> Said:
+    def _read_node(self, node: JsonObject) -> ChatGptMessage:
         message = node.get("message")
-        return said_by(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
+        return read_message(object_of(message), self._losses) if isinstance(message, dict) else NOTHING
 
     def _is_kept(self, key: str) -> bool:
         return key in self._kept
 
     def _has_something(self, key: str) -> bool:
-        said = self._said[key]
-        if said.kind in (Kind.NOTHING, Kind.INSTRUCTIONS):
+        message_read = self._read[key]
+        if message_read.kind in (ChatGptKind.NOTHING, ChatGptKind.INSTRUCTIONS):
             return False
-        return bool(said.text.strip()) or said.kind in (Kind.CALL, Kind.RESULT) or self._has_files(key)
+        return (
+            bool(message_read.text.strip())
+            or message_read.kind in (ChatGptKind.CALL, ChatGptKind.RESULT)
+            or self._has_files(key)
+        )
 
     def _is_users(self, key: str) -> bool:
         return self._author(key).get("role") == "user"
@@ -315,7 +334,7 @@ class _Tree:
         message = object_of(self._nodes[key].get("message"))
         return list_of(object_of(message.get("metadata")).get("attachments"))
 
-    def _author(self, key: str) -> Json:
+    def _author(self, key: str) -> JsonObject:
         return object_of(object_of(self._nodes[key].get("message")).get("author"))
 
     def _parents_first(self) -> list[str]:
@@ -323,13 +342,13 @@ class _Tree:
         order: dict[str, None] = {}
         for start in self._nodes:
             path: list[str] = []
-            seen: set[str] = set()
+            visited: set[str] = set()
             key: str | None = start
-            while key is not None and key in self._nodes and key not in order and key not in seen:
+            while key is not None and key in self._nodes and key not in order and key not in visited:
                 path.append(key)
-                seen.add(key)
+                visited.add(key)
                 key = self._parents[key]
-            if key is not None and key in seen:
+            if key is not None and key in visited:
                 self._losses.add("places of messages that went round in a circle")
                 self._parents[path[-1]] = None
             elif key is not None and key not in order:
@@ -344,38 +363,42 @@ class _Tree:
         while parent is not None and parent in self._nodes and not self._is_kept(parent):
             skipped.append(parent)
             parent = self._parents[parent]
-        found = parent if parent is not None and parent in self._nodes else None
-        self._parents.update(dict.fromkeys([key, *skipped], found))
-        return found
+        kept_parent = parent if parent is not None and parent in self._nodes else None
+        self._parents.update(dict.fromkeys([key, *skipped], kept_parent))
+        return kept_parent
 
-    def _begin(self, key: str, parent: str | None) -> DraftMessage:
-        message, said = object_of(self._nodes[key].get("message")), self._said[key]
+    def _start_message(self, key: str, parent: str | None) -> DraftMessage:
+        message, message_read = object_of(self._nodes[key].get("message")), self._read[key]
         is_users = self._is_users(key)
         files = self._files(key)
         self._losses.add("attached files", len(files))
-        text = said.text if said.text.strip() else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
+        text = (
+            message_read.text
+            if message_read.text.strip()
+            else ", ".join(_names(files, self._losses)) or WITHOUT_TEXT
+        )
         return DraftMessage(
             key=key,
-            parent=None if parent is None else self._home[parent],
+            parent=None if parent is None else self._message_keys[parent],
             role="user" if is_users else "assistant",
             text=text if is_users else "",
             created_at=time_of(message.get("create_time"), self._losses),
         )
 
-    def _say(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
-        said, node = self._said[key], object_of(self._nodes[key].get("message"))
-        match said.kind:
-            case Kind.TEXT:
-                writer.say(StepType.TEXT, said.text)
-            case Kind.THINKING:
-                writer.say(StepType.THINKING, said.text)
-            case Kind.CALL:
-                writer.call(writer.new_call_id(), said.name, said.arguments)
-            case Kind.RESULT:
-                call_id, name = writer.open_call() or (writer.new_call_id(), said.name)
-                result = result_text(said.text, is_error=said.is_error)
-                writer.result(call_id, name, result, success=not said.is_error)
-            case Kind.INSTRUCTIONS | Kind.NOTHING:
+    def _add_step(self, key: str, writer: StepWriter, message: DraftMessage) -> None:
+        message_read, node = self._read[key], object_of(self._nodes[key].get("message"))
+        match message_read.kind:
+            case ChatGptKind.TEXT:
+                writer.add_text(StepType.TEXT, message_read.text)
+            case ChatGptKind.THINKING:
+                writer.add_text(StepType.THINKING, message_read.text)
+            case ChatGptKind.CALL:
+                writer.call(writer.new_call_id(), message_read.name, message_read.arguments)
+            case ChatGptKind.RESULT:
+                call_id, name = writer.open_call() or (writer.new_call_id(), message_read.name)
+                result = result_text(message_read.text, is_error=message_read.is_error)
+                writer.result(call_id, name, result, success=not message_read.is_error)
+            case ChatGptKind.INSTRUCTIONS | ChatGptKind.NOTHING:
                 return
         if str(node.get("status")) in UNFINISHED:
             message.status = "partial"

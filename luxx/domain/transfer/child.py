@@ -14,19 +14,19 @@ from typing import IO, Any
 import msgspec
 
 from luxx.domain.transfer import chatgpt, claude, own
-from luxx.domain.transfer.arranging import arranged, keep_within_bounds
+from luxx.domain.transfer.arranging import keep_within_bounds, rows_of_draft
 from luxx.domain.transfer.document import (
     FORMAT,
+    ImportedRows,
+    ImportOutcome,
+    ImportRefused,
     ImportReport,
     Loss,
-    Outcome,
-    Read,
     ReadyRow,
-    Refused,
     Skipped,
 )
-from luxx.domain.transfer.draft import Draft, Json, Losses, Unusable, object_of, title_of
-from luxx.domain.transfer.reading import Element, Unreadable, read_file
+from luxx.domain.transfer.draft import ConversationDraft, JsonObject, Losses, Unusable, object_of, title_of
+from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
 
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the heaviest conversation that is still read takes."""
@@ -35,11 +35,11 @@ CPU_SECONDS = 60
 MOST_CONVERSATIONS = 200_000
 MOST_MESSAGES = 1_000_000
 MOST_MESSAGES_OF_ONE = 100_000
-MOST_TOLD = 200
+MAX_REPORTED = 200
 """Entries of each list of the report."""
 
 UNTITLED = "New conversation"
-UNKNOWN = Refused(
+UNKNOWN = ImportRefused(
     kind="import_format_unknown",
     reason="this is no export of Luxx, ChatGPT or Claude; send conversations.json or the ZIP file it came in",
 )
@@ -47,7 +47,7 @@ UNKNOWN = Refused(
 _encode = msgspec.json.Encoder().encode
 
 
-class Reader:
+class ImportReader:
     """Reads one file; `rows` takes a line for each row."""
 
     def __init__(self, rows: IO[bytes]) -> None:
@@ -62,13 +62,13 @@ class Reader:
         self._skipped: list[Skipped] = []
         self._skipped_total = 0
 
-    def read(self, file: IO[bytes], limit: int) -> Outcome:
+    def read(self, file: IO[bytes], limit: int) -> ImportOutcome:
         """All of the file, or the reason why nothing of it can be had."""
         try:
             for element in read_file(file, limit):
-                self._take(element)
+                self._read_element(element)
         except Unreadable as error:
-            return Refused(
+            return ImportRefused(
                 kind="import_too_large" if error.is_too_large else "import_unreadable",
                 reason=f"the file cannot be imported: {error}",
                 is_too_large=error.is_too_large,
@@ -76,7 +76,7 @@ class Reader:
         if self._skipped_total and not self._known:
             return UNKNOWN
         self._rows.flush()
-        return Read(report=self._report(), size=self._size)
+        return ImportedRows(report=self._report(), size=self._size)
 
     def _report(self) -> ImportReport:
         return ImportReport(
@@ -89,7 +89,7 @@ class Reader:
             skipped_total=self._skipped_total,
         )
 
-    def _take(self, element: Element) -> None:
+    def _read_element(self, element: ImportElement) -> None:
         losses = Losses()
         losses.add("NUL characters", element.nuls)
         try:
@@ -100,7 +100,7 @@ class Reader:
         except Unusable as error:
             self._skip(element.title or _title(element.value), str(error))
 
-    def _draft(self, value: Any, losses: Losses) -> Draft:
+    def _draft(self, value: Any, losses: Losses) -> ConversationDraft:
         read = reader_of(value)
         if read is None:
             raise Unusable("it is no conversation of a known format")
@@ -113,20 +113,20 @@ class Reader:
         keep_within_bounds(draft)
         return draft
 
-    def _store(self, draft: Draft) -> None:
-        conversation, rows = arranged(draft, UNTITLED)
+    def _store(self, draft: ConversationDraft) -> None:
+        conversation, rows = rows_of_draft(draft, UNTITLED)
         self._count += 1
         self._messages += len(draft.messages)
         if self._count > MOST_CONVERSATIONS or self._messages > MOST_MESSAGES:
             raise Unreadable("it has more conversations or messages than one import may", is_too_large=True)
-        if self._count <= MOST_TOLD:
+        if self._count <= MAX_REPORTED:
             self._conversations.append(conversation.id)
         self._write(conversation)
         for row in rows:
             self._write(row)
         for what, count in draft.losses.counts.items():
             self._lost_total += count
-            if len(self._lost) < MOST_TOLD:
+            if len(self._lost) < MAX_REPORTED:
                 self._lost.append(Loss(conversation=conversation.title, what=what, count=count))
 
     def _write(self, row: ReadyRow) -> None:
@@ -138,11 +138,11 @@ class Reader:
             raise Unreadable(
                 "it lists more things that are no conversations than are read", is_too_large=True
             )
-        if len(self._skipped) < MOST_TOLD:
+        if len(self._skipped) < MAX_REPORTED:
             self._skipped.append(Skipped(title=title, reason=reason))
 
 
-def reader_of(value: Any) -> Callable[[Json, Losses], Draft] | None:
+def reader_of(value: Any) -> Callable[[JsonObject, Losses], ConversationDraft] | None:
     """What makes a draft of a conversation of this shape; None for an unknown one."""
     shape = object_of(value)
     if shape.get("format") == FORMAT:
@@ -167,9 +167,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(descriptor, "wb", closefd=False) as rows:
         try:
-            outcome = Reader(rows).read(sys.stdin.buffer, limit)
+            outcome = ImportReader(rows).read(sys.stdin.buffer, limit)
         except MemoryError:
-            outcome = Refused(
+            outcome = ImportRefused(
                 kind="import_too_large", reason="the file takes too much memory to read", is_too_large=True
             )
     sys.stdout.buffer.write(_encode(outcome))

@@ -9,9 +9,9 @@ from typing import Any
 from luxx.domain.transfer.chatgpt import UNKNOWN, valid_name
 from luxx.domain.transfer.document import result_text
 from luxx.domain.transfer.draft import (
-    Draft,
+    ConversationDraft,
     DraftMessage,
-    Json,
+    JsonObject,
     Losses,
     StepWriter,
     Unusable,
@@ -27,7 +27,7 @@ from luxx.wire.step import StepType
 ROOT = "00000000-0000-4000-8000-000000000000"
 """What the first message of a conversation names as its parent."""
 
-QUIET = frozenset({"token_budget", "flag"})
+IGNORED_BLOCKS = frozenset({"token_budget", "flag"})
 """Blocks that tell a reader nothing."""
 
 MOST_ATTACHMENTS = 20
@@ -35,16 +35,16 @@ WITHOUT_TEXT = "(a file)"
 """Stands where somebody sent no text: an empty message is refused by models."""
 
 
-def draft_of(conversation: Json, losses: Losses) -> Draft:
+def draft_of(conversation: JsonObject, losses: Losses) -> ConversationDraft:
     """Raises Unusable where there is no list of messages."""
-    told = conversation.get("chat_messages")
-    if not isinstance(told, list):
+    raw_messages = conversation.get("chat_messages")
+    if not isinstance(raw_messages, list):
         raise Unusable("its list of messages is missing")
-    messages = _messages([object_of(message) for message in list_of(told)], losses)
+    messages = _messages([object_of(message) for message in list_of(raw_messages)], losses)
     leaf = conversation.get("current_leaf_message_uuid")
     known = {message.key for message in messages}
     losses.add("the project it was in", 1 if conversation.get("project") else 0)
-    return Draft(
+    return ConversationDraft(
         title=title_of(conversation.get("name")),
         messages=messages,
         leaf=leaf if isinstance(leaf, str) and leaf in known else _latest(messages),
@@ -61,44 +61,44 @@ def _latest(messages: list[DraftMessage]) -> str | None:
     return next((message.key for message in reversed(messages) if message.key not in parents), None)
 
 
-def _messages(told: list[Json], losses: Losses) -> list[DraftMessage]:
-    has_tree = any(isinstance(message.get("parent_message_uuid"), str) for message in told)
+def _messages(raw_messages: list[JsonObject], losses: Losses) -> list[DraftMessage]:
+    has_tree = any(isinstance(message.get("parent_message_uuid"), str) for message in raw_messages)
     messages: list[DraftMessage] = []
     replaced: dict[str, str | None] = {}
-    for place, message in enumerate(told):
+    for index, message in enumerate(raw_messages):
         key = message.get("uuid")
-        key = key if isinstance(key, str) and key else f"message {place}"
+        key = key if isinstance(key, str) and key else f"message {index}"
         parent = message.get("parent_message_uuid") if has_tree else None
         if not has_tree and messages:
             parent = messages[-1].key
         parent = parent if isinstance(parent, str) and parent != ROOT else None
-        made = _message(message, key, parent, losses)
-        if made is None:
+        draft_message = _message(message, key, parent, losses)
+        if draft_message is None:
             replaced[key] = parent
         else:
-            messages.append(made)
+            messages.append(draft_message)
     for message in messages:
-        message.parent = _above(message.parent, replaced)
+        message.parent = _kept_ancestor(message.parent, replaced)
     return messages
 
 
-def _above(parent: str | None, replaced: dict[str, str | None]) -> str | None:
+def _kept_ancestor(parent: str | None, replaced: dict[str, str | None]) -> str | None:
     """The nearest message above that was kept."""
-    seen: set[str] = set()
-    while parent is not None and parent in replaced and parent not in seen:
-        seen.add(parent)
+    visited: set[str] = set()
+    while parent is not None and parent in replaced and parent not in visited:
+        visited.add(parent)
         parent = replaced[parent]
-    parent = None if parent in seen else parent
-    replaced.update(dict.fromkeys(seen, parent))
+    parent = None if parent in visited else parent
+    replaced.update(dict.fromkeys(visited, parent))
     return parent
 
 
-def _message(message: Json, key: str, parent: str | None, losses: Losses) -> DraftMessage | None:
+def _message(message: JsonObject, key: str, parent: str | None, losses: Losses) -> DraftMessage | None:
     sender = message.get("sender")
     if sender not in ("human", "assistant"):
         losses.add("messages of an unknown author")
         return None
-    made = DraftMessage(
+    draft_message = DraftMessage(
         key=key,
         parent=parent,
         role="user" if sender == "human" else "assistant",
@@ -106,27 +106,29 @@ def _message(message: Json, key: str, parent: str | None, losses: Losses) -> Dra
         status="partial" if message.get("truncated") is True else "complete",
     )
     if sender == "human":
-        made.text = _persons_text(message, losses)
-        made.attachments = _attachments(message, losses)
-        if not made.text.strip():
-            made.text = ", ".join(file.name for file in made.attachments) or _file_names(message)
-        return made if made.text else None
-    made.steps = _steps(message, losses)
-    return made if made.steps else None
+        draft_message.text = _persons_text(message, losses)
+        draft_message.attachments = _attachments(message, losses)
+        if not draft_message.text.strip():
+            draft_message.text = ", ".join(file.name for file in draft_message.attachments) or _file_names(
+                message
+            )
+        return draft_message if draft_message.text else None
+    draft_message.steps = _steps(message, losses)
+    return draft_message if draft_message.steps else None
 
 
-def _persons_text(message: Json, losses: Losses) -> str:
+def _persons_text(message: JsonObject, losses: Losses) -> str:
     texts: list[str] = []
     for block in map(object_of, list_of(message.get("content"))):
         if block.get("type") in ("text", "voice_note"):
             texts.append(text_of(block.get("text"), losses))
-        elif str(block.get("type")) not in QUIET:
+        elif str(block.get("type")) not in IGNORED_BLOCKS:
             losses.add(UNKNOWN)
-    said = "\n\n".join(text for text in texts if text.strip())
-    return text_of(said, losses) or text_of(message.get("text"), losses)
+    joined = "\n\n".join(text for text in texts if text.strip())
+    return text_of(joined, losses) or text_of(message.get("text"), losses)
 
 
-def _attachments(message: Json, losses: Losses) -> list[Attachment]:
+def _attachments(message: JsonObject, losses: Losses) -> list[Attachment]:
     """The files whose text is in the export; of the others there is only a name."""
     kept: list[Attachment] = []
     for file in map(object_of, list_of(message.get("attachments"))):
@@ -143,31 +145,33 @@ def _attachments(message: Json, losses: Losses) -> list[Attachment]:
     return kept
 
 
-def _file_names(message: Json) -> str:
+def _file_names(message: JsonObject) -> str:
     files = list_of(message.get("files")) + list_of(message.get("attachments"))
     names = [title_of(object_of(file).get("file_name")) for file in files[:MOST_ATTACHMENTS]]
     return ", ".join(name for name in names if name) or (WITHOUT_TEXT if files else "")
 
 
-def _steps(message: Json, losses: Losses) -> list[Any]:
+def _steps(message: JsonObject, losses: Losses) -> list[Any]:
     writer = StepWriter()
     for block in map(object_of, list_of(message.get("content"))):
-        _say(block, writer, losses)
+        _add_step(block, writer, losses)
     losses.add("attached files", len(list_of(message.get("files"))))
     if not writer.steps:
-        writer.say(StepType.TEXT, text_of(message.get("text"), losses))
+        writer.add_text(StepType.TEXT, text_of(message.get("text"), losses))
     return writer.steps
 
 
-def _say(block: Json, writer: StepWriter, losses: Losses) -> None:
+def _add_step(block: JsonObject, writer: StepWriter, losses: Losses) -> None:
     match block.get("type"):
         case "text":
             # Blocks of text that follow each other directly are one text.
-            is_apart = bool(writer.steps) and writer.steps[-1].type != StepType.TEXT
-            writer.say(StepType.TEXT, text_of(block.get("text"), losses), is_apart=is_apart)
+            is_new_paragraph = bool(writer.steps) and writer.steps[-1].type != StepType.TEXT
+            writer.add_text(
+                StepType.TEXT, text_of(block.get("text"), losses), is_new_paragraph=is_new_paragraph
+            )
             losses.add("references to sources", len(list_of(block.get("citations"))))
         case "thinking":
-            writer.say(StepType.THINKING, text_of(block.get("thinking"), losses))
+            writer.add_text(StepType.THINKING, text_of(block.get("thinking"), losses))
         case "tool_use":
             arguments = json.dumps(object_of(block.get("input")), ensure_ascii=False)
             call_id = _call_id(block.get("id")) or writer.new_call_id()
@@ -179,14 +183,14 @@ def _say(block: Json, writer: StepWriter, losses: Losses) -> None:
             result = result_text(text, is_error=is_error)
             writer.result(call_id, valid_name(block.get("name")), result, success=not is_error)
         case kind:
-            losses.add(UNKNOWN, 0 if isinstance(kind, str) and kind in QUIET else 1)
+            losses.add(UNKNOWN, 0 if isinstance(kind, str) and kind in IGNORED_BLOCKS else 1)
 
 
 def _call_id(value: Any) -> str:
     return valid_name(value) if isinstance(value, str) and value else ""
 
 
-def _result(block: Json, losses: Losses) -> str:
+def _result(block: JsonObject, losses: Losses) -> str:
     content = block.get("content")
     if isinstance(content, str):
         return text_of(content, losses)

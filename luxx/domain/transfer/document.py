@@ -16,7 +16,7 @@ from luxx.wire.tool import ToolResult
 FORMAT = "luxx.conversation"
 VERSION = 1
 
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 MessageKey = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
@@ -44,12 +44,12 @@ class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
     attachments: list[ExportedAttachment] = []
     steps: list[Step] = []
     replay: list[dict[str, Any]] = []
-    token_count: Count = 0
+    token_count: Int32 = 0
     usage: Usage | None = None
     status: Literal["complete", "partial", "failed"] = "complete"
     sender_name: Annotated[str, Meta(max_length=200)] | None = None
     sender_color: Annotated[str, Meta(max_length=20)] | None = None
-    round_number: Count | None = None
+    round_number: Int32 | None = None
     created_at: datetime
 
 
@@ -156,14 +156,14 @@ class ReadyImage(msgspec.Struct, frozen=True, kw_only=True, tag="image"):
 ReadyRow = ReadyConversation | ReadyMessage | ReadyImage
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
+class ImportedRows(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
     """The whole file was read; `size` is what its rows take up, in bytes."""
 
     report: ImportReport
     size: int
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+class ImportRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """The file cannot be imported; `kind` as in an answer's detail."""
 
     kind: str
@@ -171,7 +171,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     is_too_large: bool = False
 
 
-Outcome = Read | Refused
+ImportOutcome = ImportedRows | ImportRefused
 
 
 def result_text(text: str, *, is_error: bool) -> str:

@@ -20,7 +20,7 @@ TITLE_LENGTH = 300
 PROMPT_LENGTH = 100_000
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 class Unusable(Exception):
@@ -51,7 +51,7 @@ class DraftMessage(msgspec.Struct, kw_only=True):
     attachments: list[Attachment] = []
     images: dict[str, PromptImage] = {}
     steps: list[Step] = []
-    replay: list[Json] = []
+    replay: list[JsonObject] = []
     token_count: int = 0
     usage: Any = None
     status: str = "complete"
@@ -61,7 +61,7 @@ class DraftMessage(msgspec.Struct, kw_only=True):
     created_at: datetime | None = None
 
 
-class Draft(msgspec.Struct, kw_only=True):
+class ConversationDraft(msgspec.Struct, kw_only=True):
     """A conversation with its messages in any order; `leaf` is the key of the last one of the shown path."""
 
     title: str
@@ -104,9 +104,9 @@ def prompt_of(text: str, losses: Losses) -> str | None:
     return text[:PROMPT_LENGTH].strip() or None
 
 
-def object_of(value: Any) -> Json:
+def object_of(value: Any) -> JsonObject:
     """A JSON object out of a file; anything else is an empty one."""
-    return cast("Json", value) if isinstance(value, dict) else {}
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
@@ -158,11 +158,15 @@ class StepWriter:
             self._called.pop()
         return (self._called[-1], self._open[self._called[-1]]) if self._called else None
 
-    def say(self, type_: StepType, text: str, *, is_apart: bool = True) -> None:
+    def add_text(self, type_: StepType, text: str, *, is_new_paragraph: bool = True) -> None:
         """Text or thinking. `is_apart`: text begins a paragraph where it follows other text."""
         if not text:
             return
-        if type_ == StepType.TEXT and is_apart and any(step.type == type_ for step in self.steps[-3:]):
+        if (
+            type_ == StepType.TEXT
+            and is_new_paragraph
+            and any(step.type == type_ for step in self.steps[-3:])
+        ):
             text = f"\n\n{text}"
         self._add(Step(id="", index=0, type=type_, content=text))
 

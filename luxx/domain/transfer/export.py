@@ -38,22 +38,22 @@ BACKTICKS = re.compile("`+")
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 
 
-def head_of(conversation: ConversationView, elsewhere: int) -> str:
+def heading_of(conversation: ConversationView, hidden_count: int) -> str:
     """The title and what is known of the conversation; `elsewhere` messages are on other branches."""
     lines = [f"# {inline(conversation.title)}", "", f"- begun {_time(conversation.created_at)}"]
     if conversation.model:
         lines.append(f"- model {inline(conversation.model)}")
     if conversation.tags:
         lines.append(f"- tags {inline(', '.join(conversation.tags))}")
-    if elsewhere:
+    if hidden_count:
         many = (
             "1 more message is on another branch, which is"
-            if elsewhere == 1
-            else (f"{elsewhere:,} more messages are on other branches, which are")
+            if hidden_count == 1
+            else (f"{hidden_count:,} more messages are on other branches, which are")
         )
         lines.append(f"- {many} not shown here")
     if conversation.system_prompt:
-        lines += ["", *folded("Instructions", conversation.system_prompt)]
+        lines += ["", *collapsible("Instructions", conversation.system_prompt)]
     return "\n".join(lines) + "\n"
 
 
@@ -76,7 +76,7 @@ def quoted(text: str) -> list[str]:
     return [f"> {line}".rstrip() for line in _lines(text)]
 
 
-def folded(summary: str, text: str, kind: str = "") -> list[str]:
+def collapsible(summary: str, text: str, kind: str = "") -> list[str]:
     """Text behind a summary that opens it."""
     fence = "`" * max(3, 1 + max(map(len, BACKTICKS.findall(text)), default=0))
     title = html.escape(" ".join(summary.split()))
@@ -95,18 +95,20 @@ def _step(step: Step) -> list[str]:
         case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
             return quoted(step.content)
         case StepType.TEXT:
-            return folded("Text that a crash cut and that was said anew", step.content)
+            return collapsible("Text that a crash cut and that was said anew", step.content)
         case StepType.THINKING:
-            return folded("Thinking", step.content)
+            return collapsible("Thinking", step.content)
         case StepType.TOOL_CALL:
             arguments = step.arguments if isinstance(step.arguments, str) else ""
-            return folded(f"Called {name}", arguments, "json")
+            return collapsible(f"Called {name}", arguments, "json")
         case StepType.TOOL_RESULT:
-            return folded(f"{'Failed' if step.success is False else 'Result'}: {name}", step.content, "json")
+            return collapsible(
+                f"{'Failed' if step.success is False else 'Result'}: {name}", step.content, "json"
+            )
 
 
 def _attachment(attachment: Attachment) -> list[str]:
-    return folded(f"Attached: {attachment.name}", attachment.content)
+    return collapsible(f"Attached: {attachment.name}", attachment.content)
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -139,8 +141,13 @@ Export = Callable[[Session, Caller, str, IO[bytes]], str]
 def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[bytes]) -> str:
     """The document of `document.py`, as one JSON object."""
     row = own_conversation(session, caller, conversation_id)
-    told = {"format": FORMAT, "version": VERSION, "exported_at": utc_now(), "conversation": _told(row)}
-    file.write(_encode(told)[:-1] + b',"messages":[')
+    header_fields = {
+        "format": FORMAT,
+        "version": VERSION,
+        "exported_at": utc_now(),
+        "conversation": _exported_conversation(row),
+    }
+    file.write(_encode(header_fields)[:-1] + b',"messages":[')
     separator = b""
     connection = session.connection()
     for message in connection.execute(_all, {"b_id": row.id}):
@@ -155,11 +162,11 @@ def write_markdown(session: Session, caller: Caller, conversation_id: str, file:
     conversation = conversation_view(own_conversation(session, caller, conversation_id))
     ids = _path(session, conversation)
     total = session.scalar(_count, {"b_id": conversation.id}) or 0
-    file.write(head_of(conversation, total - len(ids)).encode())
+    file.write(heading_of(conversation, total - len(ids)).encode())
     for start in range(0, len(ids), ROWS_AT_ONCE):
-        some = ids[start : start + ROWS_AT_ONCE]
-        rows = {row.id: row for row in session.scalars(_some, {"b_ids": some})}
-        for id_ in some:
+        page_ids = ids[start : start + ROWS_AT_ONCE]
+        rows = {row.id: row for row in session.scalars(_some, {"b_ids": page_ids})}
+        for id_ in page_ids:
             file.write(message_text(message_view(rows[id_])).encode())
         session.expunge_all()
     return conversation.title
@@ -171,7 +178,7 @@ def _path(session: Session, conversation: ConversationView) -> list[str]:
     return read_path_ids(session.connection(), conversation.selected_leaf_id)
 
 
-def _told(row: ConversationRow) -> ExportedConversation:
+def _exported_conversation(row: ConversationRow) -> ExportedConversation:
     view = conversation_view(row)
     fields = ExportedConversation.__struct_fields__
     return ExportedConversation(**{name: getattr(view, name) for name in fields})

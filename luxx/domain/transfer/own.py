@@ -17,9 +17,9 @@ from luxx.domain.transfer.document import VERSION, ExportDocument, ExportedAttac
 from luxx.domain.transfer.draft import (
     MOST_CHARACTERS,
     TITLE_LENGTH,
-    Draft,
+    ConversationDraft,
     DraftMessage,
-    Json,
+    JsonObject,
     Losses,
     Unusable,
     list_of,
@@ -42,10 +42,10 @@ MOST_NAMED = 10_000
 MOST_BASE64 = (MAX_IMAGE_BYTES + 2) // 3 * 4
 """Characters of the longest image that is taken."""
 
-OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
+UNFINISHED = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
 
-def draft_of(document: Json, losses: Losses) -> Draft:
+def draft_of(document: JsonObject, losses: Losses) -> ConversationDraft:
     """Raises Unusable where the document is not what its version says."""
     if document.get("version") != VERSION:
         raise Unusable(f"it is not version {VERSION} of the format; a newer Luxx may have made it")
@@ -56,7 +56,7 @@ def draft_of(document: Json, losses: Losses) -> Draft:
     except msgspec.ValidationError as error:
         raise Unusable(f"it is not as an export is: {str(error)[:300]}") from error
     told = read.conversation
-    return Draft(
+    return ConversationDraft(
         title=told.title[:TITLE_LENGTH] if told.title.strip() else "",
         messages=[_message(message, losses) for message in read.messages],
         leaf=told.selected_leaf_id,
@@ -74,7 +74,7 @@ def draft_of(document: Json, losses: Losses) -> Draft:
     )
 
 
-def _check_attachments(message: Json, losses: Losses) -> None:
+def _check_attachments(message: JsonObject, losses: Losses) -> None:
     """Takes ids out: what they name is on the server that wrote the file. Leaves images that are some."""
     count = size = 0
     for attachment in map(object_of, list_of(message.get("attachments"))):
@@ -120,7 +120,7 @@ def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
         attachments=[_attachment(each, images, losses) for each in message.attachments] if is_users else [],
         images=images,
         steps=[] if is_users else _steps(message.steps, losses),
-        replay=_notes(message, losses),
+        replay=_replay_notes(message, losses),
         token_count=message.token_count,
         usage=message.usage,
         status=message.status,
@@ -141,7 +141,7 @@ def _attachment(file: ExportedAttachment, images: dict[str, PromptImage], losses
     return msgspec.structs.replace(plain, media_type=file.media_type, size=len(file.data), blob_id=blob_id)
 
 
-def _notes(message: ExportedMessage, losses: Losses) -> list[Json]:
+def _replay_notes(message: ExportedMessage, losses: Losses) -> list[JsonObject]:
     if len(msgspec.json.encode(message.replay)) > MOST_NOTES:
         losses.add("notes for going on with the model")
         return []
@@ -169,7 +169,7 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
                 continue
             called.add(step.id_ref)
         index = len(kept)
-        status = StepStatus.INTERRUPTED if step.status in OPEN else step.status
+        status = StepStatus.INTERRUPTED if step.status in UNFINISHED else step.status
         content = text_of(step.content, losses)
         note = text_of(step.note, losses) if isinstance(step.note, str) else UNSET
         # Whatever the file says of it: who wrote the file is not known.

@@ -40,7 +40,7 @@ CHUNK = 256 * 1024
 """The parser begins a text anew with every piece of it: small ones make an image in base64 slow."""
 ZIP_BEGINS = (b"PK\x03\x04", b"PK\x05\x06")
 BOM = b"\xef\xbb\xbf"
-LISTED = re.compile(r"(?:.*/)?conversations(?:[-_]\d+)?\.json", re.IGNORECASE)
+CONVERSATION_FILES = re.compile(r"(?:.*/)?conversations(?:[-_]\d+)?\.json", re.IGNORECASE)
 """What ChatGPT and Claude call their files of conversations; long ones come in several."""
 
 OPENS = frozenset({"start_map", "start_array"})
@@ -57,7 +57,7 @@ class Unreadable(Exception):
         self.is_too_large = is_too_large
 
 
-class Element(msgspec.Struct, frozen=True, kw_only=True):
+class ImportElement(msgspec.Struct, frozen=True, kw_only=True):
     """One value of the file. `problem` says why it was not built; `nuls` counts characters taken out."""
 
     value: Any = None
@@ -66,12 +66,12 @@ class Element(msgspec.Struct, frozen=True, kw_only=True):
     nuls: int = 0
 
 
-def read_file(file: IO[bytes], limit: int) -> Iterator[Element]:
+def read_file(file: IO[bytes], limit: int) -> Iterator[ImportElement]:
     """The values of a file that unpacks to at most `limit` bytes. Raises Unreadable."""
     head = file.read(4)
     file.seek(0)
     if head not in ZIP_BEGINS:
-        yield from _elements(_Source(file, _Allowance(limit)))
+        yield from _elements(_Source(file, _UnpackBudget(limit)))
         return
     try:
         with zipfile.ZipFile(file) as archive:
@@ -80,21 +80,21 @@ def read_file(file: IO[bytes], limit: int) -> Iterator[Element]:
         raise Unreadable(f"the ZIP file cannot be unpacked: {error}") from error
 
 
-def _members(archive: zipfile.ZipFile, limit: int) -> Iterator[Element]:
+def _members(archive: zipfile.ZipFile, limit: int) -> Iterator[ImportElement]:
     files = [info for info in archive.infolist() if not info.is_dir()]
-    wanted = [info for info in files if LISTED.fullmatch(info.filename)]
+    wanted = [info for info in files if CONVERSATION_FILES.fullmatch(info.filename)]
     wanted = wanted or [info for info in files if info.filename.lower().endswith(".json")]
     if not wanted:
         raise Unreadable("there is no conversations.json in the ZIP file")
     packed = sum(info.compress_size for info in wanted)
-    allowance = _Allowance(min(limit, max(SMALL, packed * MOST_RATIO)))
-    allowance.check(sum(info.file_size for info in wanted))
+    budget = _UnpackBudget(min(limit, max(SMALL, packed * MOST_RATIO)))
+    budget.check(sum(info.file_size for info in wanted))
     for info in sorted(wanted, key=lambda info: info.filename):
         with archive.open(info) as member:
-            yield from _elements(_Source(member, allowance))
+            yield from _elements(_Source(member, budget))
 
 
-class _Allowance:
+class _UnpackBudget:
     """How many bytes may still be unpacked."""
 
     def __init__(self, limit: int) -> None:
@@ -112,21 +112,21 @@ class _Allowance:
 class _Source:
     """A file as the parser reads it: counted, and without the mark that some programs put first."""
 
-    def __init__(self, file: IO[bytes], allowance: _Allowance) -> None:
+    def __init__(self, file: IO[bytes], budget: _UnpackBudget) -> None:
         self._file = file
-        self._allowance = allowance
+        self._budget = budget
         self._is_first = True
 
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
-        self._allowance.take(len(data))
+        self._budget.take(len(data))
         if self._is_first and data:
             self._is_first = False
             return data.removeprefix(BOM) or self.read(size)
         return data
 
 
-def _elements(source: _Source) -> Iterator[Element]:
+def _elements(source: _Source) -> Iterator[ImportElement]:
     """The items of a list, or of the list `conversations` of an object; any other value by itself."""
     try:
         events = cast("Events", ijson.basic_parse(source, buf_size=CHUNK))
@@ -136,7 +136,7 @@ def _elements(source: _Source) -> Iterator[Element]:
         elif kind == "start_map":
             yield from _members_of(events)
         else:
-            yield Element(value=value)
+            yield ImportElement(value=value)
         for _ in events:
             pass
     except UnicodeDecodeError as error:
@@ -147,14 +147,14 @@ def _elements(source: _Source) -> Iterator[Element]:
         raise Unreadable(f"it is not whole and valid JSON: {reason[:200]}") from error
 
 
-def _items(events: Events) -> Iterator[Element]:
+def _items(events: Events) -> Iterator[ImportElement]:
     for kind, value in events:
         if kind == "end_array":
             return
         yield _Builder().build(events, kind, value)
 
 
-def _members_of(events: Events) -> Iterator[Element]:
+def _members_of(events: Events) -> Iterator[ImportElement]:
     """An object that is a conversation itself, or has a list of them."""
     builder = _Builder()
     builder.open("start_map")
@@ -166,12 +166,12 @@ def _members_of(events: Events) -> Iterator[Element]:
         kind, value = next(events)
         if key == "conversations" and kind == "start_array":
             yield from _items(events)
-            _pass_over(events)
+            _skip_object(events)
             return
         builder.build(events, kind, value)
 
 
-def _pass_over(events: Events) -> None:
+def _skip_object(events: Events) -> None:
     """The rest of the object that is open."""
     depth = 1
     for kind, _ in events:
@@ -193,7 +193,7 @@ class _Builder:
         self._title = ""
         self._problem = ""
 
-    def build(self, events: Events, kind: str, value: Any) -> Element:
+    def build(self, events: Events, kind: str, value: Any) -> ImportElement:
         """The value that begins with this event, into what is open."""
         depth = self._depth
         while True:
@@ -209,9 +209,9 @@ class _Builder:
                 return self.element()
             kind, value = next(events)
 
-    def element(self) -> Element:
+    def element(self) -> ImportElement:
         """What there is now."""
-        return Element(
+        return ImportElement(
             value=None if self._problem else self._root,
             title=self._title,
             problem=self._problem,
@@ -223,11 +223,11 @@ class _Builder:
         if self._problem:
             return
         if self._depth > MOST_DEPTH:
-            self._give_up("it is nested too deeply")
+            self._reject("it is nested too deeply")
             return
-        made: Any = {} if kind == "start_map" else []
-        self._put(made)
-        self._open.append(made)
+        container: Any = {} if kind == "start_map" else []
+        self._put(container)
+        self._open.append(container)
         self._keys.append("")
 
     def add_key(self, key: str) -> None:
@@ -246,7 +246,7 @@ class _Builder:
             return
         self._weight += 64
         if self._weight > MOST_WEIGHT:
-            self._give_up("it is too large")
+            self._reject("it is too large")
         elif not self._open:
             self._root = value
         elif isinstance(self._open[-1], dict):
@@ -256,7 +256,7 @@ class _Builder:
         else:
             self._open[-1].append(value)
 
-    def _give_up(self, problem: str) -> None:
+    def _reject(self, problem: str) -> None:
         self._problem = problem
         self._root = None
         self._open.clear()

@@ -20,19 +20,19 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import ForgetRuns, all_hidden, forget, hidden_of, reveal
-from luxx.domain.conversations.images import MIB, check_room, store_images
+from luxx.domain.conversations.access import DeleteRuns, all_hidden_ids, delete_hidden, hidden_ids, reveal
+from luxx.domain.conversations.images import MIB, check_message_quota, store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_messages, index_title
 from luxx.domain.transfer.document import (
+    ImportedRows,
+    ImportOutcome,
+    ImportRefused,
     ImportReport,
-    Outcome,
-    Read,
     ReadyConversation,
     ReadyImage,
     ReadyMessage,
     ReadyRow,
-    Refused,
 )
 from luxx.domain.transfer.export import Export, write_json, write_markdown
 from luxx.errors import InvalidInput, TooLarge, TooMany, Unavailable
@@ -65,9 +65,9 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
         for row in conversations:
             index_title(connection, user_id=user_id, conversation_id=row.id, title=row.title)
     if messages:
-        said = [_columns(row) | {"user_id": user_id} for row in messages]
-        connection.execute(_insert_message, said)
-        index_messages(connection, said)
+        message_rows = [_columns(row) | {"user_id": user_id} for row in messages]
+        connection.execute(_insert_message, message_rows)
+        index_messages(connection, message_rows)
     for row in batch:
         if isinstance(row, ReadyImage):
             image = PromptImage(media_type=row.media_type, data=row.data)
@@ -77,15 +77,15 @@ def insert_imported(session: Session, user_id: int, import_id: str, batch: list[
 def write_hidden(store: Store, user_id: int, import_id: str, rows: IO[bytes]) -> None:
     """Stores all rows under the import's id. Blocks: for a thread."""
     for batch in _batches(rows):
-        store.write_now(_Insert(user_id, import_id, batch))
+        store.write_now(_InsertBatch(user_id, import_id, batch))
 
 
-class _Insert:
+class _InsertBatch:
     def __init__(self, user_id: int, import_id: str, batch: list[ReadyRow]) -> None:
-        self._given = (user_id, import_id, batch)
+        self._arguments = (user_id, import_id, batch)
 
     def __call__(self, session: Session) -> None:
-        insert_imported(session, *self._given)
+        insert_imported(session, *self._arguments)
 
 
 def _columns(row: ReadyRow) -> dict[str, Any]:
@@ -114,17 +114,17 @@ MOST_EXPORTS = 2
 
 WAIT_SECONDS = 60.0
 RETRY_SECONDS = 10
-UNPACKED = 10
+MAX_UNPACK_RATIO = 10
 """How many times `files.max_upload_mb` a ZIP file may unpack to."""
 
 STALE_SECONDS = 3600
 """Past the longest import, fork or deletion: what is hidden for longer in a shared database is nobody's."""
 
 logger = structlog.get_logger()
-_outcome = msgspec.json.Decoder(Outcome)
+_outcome = msgspec.json.Decoder(ImportOutcome)
 
 
-class Download(msgspec.Struct, frozen=True, kw_only=True):
+class ExportFile(msgspec.Struct, frozen=True, kw_only=True):
     """An export; `file` stands at its beginning. Who receives it calls `close`; then another may begin."""
 
     file: IO[bytes]
@@ -136,14 +136,14 @@ class Download(msgspec.Struct, frozen=True, kw_only=True):
 class TransferService:
     """One per process. Its temporary files are in the data directory and have no name."""
 
-    def __init__(self, store: Store, data_dir: Path, config: FilesConfig, *, forget_runs: ForgetRuns) -> None:
+    def __init__(self, store: Store, data_dir: Path, config: FilesConfig, *, delete_runs: DeleteRuns) -> None:
         self._store = store
         self._data_dir = data_dir
         self._config = config
-        self._forget_runs = forget_runs
+        self._delete_runs = delete_runs
         self._importing: set[int] = set()
         self._exporting: set[int] = set()
-        self._written_now = 0
+        self._active_exports = 0
         self._reading = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def open(self) -> None:
@@ -158,17 +158,17 @@ class TransferService:
         await self._forget_hidden(id_at(int((time.time() - STALE_SECONDS) * 1000), 0))
 
     async def _forget_hidden(self, before: str | None) -> None:
-        left = await self._store.read(lambda session: all_hidden(session, before))
-        await asyncio.to_thread(forget, self._store, self._forget_runs, left)
+        hidden_ids_left = await self._store.read(lambda session: all_hidden_ids(session, before))
+        await asyncio.to_thread(delete_hidden, self._store, self._delete_runs, hidden_ids_left)
 
-    async def export_json(self, caller: Caller, conversation_id: str) -> Download:
+    async def export_json(self, caller: Caller, conversation_id: str) -> ExportFile:
         """The conversation with all its branches, as a document that an import reads.
 
         Raises TooMany while another export of the caller's is written or sent, or two of others are written.
         """
         return await self._export(caller, conversation_id, write_json)
 
-    async def export_markdown(self, caller: Caller, conversation_id: str) -> Download:
+    async def export_markdown(self, caller: Caller, conversation_id: str) -> ExportFile:
         """The selected path of the conversation, for people. Raises TooMany as `export_json` does."""
         return await self._export(caller, conversation_id, write_markdown)
 
@@ -197,7 +197,7 @@ class TransferService:
         logger.info("import_finished", conversations=read.report.conversations, messages=read.report.messages)
         return read.report
 
-    async def _export(self, caller: Caller, conversation_id: str, write: Export) -> Download:
+    async def _export(self, caller: Caller, conversation_id: str, write: Export) -> ExportFile:
         self._check_exports(caller)
         self._exporting.add(caller.user_id)
         try:
@@ -211,29 +211,29 @@ class TransferService:
             self._exporting.discard(caller.user_id)
 
         try:
-            title = await self._written(lambda session: write(session, caller, conversation_id, file))
+            title = await self._write_export(lambda session: write(session, caller, conversation_id, file))
         except BaseException:
             close()
             raise
         size = file.tell()
         file.seek(0)
-        return Download(file=file, size=size, title=title, close=close)
+        return ExportFile(file=file, size=size, title=title, close=close)
 
     def _check_exports(self, caller: Caller) -> None:
         if caller.user_id in self._exporting:
             raise _export_active("an export of yours is going on; wait for its end")
-        if self._written_now >= MOST_EXPORTS:
+        if self._active_exports >= MOST_EXPORTS:
             raise _export_active("the server is busy with other exports")
 
-    async def _written(self, write: Callable[[Session], str]) -> str:
+    async def _write_export(self, write: Callable[[Session], str]) -> str:
         """`write` in a thread of the store's. Until that ends it counts, whether anybody waits or not."""
-        self._written_now += 1
+        self._active_exports += 1
         reading = asyncio.ensure_future(self._store.read(write))
         reading.add_done_callback(self._end_writing)
         return await asyncio.shield(reading)
 
     def _end_writing(self, reading: asyncio.Future[str]) -> None:
-        self._written_now -= 1
+        self._active_exports -= 1
         if not reading.cancelled():
             reading.exception()  # Where nobody waits any more, nobody is to be told.
 
@@ -241,7 +241,7 @@ class TransferService:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryFile(dir=self._data_dir)
 
-    async def _read(self, file: IO[bytes], rows: IO[bytes]) -> Read:
+    async def _read(self, file: IO[bytes], rows: IO[bytes]) -> ImportedRows:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._reading.acquire()
@@ -250,10 +250,12 @@ class TransferService:
                 "the server is busy with other imports", retry_after=RETRY_SECONDS, kind="server_busy"
             ) from error
         try:
-            outcome = await _read_in_child(file, rows, int(self._config.max_upload_mb * MIB) * UNPACKED)
+            outcome = await _read_in_child(
+                file, rows, int(self._config.max_upload_mb * MIB) * MAX_UNPACK_RATIO
+            )
         finally:
             self._reading.release()
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, ImportRefused):
             refuse = TooLarge if outcome.is_too_large else InvalidInput
             raise refuse(outcome.reason, kind=outcome.kind)
         return outcome
@@ -261,7 +263,7 @@ class TransferService:
     async def _check_quota(self, caller: Caller, size: int) -> None:
         quota_mb = self._config.quota_mb
         await self._store.read(
-            lambda session: check_room(session, caller.user_id, size, quota_mb, what="this import")
+            lambda session: check_message_quota(session, caller.user_id, size, quota_mb, what="this import")
         )
 
     def _write(self, caller: Caller, rows: IO[bytes]) -> None:
@@ -273,8 +275,8 @@ class TransferService:
         except BaseException:
             # Where even this fails (the store is closed, the disk is full), the next start does it.
             with contextlib.suppress(Exception):
-                hidden = self._store.read_now(lambda session: hidden_of(session, caller.user_id, import_id))
-                forget(self._store, self._forget_runs, hidden)
+                hidden = self._store.read_now(lambda session: hidden_ids(session, caller.user_id, import_id))
+                delete_hidden(self._store, self._delete_runs, hidden)
             raise
 
 
@@ -282,7 +284,7 @@ def _export_active(sentence: str) -> TooMany:
     return TooMany(sentence, retry_after=RETRY_SECONDS, kind="export_active")
 
 
-async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcome:
+async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> ImportOutcome:
     file.seek(0)
     child = await start_child(
         sys.executable, "-P", "-m", "luxx.domain.transfer.child", str(limit), str(rows.fileno()),
@@ -291,7 +293,7 @@ async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcom
     )  # fmt: skip
     try:
         async with asyncio.timeout(READ_SECONDS):
-            told, said = await child.communicate()
+            output, error_output = await child.communicate()
     except TimeoutError:
         return TAKES_TOO_LONG
     finally:
@@ -299,16 +301,16 @@ async def _read_in_child(file: IO[bytes], rows: IO[bytes], limit: int) -> Outcom
             child.kill()
             await child.wait()
     if child.returncode == 0:
-        return _outcome.decode(told)
+        return _outcome.decode(output)
     if child.returncode is not None and child.returncode < 0:
         # A signal: past its time, or the system had no more memory for it.
         logger.warning("import_reader_killed", signal=-child.returncode)
         return TAKES_TOO_LONG
-    logger.error("import_reader_broke", said=said.decode(errors="replace")[-4000:])
+    logger.error("import_reader_broke", error_output=error_output.decode(errors="replace")[-4000:])
     raise Unavailable("the file could not be read; the server's log says more", kind="import_failed")
 
 
-TAKES_TOO_LONG = Refused(
+TAKES_TOO_LONG = ImportRefused(
     kind="import_too_large", reason="the file takes too much time or memory to read", is_too_large=True
 )
 

@@ -23,7 +23,7 @@ IMAGE_TOKENS = 1_000
 """What vendors count for a picture of usual size lies between some 250 and 1,600."""
 
 
-MOST_IMAGE_TOKENS = 5_000
+MAX_IMAGE_TOKENS = 5_000
 """More than vendors count for a picture of any size, but for the cheapest models, which count them dearer."""
 
 REQUEST_TOKENS = 64
@@ -33,7 +33,7 @@ TOOLS_TOKENS = 1_000
 MESSAGE_TOKENS = 10
 """The marks around each message and each tool: four to eight in today's templates."""
 
-LIGHT_BYTES = bytes(
+COMMON_BYTES = bytes(
     [*string.ascii_letters.encode(), *string.whitespace.encode(), *range(0x80, 0xE0), *range(0xE3, 0xF0)]
 )
 """Two of these make at most a token in usual text: letters, spaces, scripts that models know well. Digits and
@@ -41,26 +41,26 @@ marks may be a token each, and so may the first bytes of rarer scripts and emoji
 
 
 def estimated_usage(
-    told: Usage,
+    reported: Usage,
     messages: Iterable[PromptMessage],
     tools: Iterable[ToolSpec],
-    said: Iterable[Step],
+    steps: Iterable[Step],
     *,
-    most: int | None = None,
+    max_tokens: int | None = None,
 ) -> Usage:
     """`told`, with what the provider left out: the prompt from what was sent, the answer from what came.
 
     A count of the answer that was told before its end (some dialects begin with one) may be too low, so the
     greater of the two counts. `most`: how long the provider was told to let the answer become.
     """
-    answer = _tokens(sum(_step_bytes(step) for step in said))
-    completion = max(told.completion_tokens, answer if most is None else min(answer, most))
-    prompt = told.prompt_tokens
+    answer = _tokens(sum(_step_bytes(step) for step in steps))
+    completion = max(reported.completion_tokens, answer if max_tokens is None else min(answer, max_tokens))
+    prompt = reported.prompt_tokens
     if not prompt:
-        sent = sum(_message_bytes(message) for message in messages)
-        prompt = _tokens(sent + sum(len(msgspec.json.encode(tool)) for tool in tools))
+        sent_bytes = sum(_message_bytes(message) for message in messages)
+        prompt = _tokens(sent_bytes + sum(len(msgspec.json.encode(tool)) for tool in tools))
     return msgspec.structs.replace(
-        told, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+        reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
     )
 
 
@@ -82,13 +82,13 @@ def prompt_size(
     size = bound = images = 0
     for part in _parts(messages, tools, schema):
         size += len(part)
-        heavy = len(part.translate(None, LIGHT_BYTES))
-        bound += heavy + (len(part) - heavy + 1) // 2
+        rare_bytes = len(part.translate(None, COMMON_BYTES))
+        bound += rare_bytes + (len(part) - rare_bytes + 1) // 2
     for message in messages:
         images += len(message.images) if isinstance(message, UserPrompt) else 0
-    around = REQUEST_TOKENS + MESSAGE_TOKENS * (len(messages) + len(tools)) + (TOOLS_TOKENS if tools else 0)
+    overhead = REQUEST_TOKENS + MESSAGE_TOKENS * (len(messages) + len(tools)) + (TOOLS_TOKENS if tools else 0)
     return PromptSize(
-        estimate=_tokens(size) + images * IMAGE_TOKENS, bound=bound + around + images * MOST_IMAGE_TOKENS
+        estimate=_tokens(size) + images * IMAGE_TOKENS, bound=bound + overhead + images * MAX_IMAGE_TOKENS
     )
 
 

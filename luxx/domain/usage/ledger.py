@@ -81,7 +81,7 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     is_estimated: bool = False
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class SpentAmount(msgspec.Struct, frozen=True, kw_only=True):
     """A sum over the ledger; `cost` counts only completions of known price."""
 
     tokens: int
@@ -113,7 +113,7 @@ def record(connection: Connection, entry: UsageEntry) -> None:
     )
 
 
-def spent_since(connection: Connection, user_id: int, since: datetime) -> Spent:
+def spent_since(connection: Connection, user_id: int, since: datetime) -> SpentAmount:
     """What a user's completions used from `since` on."""
     row = connection.execute(
         select(
@@ -121,4 +121,4 @@ def spent_since(connection: Connection, user_id: int, since: datetime) -> Spent:
             func.coalesce(func.sum(UsageRow.cost), 0.0),
         ).where(UsageRow.user_id == user_id, UsageRow.created_at >= since)
     ).one()
-    return Spent(tokens=int(row[0]), cost=float(row[1] or 0.0))
+    return SpentAmount(tokens=int(row[0]), cost=float(row[1] or 0.0))

@@ -16,7 +16,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.usage.ledger import UsageRow
-from luxx.domain.usage.reserve import day_of, midnight_of
+from luxx.domain.usage.reserve import midnight_of, read_day
 from luxx.errors import InvalidInput, NotAllowed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
@@ -27,7 +27,7 @@ from luxx.providers.queries import visible_to
 from luxx.wire.run import RunKind
 
 
-class DayOfTokens(msgspec.Struct, frozen=True, kw_only=True):
+class TokenAllowance(msgspec.Struct, frozen=True, kw_only=True):
     """`reserved` is set aside for model calls under way. Where there is no limit, it and `left` are null."""
 
     limit: int | None
@@ -36,7 +36,7 @@ class DayOfTokens(msgspec.Struct, frozen=True, kw_only=True):
     left: int | None
 
 
-class DayOfMoney(msgspec.Struct, frozen=True, kw_only=True):
+class CostAllowance(msgspec.Struct, frozen=True, kw_only=True):
     """The same in US dollars; `spent` counts completions of known price."""
 
     limit: float | None
@@ -59,30 +59,30 @@ class UsageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`resets_at`: when the day, which is one of UTC, is over."""
 
     resets_at: datetime
-    tokens_per_day: DayOfTokens
-    cost_per_day: DayOfMoney
+    tokens_per_day: TokenAllowance
+    cost_per_day: CostAllowance
     per_run: RunLimits
 
 
 def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iterations: int) -> UsageLimits:
     """The caller's own."""
-    day = day_of(session.connection(), caller.user_id)
-    spent, held = day.spent, day.held
+    day = read_day(session.connection(), caller.user_id)
+    spent, reserved = day.spent, day.reserved
     return UsageLimits(
         resets_at=midnight_of(utc_now()) + timedelta(days=1),
-        tokens_per_day=DayOfTokens(
+        tokens_per_day=TokenAllowance(
             limit=limits.tokens_per_day or None,
             spent=spent.tokens,
-            reserved=held.tokens,
-            left=max(0, limits.tokens_per_day - spent.tokens - held.tokens)
+            reserved=reserved.tokens,
+            left=max(0, limits.tokens_per_day - spent.tokens - reserved.tokens)
             if limits.tokens_per_day
             else None,
         ),
-        cost_per_day=DayOfMoney(
+        cost_per_day=CostAllowance(
             limit=limits.cost_per_day or None,
             spent=spent.cost,
-            reserved=held.cost,
-            left=max(0.0, limits.cost_per_day - spent.cost - held.cost) if limits.cost_per_day else None,
+            reserved=reserved.cost,
+            left=max(0.0, limits.cost_per_day - spent.cost - reserved.cost) if limits.cost_per_day else None,
         ),
         per_run=RunLimits(
             tokens=limits.tokens_per_run or None,
@@ -94,7 +94,7 @@ def read_limits(session: Session, caller: Caller, limits: LimitsConfig, iteratio
     )
 
 
-WHOLE = "whole_"
+TOTAL_PREFIX = "whole_"
 """Before the names of sums over all groups."""
 
 COST_DIGITS = 10
@@ -114,7 +114,7 @@ class GroupBy(StrEnum):
     TENANT = "tenant"
 
 
-class Scope(StrEnum):
+class UsageScope(StrEnum):
     """Whose usage: one's own, the tenant's (ADMIN), the whole server's (operators)."""
 
     OWN = "own"
@@ -163,7 +163,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """`first` and `last` are days in UTC, both included. `subject_id`: what was used in one conversation."""
 
     group_by: GroupBy = GroupBy.DAY
-    scope: Scope = Scope.OWN
+    scope: UsageScope = UsageScope.OWN
     first: date | None = None
     last: date | None = None
     subject_id: str | None = None
@@ -195,14 +195,14 @@ class UsageService:
         )
 
 
-def _check_scope(caller: Caller, scope: Scope) -> None:
+def _check_scope(caller: Caller, scope: UsageScope) -> None:
     match scope:
-        case Scope.OWN:
+        case UsageScope.OWN:
             return
-        case Scope.TENANT:
+        case UsageScope.TENANT:
             if not caller.is_admin:
                 raise NotAllowed("only an administrator sees the usage of others")
-        case Scope.ALL:
+        case UsageScope.ALL:
             if not is_operator(caller):
                 raise NotAllowed("only an administrator of the default tenant sees the whole server's usage")
         case _:
@@ -226,7 +226,7 @@ def _report(session: Session, caller: Caller, query: UsageQuery) -> UsageReport:
     groups = _groups(caller, query)
     page = session.execute(_page(groups, query)).all()
     # Every row of the page carries the whole as well: the ledger is read once. Only an empty page does not.
-    whole = page[0] if page else session.execute(_alone(groups)).one()
+    totals = page[0] if page else session.execute(_select_totals(groups)).one()
     keys = [row.key for row in page if row.key is not None]
     names = _names(session, caller, query.group_by, keys)
     return UsageReport(
@@ -236,10 +236,10 @@ def _report(session: Session, caller: Caller, query: UsageQuery) -> UsageReport:
             )
             for row in page
         ],
-        total=whole.groups or 0,
+        total=totals.groups or 0,
         page=query.page,
         page_size=query.page_size,
-        sums=UsageSums(**_sums_of(whole, WHOLE)),
+        sums=UsageSums(**_sums_of(totals, TOTAL_PREFIX)),
     )
 
 
@@ -258,22 +258,22 @@ def _groups(caller: Caller, query: UsageQuery) -> Subquery:
     return rows.group_by(key).subquery()
 
 
-def _whole(groups: Subquery) -> list[tuple[str, FunctionElement[Any]]]:
-    sums = [(WHOLE + name, func.sum(groups.c[name])) for name, _ in _SUMS]
+def _total_columns(groups: Subquery) -> list[tuple[str, FunctionElement[Any]]]:
+    sums = [(TOTAL_PREFIX + name, func.sum(groups.c[name])) for name, _ in _SUMS]
     return [("groups", func.count()), *sums]
 
 
-def _alone(groups: Subquery) -> Select[Any]:
-    return select(*(sum_.label(name) for name, sum_ in _whole(groups))).select_from(groups)
+def _select_totals(groups: Subquery) -> Select[Any]:
+    return select(*(sum_.label(name) for name, sum_ in _total_columns(groups))).select_from(groups)
 
 
 def _page(groups: Subquery, query: UsageQuery) -> Select[Any]:
-    over_all = [sum_.over().label(name) for name, sum_ in _whole(groups)]
-    wanted = select(groups, *over_all).limit(query.page_size).offset((query.page - 1) * query.page_size)
+    over_all = [sum_.over().label(name) for name, sum_ in _total_columns(groups)]
+    statement = select(groups, *over_all).limit(query.page_size).offset((query.page - 1) * query.page_size)
     if query.group_by == GroupBy.DAY:
-        return wanted.order_by(groups.c.key.desc())
+        return statement.order_by(groups.c.key.desc())
     tokens = groups.c.prompt_tokens + groups.c.completion_tokens
-    return wanted.order_by(func.coalesce(groups.c.cost, -1.0).desc(), tokens.desc(), groups.c.key)
+    return statement.order_by(func.coalesce(groups.c.cost, -1.0).desc(), tokens.desc(), groups.c.key)
 
 
 def _key(group_by: GroupBy) -> tuple[ColumnElement[Any], RunKind | None]:
@@ -299,13 +299,13 @@ def _key(group_by: GroupBy) -> tuple[ColumnElement[Any], RunKind | None]:
             assert_never(group_by)
 
 
-def _in_scope(caller: Caller, scope: Scope) -> ColumnElement[bool]:
+def _in_scope(caller: Caller, scope: UsageScope) -> ColumnElement[bool]:
     match scope:
-        case Scope.OWN:
+        case UsageScope.OWN:
             return UsageRow.user_id == caller.user_id
-        case Scope.TENANT:
+        case UsageScope.TENANT:
             return UsageRow.tenant_id == caller.tenant_id
-        case Scope.ALL:
+        case UsageScope.ALL:
             return true()
         case _:
             assert_never(scope)
@@ -313,29 +313,29 @@ def _in_scope(caller: Caller, scope: Scope) -> ColumnElement[bool]:
 
 def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any]) -> dict[Any, str]:
     """Names of the keys that the caller may know: of a conversation only its owner."""
-    wanted: Any
+    statement: Any
     match group_by:
         case GroupBy.PROVIDER:
-            wanted = select(ProviderRow.id, ProviderRow.name).where(
+            statement = select(ProviderRow.id, ProviderRow.name).where(
                 ProviderRow.id.in_(keys), visible_to(caller)
             )
         case GroupBy.CONVERSATION:
-            wanted = select(ConversationRow.id, ConversationRow.title).where(
+            statement = select(ConversationRow.id, ConversationRow.title).where(
                 ConversationRow.id.in_(keys),
                 ConversationRow.user_id == caller.user_id,
                 ConversationRow.import_id.is_(None),
             )
         case GroupBy.USER:
-            is_seen = true() if is_operator(caller) else User.tenant_id == caller.tenant_id
-            wanted = select(User.id, User.username).where(User.id.in_(keys), is_seen)
+            is_visible = true() if is_operator(caller) else User.tenant_id == caller.tenant_id
+            statement = select(User.id, User.username).where(User.id.in_(keys), is_visible)
         case GroupBy.TENANT:
-            is_seen = true() if is_operator(caller) else Tenant.id == caller.tenant_id
-            wanted = select(Tenant.id, Tenant.name).where(Tenant.id.in_(keys), is_seen)
+            is_visible = true() if is_operator(caller) else Tenant.id == caller.tenant_id
+            statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(keys), is_visible)
         case GroupBy.DAY | GroupBy.MODEL | GroupBy.ROOM | GroupBy.TASK:
             return {}
         case _:
             assert_never(group_by)
-    return dict(cast("Iterable[tuple[Any, str]]", session.execute(wanted).all()))
+    return dict(cast("Iterable[tuple[Any, str]]", session.execute(statement).all()))
 
 
 def _sums_of(row: Row[Any], prefix: str = "") -> dict[str, Any]:

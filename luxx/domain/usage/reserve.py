@@ -26,23 +26,23 @@ from sqlalchemy import (
 )
 from sqlalchemy import literal as value
 
-from luxx.domain.usage.ledger import ReserveRow, Spent, UsageRow, spent_since
+from luxx.domain.usage.ledger import ReserveRow, SpentAmount, UsageRow, spent_since
 from luxx.errors import InvalidInput, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import table_of
 from luxx.providers.catalog import ModelCard
 
-LEAST_ANSWER = 256
+MIN_ANSWER_TOKENS = 256
 """Tokens. An answer that could only be shorter is not worth its prompt."""
 
-USUAL_ANSWER = 4_096
+PREFERRED_ANSWER_TOKENS = 4_096
 """Tokens. For a call that could have as many, the end of other runs' calls is waited for."""
 
 RESERVE_LOCKS = 7_402_119
 """The first half of the PostgreSQL advisory locks that reserves of one user take in turn."""
 
-SECONDS_OF_A_DAY = 86_400
+SECONDS_PER_DAY = 86_400
 
 _reserves, _ledger = table_of(ReserveRow), table_of(UsageRow)
 _runs = table(
@@ -53,9 +53,9 @@ _runs = table(
     column("subject_id", String),
     column("parent_run_id", String),
 )
-_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
+_lock_user = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
 _insert = insert(_reserves)
-_release = delete(_reserves).where(_reserves.c.run_id == bindparam("b_run"))
+_delete_reserve = delete(_reserves).where(_reserves.c.run_id == bindparam("b_run"))
 _spent = (
     select(
         func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0).label("tokens"),
@@ -64,7 +64,7 @@ _spent = (
     .where(_ledger.c.user_id == bindparam("user_id"), _ledger.c.created_at >= bindparam("midnight"))
     .subquery()
 )
-_held = (
+_reserved = (
     select(
         func.coalesce(func.sum(_reserves.c.prompt_tokens + _reserves.c.completion_tokens), 0).label("tokens"),
         func.coalesce(func.sum(_reserves.c.cost), 0.0).label("cost"),
@@ -74,8 +74,11 @@ _held = (
 )
 # One statement: a call whose reserve becomes a line of the ledger between two would be in neither.
 _day = select(
-    _spent.c.tokens, _spent.c.cost, _held.c.tokens.label("held_tokens"), _held.c.cost.label("held_cost")
-).select_from(_spent.join(_held, true()))
+    _spent.c.tokens,
+    _spent.c.cost,
+    _reserved.c.tokens.label("held_tokens"),
+    _reserved.c.cost.label("held_cost"),
+).select_from(_spent.join(_reserved, true()))
 
 
 _root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte("tree", recursive=True)
@@ -85,13 +88,13 @@ _tree_spent = select(
     func.coalesce(func.sum(_ledger.c.prompt_tokens + _ledger.c.completion_tokens), 0),
     func.coalesce(func.sum(_ledger.c.cost), 0.0),
 ).where(_ledger.c.run_id.in_(select(_tree.c.id)))
-_tree_held = select(
+_tree_reserved = select(
     func.coalesce(func.sum(_reserves.c.prompt_tokens + _reserves.c.completion_tokens), 0),
     func.coalesce(func.sum(_reserves.c.cost), 0.0),
 ).where(_reserves.c.run_id.in_(select(_tree.c.id)))
 
 
-class Limit(StrEnum):
+class SpendingLimit(StrEnum):
     """The limits of tokens and money, by the names of their keys."""
 
     TOKENS_PER_RUN = "tokens_per_run"
@@ -101,21 +104,21 @@ class Limit(StrEnum):
 
     @property
     def is_money(self) -> bool:
-        return self in (Limit.COST_PER_RUN, Limit.COST_PER_DAY)
+        return self in (SpendingLimit.COST_PER_RUN, SpendingLimit.COST_PER_DAY)
 
     @property
     def is_daily(self) -> bool:
-        return self in (Limit.TOKENS_PER_DAY, Limit.COST_PER_DAY)
+        return self in (SpendingLimit.TOKENS_PER_DAY, SpendingLimit.COST_PER_DAY)
 
 
-class Day(msgspec.Struct, frozen=True):
+class SpentAndReserved(msgspec.Struct, frozen=True):
     """What a user spent since midnight UTC, and what is set aside for calls that are under way.
 
     A reserve counts for any day: a call that began before midnight is in the ledger of the day after.
     """
 
-    spent: Spent
-    held: Spent
+    spent: SpentAmount
+    reserved: SpentAmount
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,26 +138,26 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompt * self.prompt_price + answer * self.answer_price
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class LimitHeadroom(msgspec.Struct, frozen=True, kw_only=True):
     """What a limit leaves: `spent` of it is gone, `held` is set aside for calls of other runs."""
 
-    limit: Limit
+    limit: SpendingLimit
     amount: float
     spent: float
-    held: float = 0.0
+    reserved: float = 0.0
 
-    def answer(self, call: Call, *, alone: bool) -> float:
+    def answer(self, call: Call, *, without_others: bool) -> float:
         """How long an answer fits, in tokens; `alone`: if no other run held anything. Below 0: none."""
-        left = self.amount - self.spent - (0.0 if alone else self.held)
+        orphaned = self.amount - self.spent - (0.0 if without_others else self.reserved)
         if not self.limit.is_money:
-            return left - call.prompt
-        left -= call.prompt * call.prompt_price
+            return orphaned - call.prompt
+        orphaned -= call.prompt * call.prompt_price
         if call.answer_price > 0:
-            return left / call.answer_price
-        return math.inf if left >= 0 else -1.0
+            return orphaned / call.answer_price
+        return math.inf if orphaned >= 0 else -1.0
 
 
-class Verdict(StrEnum):
+class ReserveVerdict(StrEnum):
     """What becomes of a call: it may be made, others' calls must end first, or it will never fit."""
 
     FITS = "fits"
@@ -162,35 +165,37 @@ class Verdict(StrEnum):
     NEVER = "never"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReserveResult(msgspec.Struct, frozen=True):
     """A verdict; `tokens` is how long the answer may be, `narrowest` the limit that leaves it least."""
 
-    verdict: Verdict
+    verdict: ReserveVerdict
     tokens: int
-    narrowest: Room
+    narrowest: LimitHeadroom
 
 
-def judged(call: Call, rooms: Iterable[Room], *, may_wait: bool) -> Answer:
+def fit_call(call: Call, headrooms: Iterable[LimitHeadroom], *, may_wait: bool) -> ReserveResult:
     """Whether a call fits all of the rooms, of which there is one at least, and with how long an answer."""
-    rooms = list(rooms)
-    narrowest = min(rooms, key=lambda room: room.answer(call, alone=True))
-    alone = math.floor(min(call.answer, narrowest.answer(call, alone=True)))
-    now = math.floor(min(call.answer, *(room.answer(call, alone=False) for room in rooms)))
-    least, usual = min(LEAST_ANSWER, call.answer), min(USUAL_ANSWER, call.answer)
-    if alone < least:
-        return Answer(Verdict.NEVER, 0, narrowest)
-    if now >= (min(usual, alone) if may_wait else least):
-        return Answer(Verdict.FITS, now, narrowest)
-    return Answer(Verdict.WAITS if may_wait else Verdict.NEVER, 0, narrowest)
+    headrooms = list(headrooms)
+    narrowest = min(headrooms, key=lambda headroom: headroom.answer(call, without_others=True))
+    without_others = math.floor(min(call.answer, narrowest.answer(call, without_others=True)))
+    now = math.floor(
+        min(call.answer, *(headroom.answer(call, without_others=False) for headroom in headrooms))
+    )
+    least, usual = min(MIN_ANSWER_TOKENS, call.answer), min(PREFERRED_ANSWER_TOKENS, call.answer)
+    if without_others < least:
+        return ReserveResult(ReserveVerdict.NEVER, 0, narrowest)
+    if now >= (min(usual, without_others) if may_wait else least):
+        return ReserveResult(ReserveVerdict.FITS, now, narrowest)
+    return ReserveResult(ReserveVerdict.WAITS if may_wait else ReserveVerdict.NEVER, 0, narrowest)
 
 
-def has_amounts(limits: LimitsConfig) -> bool:
+def has_limits(limits: LimitsConfig) -> bool:
     """Whether anything must be set aside before a call."""
-    return any(getattr(limits, limit.value) for limit in Limit)
+    return any(getattr(limits, limit.value) for limit in SpendingLimit)
 
 
-def has_daily(limits: LimitsConfig) -> bool:
-    return any(getattr(limits, limit.value) for limit in Limit if limit.is_daily)
+def has_daily_limits(limits: LimitsConfig) -> bool:
+    return any(getattr(limits, limit.value) for limit in SpendingLimit if limit.is_daily)
 
 
 def is_priced(card: ModelCard) -> bool:
@@ -208,53 +213,53 @@ def check_price(card: ModelCard, limits: LimitsConfig, model: str) -> None:
         )
 
 
-def day_of(connection: Connection, user_id: int) -> Day:
+def read_day(connection: Connection, user_id: int) -> SpentAndReserved:
     """What the user spent today and what is set aside, as of one moment."""
     row = connection.execute(_day, {"user_id": user_id, "midnight": midnight_of(utc_now())}).one()
-    return Day(
-        Spent(tokens=int(row.tokens), cost=float(row.cost)),
-        Spent(tokens=int(row.held_tokens), cost=float(row.held_cost)),
+    return SpentAndReserved(
+        SpentAmount(tokens=int(row.tokens), cost=float(row.cost)),
+        SpentAmount(tokens=int(row.held_tokens), cost=float(row.held_cost)),
     )
 
 
-def take_turn(connection: Connection, user_id: int) -> None:
+def lock_user_reserves(connection: Connection, user_id: int) -> None:
     """Until the transaction ends, nobody else sets anything aside for this user."""
     if connection.dialect.name == "postgresql":
         # On SQLite one thread writes anyway.
-        connection.execute(_in_turn, {"locks": RESERVE_LOCKS, "user_id": user_id})
+        connection.execute(_lock_user, {"locks": RESERVE_LOCKS, "user_id": user_id})
 
 
-def set_aside(connection: Connection, row: dict[str, object]) -> None:
+def add_reserve(connection: Connection, row: dict[str, object]) -> None:
     """Adds a run's reserve (`ReserveRow`)."""
     connection.execute(_insert, row)
 
 
-def release(connection: Connection, run_id: str) -> None:
+def release_reserve(connection: Connection, run_id: str) -> None:
     """Deletes a run's reserve, in the transaction that records what was spent."""
-    connection.execute(_release, {"b_run": run_id})
+    connection.execute(_delete_reserve, {"b_run": run_id})
 
 
-def settle_left(connection: Connection, run_id: str) -> bool:
+def charge_orphaned_reserve(connection: Connection, run_id: str) -> bool:
     """Enters what was set aside for a call that ended with its process; False where nothing was.
 
     How much of it the provider billed nobody knows; counting less would let spending pass the limits.
     """
     columns = ["user_id", "provider_id", "model", "prompt_tokens", "completion_tokens", "cost", "run_id"]
-    left = select(
+    orphaned = select(
         *(_reserves.c[name] for name in columns),
         *(_runs.c[name] for name in ("tenant_id", "kind", "subject_id")),
         *(value(0).label(name) for name in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")),
         true().label("is_estimated"),
         value(utc_now(), _ledger.c.created_at.type).label("created_at"),
     ).where(_reserves.c.run_id == run_id, _runs.c.id == _reserves.c.run_id)
-    names = [column.name for column in left.selected_columns]
-    moved = connection.execute(insert(_ledger).from_select(names, left))
-    if moved.rowcount:
-        release(connection, run_id)
-    return bool(moved.rowcount)
+    names = [column.name for column in orphaned.selected_columns]
+    inserted = connection.execute(insert(_ledger).from_select(names, orphaned))
+    if inserted.rowcount:
+        release_reserve(connection, run_id)
+    return bool(inserted.rowcount)
 
 
-def spent_by_run(connection: Connection, run_id: str) -> Spent:
+def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:
     """The sums of a run's lines of the ledger."""
     row = connection.execute(
         select(
@@ -262,37 +267,38 @@ def spent_by_run(connection: Connection, run_id: str) -> Spent:
             func.coalesce(func.sum(_ledger.c.cost), 0.0),
         ).where(_ledger.c.run_id == run_id)
     ).one()
-    return Spent(tokens=int(row[0]), cost=float(row[1]))
+    return SpentAmount(tokens=int(row[0]), cost=float(row[1]))
 
 
-def spent_by_tree(connection: Connection, root_run_id: str) -> Day:
+def spent_by_tree(connection: Connection, root_run_id: str) -> SpentAndReserved:
     """What a run and all its subagents have spent, and what is set aside for calls they make just now.
 
     A reserve that becomes a line of the ledger meanwhile counts twice rather than not at all.
     """
-    held = connection.execute(_tree_held, {"root": root_run_id}).one()
+    reserved = connection.execute(_tree_reserved, {"root": root_run_id}).one()
     spent = connection.execute(_tree_spent, {"root": root_run_id}).one()
-    return Day(
-        Spent(tokens=int(spent[0]), cost=float(spent[1])), Spent(tokens=int(held[0]), cost=float(held[1]))
+    return SpentAndReserved(
+        SpentAmount(tokens=int(spent[0]), cost=float(spent[1])),
+        SpentAmount(tokens=int(reserved[0]), cost=float(reserved[1])),
     )
 
 
-def check_day(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:
+def check_daily_limits(connection: Connection, user_id: int, limits: LimitsConfig, now: datetime) -> None:
     """Before a run is admitted. Raises TooMany where the user's day is spent."""
-    if not has_daily(limits):
+    if not has_daily_limits(limits):
         return
     spent, wait = spent_since(connection, user_id, midnight_of(now)), seconds_to_midnight(now)
     if limits.tokens_per_day and spent.tokens >= limits.tokens_per_day:
         raise TooMany(
             f"today's {limits.tokens_per_day} tokens are used up; there are new ones at midnight UTC",
             retry_after=wait,
-            kind=Limit.TOKENS_PER_DAY,
+            kind=SpendingLimit.TOKENS_PER_DAY,
         )
     if limits.cost_per_day and spent.cost >= limits.cost_per_day:
         raise TooMany(
             f"today's budget of ${limits.cost_per_day:g} is spent; there is a new one at midnight UTC",
             retry_after=wait,
-            kind=Limit.COST_PER_DAY,
+            kind=SpendingLimit.COST_PER_DAY,
         )
 
 
@@ -301,4 +307,4 @@ def midnight_of(now: datetime) -> datetime:
 
 
 def seconds_to_midnight(now: datetime) -> int:
-    return SECONDS_OF_A_DAY - int((now - midnight_of(now)).total_seconds())
+    return SECONDS_PER_DAY - int((now - midnight_of(now)).total_seconds())

@@ -7,10 +7,10 @@ also find out without it, later. What has to be certain is a row of the database
 from collections.abc import Callable
 from typing import Protocol
 
-Take = Callable[[str, bytes], None]
+MessageHandler = Callable[[str, bytes], None]
 """Takes the name of the process that spoke and what it said; on the event loop's thread, at once."""
 
-Make = Callable[[], bytes]
+PayloadFactory = Callable[[], bytes]
 """Makes a payload when there is room to send it; empty where there is nothing left to say."""
 
 
@@ -26,22 +26,22 @@ class Bus(Protocol):
     is_alone: bool
     """Whether there can be no other process: then nothing needs to be said."""
 
-    def on(self, topic: str, take: Take) -> None:
+    def on(self, topic: str, handler: MessageHandler) -> None:
         """Calls `take` with each message of a topic that another process sends from now on."""
         ...
 
-    def on_up(self, take: Callable[[], None]) -> None:
+    def on_reconnect(self, handler: Callable[[], None]) -> None:
         """Calls `take` whenever the bus is back after it was away: what was said meanwhile is lost."""
         ...
 
-    def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+    def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         """Sends to one process, or to all others. Returns at once; messages to one process keep their order.
 
         `payload` may be of any length; the bus cuts and joins. Lost where the bus is away.
         """
         ...
 
-    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+    def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
         """Calls `make` once, when what was told before is on its way, and sends what it gives.
 
         For what is worth joining: all that comes while something is being sent makes one message. While the
@@ -63,16 +63,16 @@ class LocalBus:
     def __init__(self, process: str) -> None:
         self.process = process
 
-    def on(self, topic: str, take: Take) -> None:
+    def on(self, topic: str, handler: MessageHandler) -> None:
         """Nobody will ever send."""
 
-    def on_up(self, take: Callable[[], None]) -> None:
+    def on_reconnect(self, handler: Callable[[], None]) -> None:
         """It is never away."""
 
-    def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+    def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         """Nobody is there."""
 
-    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
+    def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
         """Nobody is there."""
 
     async def open(self) -> None: ...

@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import msgspec
 import structlog
 
-from luxx.infra.bus.core import Make, Take
+from luxx.infra.bus.core import MessageHandler, PayloadFactory
 from luxx.infra.observe import Metrics, redact
 
 MOST_WAITING = 4_000_000
@@ -24,7 +24,7 @@ MOST_WAITING = 4_000_000
 MOST_AT_ONCE = 256_000
 """Bytes given at once, about: what comes meanwhile waits for the next time."""
 
-Message = tuple[str, bytes]
+OutboxMessage = tuple[str, bytes]
 """A topic and a payload."""
 
 logger = structlog.get_logger()
@@ -37,7 +37,7 @@ class _Waiting:
     __slots__ = ("messages", "size")
 
     def __init__(self) -> None:
-        self.messages: deque[Message] = deque()
+        self.messages: deque[OutboxMessage] = deque()
         self.size = 0
 
 
@@ -48,7 +48,7 @@ class Outbox:
         self.filled = asyncio.Event()
         self._on_drop = on_drop
         self._waiting: dict[str | None, _Waiting] = {}
-        self._later: deque[tuple[str, Make, str | None]] = deque()
+        self._later: deque[tuple[str, PayloadFactory, str | None]] = deque()
 
     def put(self, topic: str, payload: bytes, to: str | None) -> None:
         """Adds a message for one receiver, or for all (None)."""
@@ -65,42 +65,42 @@ class Outbox:
             self._on_drop(dropped)
         self.filled.set()
 
-    def put_later(self, topic: str, make: Make, to: str | None) -> None:
+    def put_later(self, topic: str, make_payload: PayloadFactory, to: str | None) -> None:
         """Adds a message that is made when it is taken."""
-        self._later.append((topic, make, to))
+        self._later.append((topic, make_payload, to))
         self.filled.set()
 
-    def take(self) -> list[tuple[str | None, bytes]]:
+    def take_batch(self) -> list[tuple[str | None, bytes]]:
         """Receivers, and for each the encoded list of its messages; unsets `filled` where nothing is left."""
-        room = MOST_AT_ONCE
-        taken: dict[str | None, list[Message]] = {}
+        bytes_left = MOST_AT_ONCE
+        taken: dict[str | None, list[OutboxMessage]] = {}
         for to in list(self._waiting):
-            room -= self._take_for(to, taken.setdefault(to, []), room)
-            if room <= 0:
+            bytes_left -= self._take_for(to, taken.setdefault(to, []), bytes_left)
+            if bytes_left <= 0:
                 break
         # Only those that were there: who is asked may ask to be asked again.
         for _ in range(len(self._later)):
-            if room <= 0:
+            if bytes_left <= 0:
                 break
-            topic, make, to = self._later.popleft()
-            payload = _made(topic, make)
+            topic, make_payload, to = self._later.popleft()
+            payload = _make_payload(topic, make_payload)
             if payload:
                 taken.setdefault(to, []).append((topic, payload))
-                room -= len(payload)
+                bytes_left -= len(payload)
         if not self._waiting and not self._later:
             self.filled.clear()
         return [(to, _encode(messages)) for to, messages in taken.items() if messages]
 
-    def forget(self) -> None:
+    def clear_messages(self) -> None:
         """Drops the messages; what is to be made later stays."""
         self._waiting.clear()
         if not self._later:
             self.filled.clear()
 
-    def _take_for(self, to: str | None, taken: list[Message], room: int) -> int:
+    def _take_for(self, to: str | None, taken: list[OutboxMessage], bytes_left: int) -> int:
         waiting = self._waiting[to]
         size = 0
-        while waiting.messages and size < room:
+        while waiting.messages and size < bytes_left:
             message = waiting.messages.popleft()
             size += len(message[1])
             taken.append(message)
@@ -110,9 +110,9 @@ class Outbox:
         return size
 
 
-def _made(topic: str, make: Make) -> bytes:
+def _make_payload(topic: str, make_payload: PayloadFactory) -> bytes:
     try:
-        return make()
+        return make_payload()
     except Exception:
         # Whatever one of them cannot say, the others are sent.
         logger.exception("bus_message_not_made", topic=topic)
@@ -137,7 +137,7 @@ _decode = msgspec.msgpack.Decoder(Packet).decode
 _messages = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
-class Cutter:
+class PacketSplitter:
     """For one sender. `most` bounds the bytes of a packet; None: it is never cut."""
 
     def __init__(self, sender: str, most: int | None = None) -> None:
@@ -145,7 +145,7 @@ class Cutter:
         self._most = None if most is None else most - len(sender) - 32
         self._number = 0
 
-    def cut(self, body: bytes) -> list[bytes]:
+    def split(self, body: bytes) -> list[bytes]:
         """The packets that carry `body`, to be sent in this order."""
         self._number += 1
         most = self._most or max(1, len(body))
@@ -156,7 +156,7 @@ class Cutter:
         ]
 
 
-class Joiner:
+class PacketAssembler:
     """For one receiver. Of each sender it keeps the one message that is not whole yet."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ STEADY_SECONDS = 10.0
 """A connection that held this long is tried again at once when it breaks."""
 
 
-class Wire(Protocol):
+class BusTransport(Protocol):
     """What carries packets. Any of its methods may raise; then it is closed and opened anew."""
 
     most: int | None
@@ -203,7 +203,7 @@ class Wire(Protocol):
         """Connects; from then on what is sent to the process or to all is kept for `listen`."""
         ...
 
-    async def listen(self, hear: Callable[[bytes], None]) -> None:
+    async def listen(self, on_packet: Callable[[bytes], None]) -> None:
         """Gives what arrives, until it breaks."""
         ...
 
@@ -216,59 +216,59 @@ class Wire(Protocol):
         ...
 
 
-class WiredBus:
+class NetworkBus:
     """A bus (`luxx.infra.bus.core.Bus`) over a wire."""
 
     is_alone = False
 
-    def __init__(self, process: str, wire: Wire, metrics: Metrics) -> None:
+    def __init__(self, process: str, transport: BusTransport, metrics: Metrics) -> None:
         self.process = process
         self.is_up = False
-        self._wire = wire
+        self._transport = transport
         self._sent = metrics.bus_packets_total.labels("sent")
-        self._heard = metrics.bus_packets_total.labels("heard")
-        self._takes: dict[str, list[Take]] = {}
+        self._received = metrics.bus_packets_total.labels("heard")
+        self._handlers: dict[str, list[MessageHandler]] = {}
         self._on_up: list[Callable[[], None]] = []
         self._outbox = Outbox(metrics.bus_dropped_total.inc)
-        self._cutter = Cutter(process, wire.most)
-        self._joiner = Joiner()
-        self._quiet = asyncio.Event()
-        self._was_away = False
-        self._settled = asyncio.Event()
-        self._life: asyncio.Task[None] | None = None
+        self._cutter = PacketSplitter(process, transport.most)
+        self._joiner = PacketAssembler()
+        self._idle = asyncio.Event()
+        self._was_down = False
+        self._first_attempt = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         metrics.bus_up.set_function(lambda: self.is_up)
 
-    def on(self, topic: str, take: Take) -> None:
-        self._takes.setdefault(topic, []).append(take)
+    def on(self, topic: str, handler: MessageHandler) -> None:
+        self._handlers.setdefault(topic, []).append(handler)
 
-    def on_up(self, take: Callable[[], None]) -> None:
-        self._on_up.append(take)
+    def on_reconnect(self, handler: Callable[[], None]) -> None:
+        self._on_up.append(handler)
 
-    def tell(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
+    def publish(self, topic: str, payload: bytes, *, to: str | None = None) -> None:
         if self.is_up:
-            self._quiet.clear()
+            self._idle.clear()
             self._outbox.put(topic, payload, to)
 
-    def tell_later(self, topic: str, make: Make, *, to: str | None = None) -> None:
-        self._quiet.clear()
-        self._outbox.put_later(topic, make, to)
+    def publish_later(self, topic: str, make_payload: PayloadFactory, *, to: str | None = None) -> None:
+        self._idle.clear()
+        self._outbox.put_later(topic, make_payload, to)
 
     async def open(self) -> None:
         """Returns when it is up, or when the first attempt has failed: it goes on trying."""
-        self._life = asyncio.create_task(self._live(), name="bus")
-        await self._settled.wait()
+        self._task = asyncio.create_task(self._run(), name="bus")
+        await self._first_attempt.wait()
 
     async def close(self) -> None:
         """Sends what waits, within bounds, and ends."""
         if self.is_up:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._quiet.wait()
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.gather(self._life, return_exceptions=True)
+                    await self._idle.wait()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         wait = FIRST_WAIT_SECONDS
         while True:
             began = time.monotonic()
@@ -285,55 +285,57 @@ class WiredBus:
     async def _connect_and_work(self) -> None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._wire.open(self.process)
-            self._rise()
+                await self._transport.open(self.process)
+            self._mark_up()
             async with asyncio.TaskGroup() as work:
-                work.create_task(self._wire.listen(self._hear))
+                work.create_task(self._transport.listen(self._on_message))
                 work.create_task(self._send())
         finally:
-            self.is_up, self._was_away = False, True
-            self._outbox.forget()
-            self._quiet.set()
-            self._settled.set()
-            await self._wire.close()
+            self.is_up, self._was_down = False, True
+            self._outbox.clear_messages()
+            self._idle.set()
+            self._first_attempt.set()
+            await self._transport.close()
 
-    def _rise(self) -> None:
+    def _mark_up(self) -> None:
         self.is_up = True
-        self._quiet.set()
-        self._settled.set()
-        if self._was_away:
+        self._idle.set()
+        self._first_attempt.set()
+        if self._was_down:
             logger.info("bus_back")
-            for take in self._on_up:
-                take()
+            for handler in self._on_up:
+                handler()
 
     async def _send(self) -> None:
         while True:
             await self._outbox.filled.wait()
-            packets = [(to, packet) for to, body in self._outbox.take() for packet in self._cutter.cut(body)]
+            packets = [
+                (to, packet) for to, body in self._outbox.take_batch() for packet in self._cutter.split(body)
+            ]
             if packets:
                 async with asyncio.timeout(SEND_SECONDS):
-                    await self._wire.send(packets)
+                    await self._transport.send(packets)
                 self._sent.inc(len(packets))
             if not self._outbox.filled.is_set():
-                self._quiet.set()
+                self._idle.set()
 
-    def _hear(self, data: bytes) -> None:
-        self._heard.inc()
+    def _on_message(self, data: bytes) -> None:
+        self._received.inc()
         try:
-            whole = self._joiner.join(data)
+            received = self._joiner.join(data)
         except msgspec.MsgspecError:
             logger.warning("bus_packet_not_understood", size=len(data))
             return
-        if whole is None or whole[0] == self.process:
+        if received is None or received[0] == self.process:
             return
-        for topic, payload in whole[1]:
-            for take in self._takes.get(topic, ()):
-                self._give(take, topic, whole[0], payload)
+        for topic, payload in received[1]:
+            for handler in self._handlers.get(topic, ()):
+                self._dispatch(handler, topic, received[0], payload)
 
     @staticmethod
-    def _give(take: Take, topic: str, sender: str, payload: bytes) -> None:
+    def _dispatch(handler: MessageHandler, topic: str, sender: str, payload: bytes) -> None:
         try:
-            take(sender, payload)
+            handler(sender, payload)
         except Exception:
             # One that cannot take a message must not cost the others theirs.
             logger.exception("bus_message_not_taken", topic=topic)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Engine
 
-from luxx.infra.store.engine import POSTGRESQL_PATIENCE
+from luxx.infra.store.engine import POSTGRESQL_TIMEOUTS
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,7 +30,7 @@ PREPARE = (
 )
 
 
-class PostgresqlWire:
+class PostgresqlTransport:
     """A wire (`luxx.infra.bus.network.Wire`) over the database that the engine is for."""
 
     most: int | None = MOST_CHARACTERS * 3 // 4
@@ -39,7 +39,7 @@ class PostgresqlWire:
         # The driver that the engine has loaded: a process with another database need not have it.
         self._driver = cast("Any", engine.dialect.loaded_dbapi)
         _, parameters = engine.dialect.create_connect_args(engine.url)
-        self._parameters = {**parameters, **POSTGRESQL_PATIENCE, "application_name": APPLICATION}
+        self._parameters = {**parameters, **POSTGRESQL_TIMEOUTS, "application_name": APPLICATION}
         self._listening: psycopg.AsyncConnection[Any] | None = None
         self._sending: psycopg.AsyncConnection[Any] | None = None
         self._statement: _Statement | None = None
@@ -55,7 +55,7 @@ class PostgresqlWire:
         await self._sending.execute(PREPARE)
         self._statement = _Statement(self._sending.pgconn)
 
-    async def listen(self, hear: Callable[[bytes], None]) -> None:
+    async def listen(self, on_packet: Callable[[bytes], None]) -> None:
         """Reads the socket whenever it has something: the driver's own way would wake ten times a second."""
         assert self._listening is not None
         pgconn = self._listening.pgconn
@@ -66,7 +66,7 @@ class PostgresqlWire:
             try:
                 pgconn.consume_input()
                 while notification := pgconn.notifies():
-                    _hear(hear, notification.extra)
+                    _on_notification(on_packet, notification.extra)
             except Exception as error:
                 # Raised where it is awaited; the loop itself would only log it, again and again.
                 errors.append(error)
@@ -145,16 +145,16 @@ class _Statement:
             while not self._pgconn.is_busy():
                 result = self._pgconn.get_result()
                 if result is None:
-                    self._settle(None)
+                    self._resolve(None)
                     return
                 if result.error_message:
                     raise ConnectionError(result.error_message.decode("utf-8", "replace"))
         except Exception as error:
             # Raised where it is awaited; the loop itself would only log it, again and again.
             self._loop.remove_reader(self._socket)
-            self._settle(error)
+            self._resolve(error)
 
-    def _settle(self, error: Exception | None) -> None:
+    def _resolve(self, error: Exception | None) -> None:
         answer, self._answer = self._answer, None
         if answer is None or answer.done():
             return
@@ -168,9 +168,9 @@ def _channel(process: str | None) -> str:
     return CHANNEL if process is None else f"{CHANNEL}_{process}"
 
 
-def _hear(hear: Callable[[bytes], None], payload: bytes) -> None:
+def _on_notification(on_packet: Callable[[bytes], None], payload: bytes) -> None:
     try:
         packet = a2b_base64(payload)
     except NotBase64:
         packet = payload  # Somebody else's use of the channel: the bus says so, and goes on.
-    hear(packet)
+    on_packet(packet)

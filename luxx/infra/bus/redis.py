@@ -14,19 +14,19 @@ from luxx.errors import ConfigError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-KEPT = 10_000
+STREAM_LENGTH = 10_000
 """Packets kept in a stream, about."""
 
 EXPIRES_SECONDS = 120
 """A process's stream goes this long after the last word to it."""
 
 BLOCK_MS = 5_000
-READ_AT_ONCE = 500
+READ_BATCH_SIZE = 500
 PATIENCE_SECONDS = 10.0
 FIELD = b"p"
 
 
-class RedisWire:
+class RedisTransport:
     """A wire (`luxx.infra.bus.network.Wire`). `family` separates this installation from others."""
 
     most: int | None = None
@@ -36,7 +36,7 @@ class RedisWire:
         self._prefix = f"luxx:{family}"
         self._all = f"{self._prefix}:all".encode()
         self._own = b""
-        self._places: dict[bytes, bytes] = {}
+        self._positions: dict[bytes, bytes] = {}
         self._listening: Any = None
         self._sending: Any = None
         make_client(url)
@@ -46,30 +46,31 @@ class RedisWire:
         pool = make_client(self._url).connection_pool
         self._listening, self._sending = await pool.get_connection(), await pool.get_connection()
         self._own = self._stream(process)
-        newest = await _asked(self._sending, b"XREVRANGE", self._all, b"+", b"-", b"COUNT", b"1")
+        newest = await _request(self._sending, b"XREVRANGE", self._all, b"+", b"-", b"COUNT", b"1")
         # Known already where it was away for a moment: it reads on from there.
-        self._places.setdefault(self._own, b"0-0")
-        self._places.setdefault(self._all, newest[0][0] if newest else b"0-0")
+        self._positions.setdefault(self._own, b"0-0")
+        self._positions.setdefault(self._all, newest[0][0] if newest else b"0-0")
 
-    async def listen(self, hear: Callable[[bytes], None]) -> None:
+    async def listen(self, on_packet: Callable[[bytes], None]) -> None:
         """Reads both streams on."""
         assert self._listening is not None
-        options = (b"COUNT", READ_AT_ONCE, b"BLOCK", BLOCK_MS, b"STREAMS")
+        options = (b"COUNT", READ_BATCH_SIZE, b"BLOCK", BLOCK_MS, b"STREAMS")
         while True:
             async with asyncio.timeout(BLOCK_MS / 1000 + PATIENCE_SECONDS):
-                read = await _asked(
-                    self._listening, b"XREAD", *options, *self._places, *self._places.values()
+                read = await _request(
+                    self._listening, b"XREAD", *options, *self._positions, *self._positions.values()
                 )
             for stream, entries in read or ():
-                for place, fields in entries:
-                    self._places[stream] = place
-                    hear(fields[1])
+                for position, fields in entries:
+                    self._positions[stream] = position
+                    on_packet(fields[1])
 
     async def send(self, packets: list[tuple[str | None, bytes]]) -> None:
         """All of them in one round trip."""
         assert self._sending is not None
         commands: list[tuple[Any, ...]] = [
-            (b"XADD", self._stream(to), b"MAXLEN", b"~", KEPT, b"*", FIELD, packet) for to, packet in packets
+            (b"XADD", self._stream(to), b"MAXLEN", b"~", STREAM_LENGTH, b"*", FIELD, packet)
+            for to, packet in packets
         ]
         commands += [(b"EXPIRE", self._stream(to), EXPIRES_SECONDS) for to in {to for to, _ in packets}]
         await self._sending.send_packed_command(self._sending.pack_commands(commands))
@@ -87,7 +88,7 @@ class RedisWire:
         return self._all if process is None else f"{self._prefix}:{process}".encode()
 
 
-async def _asked(connection: Any, *command: Any) -> Any:
+async def _request(connection: Any, *command: Any) -> Any:
     """The answer to one command, straight from its connection: the client's layers cost more than Redis."""
     await connection.send_command(*command)
     return await connection.read_response()

@@ -34,7 +34,7 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with our prefix that are not configuration keys."""
 
-MOST_ENVIRONMENT = 32 * 1024
+MAX_ENVIRONMENT_CHARS = 32 * 1024
 """Characters of what one MCP server is given: it has to fit a pipe."""
 
 VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
@@ -51,79 +51,83 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
     `path` None reads `config.yaml` if there is one. `overrides` has dotted keys (`app.port`, `data_dir`);
     None there means not given.
     """
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     merged: dict[str, Any] = {}
     for layer in (
-        _read_file(path, environ, places),
-        _read_environment(environ, places),
-        _read_overrides(overrides, places),
+        _read_file(path, environ, locations),
+        _read_environment(environ, locations),
+        _read_overrides(overrides, locations),
     ):
         for section, values in layer.items():
             merged[section] = {**merged.get(section, {}), **values} if isinstance(values, dict) else values
-    _agree_on_database(merged, places)
-    _agree_on_prices(merged.get("models", []), places)
-    _require_hosts(merged.get("tools", {}).get("network_allow", []), places)
-    _agree_on_servers(merged.get("mcp", {}).get("servers", []), places)
+    _check_database(merged, locations)
+    _check_prices(merged.get("models", []), locations)
+    _check_hosts(merged.get("tools", {}).get("network_allow", []), locations)
+    _check_servers(merged.get("mcp", {}).get("servers", []), locations)
     sections = _fields(Config)
     return Config(
         **{
-            name: _bare(sections[name])(**value) if isinstance(value, dict) else value
+            name: _unwrap_annotated(sections[name])(**value) if isinstance(value, dict) else value
             for name, value in merged.items()
         }
     )
 
 
-def _read_file(path: Path | None, environ: Mapping[str, str], places: dict[str, str]) -> Values:
+def _read_file(path: Path | None, environ: Mapping[str, str], locations: dict[str, str]) -> Values:
     file = path or DEFAULT_FILE
     if path is None and not file.exists():
         return {}
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _failure(
+        raise _config_error(
             str(file), "", f"cannot be read ({error}); give a readable file with --config"
         ) from error
     root = _compose(text, str(file), has_lines=True)
-    reader = _Reader(str(file), environ, places, has_lines=True)
+    reader = _NodeReader(str(file), environ, locations, has_lines=True)
     return {} if root is None else reader.read_struct(root, Config, "")
 
 
-def _read_environment(environ: Mapping[str, str], places: dict[str, str]) -> Values:
+def _read_environment(environ: Mapping[str, str], locations: dict[str, str]) -> Values:
     layer: Values = {}
     sections = {name: _fields(type_) for name, type_ in _fields(Config).items() if _is_struct(type_)}
-    lists = {name: type_ for name, type_ in _fields(Config).items() if get_origin(_bare(type_)) is list}
+    lists = {
+        name: type_ for name, type_ in _fields(Config).items() if get_origin(_unwrap_annotated(type_)) is list
+    }
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
             continue
-        place = f"environment variable {variable}"
+        location = f"environment variable {variable}"
         section, _, key = variable.removeprefix(PREFIX).lower().partition("__")
         if section in lists and not key:
             if text:
-                layer[section] = _value_of_text(text, lists[section], section, place, places)
+                layer[section] = _value_of_text(text, lists[section], section, location, locations)
             continue
         if key not in sections.get(section, {}):
-            known = [f"{PREFIX}{s}__{k}".upper() for s in sections for k in sections[s]]
-            raise _failure(place, "", "unknown" + _nearest(variable, [*known, *OTHER_VARIABLES]))
+            known_names = [f"{PREFIX}{s}__{k}".upper() for s in sections for k in sections[s]]
+            raise _config_error(
+                location, "", "unknown" + _suggestion(variable, [*known_names, *OTHER_VARIABLES])
+            )
         if text:
-            value = _value_of_text(text, sections[section][key], f"{section}.{key}", place, places)
+            value = _value_of_text(text, sections[section][key], f"{section}.{key}", location, locations)
             layer.setdefault(section, {})[key] = value
     return layer
 
 
-def _read_overrides(overrides: Mapping[str, Any], places: dict[str, str]) -> Values:
+def _read_overrides(overrides: Mapping[str, Any], locations: dict[str, str]) -> Values:
     layer: Values = {}
     for dotted, given in overrides.items():
         if given is None:
             continue
         section, _, key = dotted.rpartition(".")
-        fields = _fields(_bare(_fields(Config)[section])) if section else _fields(Config)
-        place = f"--{key.replace('_', '-')}"
+        fields = _fields(_unwrap_annotated(_fields(Config)[section])) if section else _fields(Config)
+        location = f"--{key.replace('_', '-')}"
         text = str(given) if isinstance(given, int | float | str | Path) else None
         if isinstance(given, bool) or text is None:
-            value = _converted(given, fields[key], dotted, place)
-            places[dotted] = place
+            value = _converted(given, fields[key], dotted, location)
+            locations[dotted] = location
         else:
-            value = _value_of_text(text, fields[key], dotted, place, places)
+            value = _value_of_text(text, fields[key], dotted, location, locations)
         if section:
             layer.setdefault(section, {})[key] = value
         else:
@@ -131,63 +135,69 @@ def _read_overrides(overrides: Mapping[str, Any], places: dict[str, str]) -> Val
     return layer
 
 
-def _value_of_text(text: str, type_: Any, key: str, place: str, places: dict[str, str]) -> Any:
+def _value_of_text(text: str, type_: Any, key: str, location: str, locations: dict[str, str]) -> Any:
     """A value given outside a file: text as it stands for a text key, else YAML."""
     node: yaml.Node | None
     if _is_text(type_) and not _is_nullable(type_):
         node = yaml.ScalarNode(TEXT_TAG, text, style='"')
-    elif _bare(type_) == list[str] and not text.lstrip().startswith("["):
+    elif _unwrap_annotated(type_) == list[str] and not text.lstrip().startswith("["):
         entries = [yaml.ScalarNode(TEXT_TAG, part.strip(), style='"') for part in text.split(",")]
         node = yaml.SequenceNode("", [entry for entry in entries if entry.value])
     else:
-        node = _compose(text, place)
+        node = _compose(text, location)
     if node is None:
-        raise _failure(place, key, "is empty; write a value or leave it out")
-    return _Reader(place, None, places, has_lines=False).read(node, type_, key)
+        raise _config_error(location, key, "is empty; write a value or leave it out")
+    return _NodeReader(location, None, locations, has_lines=False).read(node, type_, key)
 
 
-def _compose(text: str, place: str, *, has_lines: bool = False) -> yaml.Node | None:
+def _compose(text: str, location: str, *, has_lines: bool = False) -> yaml.Node | None:
     untyped: Any = yaml
     try:
         return untyped.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark and has_lines else ""
-        raise _failure(f"{place}{line}", "", f"not valid YAML: {error.problem}; mend it there") from error
+        raise _config_error(
+            f"{location}{line}", "", f"not valid YAML: {error.problem}; mend it there"
+        ) from error
     except yaml.YAMLError as error:
-        raise _failure(place, "", "not valid YAML: it contains a character that may not be there") from error
+        raise _config_error(
+            location, "", "not valid YAML: it contains a character that may not be there"
+        ) from error
 
 
-class _Reader:
+class _NodeReader:
     """Reads YAML nodes towards types. `environ` None leaves `${…}` alone (what is not from a file)."""
 
     def __init__(
-        self, place: str, environ: Mapping[str, str] | None, places: dict[str, str], *, has_lines: bool
+        self, location: str, environ: Mapping[str, str] | None, locations: dict[str, str], *, has_lines: bool
     ) -> None:
-        self._place = place
+        self._location = location
         self._environ = environ
-        self._places = places
+        self._locations = locations
         self._has_lines = has_lines
 
     def read(self, node: yaml.Node, type_: Any, key: str) -> Any:
         """The value of `node` as `type_`, or UNSET if its variables are all empty."""
-        self._places[key] = self._at(node)
-        bare = _bare(type_)
-        if get_origin(bare) is list:
-            return self._read_list(node, get_args(bare)[0], key)
-        if _is_struct(bare):
-            values = self.read_struct(node, bare, key)
-            return _converted(values, type_, key, self._at(node))
+        self._locations[key] = self._location_of(node)
+        bare_type = _unwrap_annotated(type_)
+        if get_origin(bare_type) is list:
+            return self._read_list(node, get_args(bare_type)[0], key)
+        if _is_struct(bare_type):
+            values = self.read_struct(node, bare_type, key)
+            return _converted(values, type_, key, self._location_of(node))
         if not isinstance(node, yaml.ScalarNode):
-            raise _failure(self._at(node), key, "must be one value, not a list or a section" + _hint(type_))
+            raise _config_error(
+                self._location_of(node), key, "must be one value, not a list or a section" + _hint(type_)
+            )
         value = self._scalar(node, type_, key)
-        return value if value is UNSET else _converted(value, type_, key, self._at(node))
+        return value if value is UNSET else _converted(value, type_, key, self._location_of(node))
 
     def read_struct(self, node: yaml.Node, struct: Any, key: str) -> Values:
         """What a section says, key by key; what it leaves out is left out."""
         if isinstance(node, yaml.ScalarNode) and node.tag == NULL_TAG:
             return {}
         if not isinstance(node, yaml.MappingNode):
-            raise _failure(self._at(node), key, "must be a section of 'key: value' lines")
+            raise _config_error(self._location_of(node), key, "must be a section of 'key: value' lines")
         fields = _fields(struct)
         lines: dict[str, int] = {}
         values: Values = {}
@@ -195,10 +205,12 @@ class _Reader:
             name = str(name_node.value) if isinstance(name_node, yaml.ScalarNode) else "(not a name)"
             inner = f"{key}.{name}" if key else name
             if name not in fields or inner == "data_dir":
-                raise _failure(self._at(name_node), inner, "unknown key" + _nearest_key(inner, list(fields)))
+                raise _config_error(
+                    self._location_of(name_node), inner, "unknown key" + _key_suggestion(inner, list(fields))
+                )
             if name in lines:
-                raise _failure(
-                    self._at(name_node), inner, f"stands already in line {lines[name]}; remove one"
+                raise _config_error(
+                    self._location_of(name_node), inner, f"stands already in line {lines[name]}; remove one"
                 )
             lines[name] = name_node.start_mark.line + 1
             is_section = not key and _is_struct(fields[name])
@@ -209,7 +221,7 @@ class _Reader:
 
     def _read_list(self, node: yaml.Node, type_: Any, key: str) -> list[Any]:
         if not isinstance(node, yaml.SequenceNode):
-            raise _failure(self._at(node), key, "must be a list; write [first, second]")
+            raise _config_error(self._location_of(node), key, "must be a list; write [first, second]")
         values = [self.read(child, type_, f"{key}[{index}]") for index, child in enumerate(node.value)]
         return [value for value in values if value is not UNSET]
 
@@ -223,7 +235,7 @@ class _Reader:
         elif node.tag == NULL_TAG:
             if _is_nullable(type_):
                 return None
-            raise _failure(self._at(node), key, "is empty; write a value or remove the line")
+            raise _config_error(self._location_of(node), key, "is empty; write a value or remove the line")
         if _is_text(type_):
             return text
         loader: Any = yaml.SafeLoader("")
@@ -231,7 +243,9 @@ class _Reader:
         try:
             return loader.construct_object(yaml.ScalarNode(tag, text))
         except (ValueError, yaml.YAMLError) as error:
-            raise _failure(self._at(node), key, f"cannot be read as a value{_hint(type_)}") from error
+            raise _config_error(
+                self._location_of(node), key, f"cannot be read as a value{_hint(type_)}"
+            ) from error
 
     def _substituted(self, text: str, key: str, node: yaml.Node) -> str:
         environ = self._environ or {}
@@ -241,13 +255,15 @@ class _Reader:
                 return "${"
             name, colon, default = (match[1] or "").partition(":")
             if not VARIABLE_NAME.fullmatch(name):
-                raise _failure(
-                    self._at(node), key, "'${' starts no ${NAME} or ${NAME:default}; as text it is '$${'"
+                raise _config_error(
+                    self._location_of(node),
+                    key,
+                    "'${' starts no ${NAME} or ${NAME:default}; as text it is '$${'",
                 )
             value = environ.get(name) or default
             if not value and not colon:
-                raise _failure(
-                    self._at(node),
+                raise _config_error(
+                    self._location_of(node),
                     key,
                     f"the variable {name} is not set; set it, or write ${{{name}:default}}",
                 )
@@ -255,115 +271,129 @@ class _Reader:
 
         return VARIABLE.sub(replace, text)
 
-    def _at(self, node: yaml.Node) -> str:
-        return f"{self._place}:{node.start_mark.line + 1}" if self._has_lines else self._place
+    def _location_of(self, node: yaml.Node) -> str:
+        return f"{self._location}:{node.start_mark.line + 1}" if self._has_lines else self._location
 
 
-def _converted(value: Any, type_: Any, key: str, place: str) -> Any:
+def _converted(value: Any, type_: Any, key: str, location: str) -> Any:
     try:
         converted = msgspec.convert(value, type_)
     except msgspec.ValidationError as error:
-        raise _failure(place, key, str(error) + _hint(type_)) from error
+        raise _config_error(location, key, str(error) + _hint(type_)) from error
     if isinstance(converted, float) and not math.isfinite(converted):
-        raise _failure(place, key, "must be a finite number" + _hint(type_))
+        raise _config_error(location, key, "must be a finite number" + _hint(type_))
     return converted
 
 
-def _agree_on_database(merged: Values, places: Mapping[str, str]) -> None:
+def _check_database(merged: Values, locations: Mapping[str, str]) -> None:
     """`database.type` follows the URL where it is not given, and may not contradict it."""
     database = merged.setdefault("database", {})
     url = database.get("url", Config().database.url)
     scheme = str(url).partition(":")[0].partition("+")[0]
-    place = places.get("database.url", "the defaults")
+    location = locations.get("database.url", "the defaults")
     if scheme not in ("sqlite", "postgresql"):
-        raise _failure(place, "database.url", "must begin with sqlite:/// or postgresql://")
+        raise _config_error(location, "database.url", "must begin with sqlite:/// or postgresql://")
     if database.setdefault("type", scheme) != scheme:
-        where = places["database.type"]
-        raise _failure(
+        where = locations["database.type"]
+        raise _config_error(
             where,
             "database.type",
-            f"says {database['type']}, but database.url ({place}) is a {scheme} URL; make them agree "
+            f"says {database['type']}, but database.url ({location}) is a {scheme} URL; make them agree "
             "or leave database.type out",
         )
 
 
-def _agree_on_prices(models: list[ModelConfig], places: Mapping[str, str]) -> None:
+def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> None:
     """A completion has a prompt and an answer: it has a price where both have one."""
     for index, model in enumerate(models):
         key = f"models[{index}]"
         has_cache = model.cached_input_price is not None or model.cache_write_price is not None
         if (model.input_price is None) != (model.output_price is None):
-            raise _failure(
-                places[key], key, "input_price and output_price belong together; write both or none"
+            raise _config_error(
+                locations[key], key, "input_price and output_price belong together; write both or none"
             )
         if has_cache and model.input_price is None:
-            raise _failure(places[key], key, "a price for the cache needs input_price and output_price")
+            raise _config_error(
+                locations[key], key, "a price for the cache needs input_price and output_price"
+            )
         if model.max_output > model.context_window:
-            raise _failure(
-                places[key], key, "max_output is larger than context_window, which it is a part of"
+            raise _config_error(
+                locations[key], key, "max_output is larger than context_window, which it is a part of"
             )
 
 
-def _require_hosts(entries: list[str], places: Mapping[str, str]) -> None:
+def _check_hosts(entries: list[str], locations: Mapping[str, str]) -> None:
     for index, entry in enumerate(entries):
         key = f"tools.network_allow[{index}]"
         try:
             allowed_host(entry)
         except InvalidInput as error:
-            raise _failure(places[key], key, error.message) from error
+            raise _config_error(locations[key], key, error.message) from error
 
 
-def _agree_on_servers(servers: list[McpServerConfig], places: Mapping[str, str]) -> None:
+def _check_servers(servers: list[McpServerConfig], locations: Mapping[str, str]) -> None:
     """The tools of two servers of a tenant are told apart by the servers' names."""
     for index, server in enumerate(servers):
         key = f"mcp.servers[{index}]"
         if any((one.name, one.tenant) == (server.name, server.tenant) for one in servers[:index]):
-            raise _failure(places[f"{key}.name"], f"{key}.name", "another server of the tenant has this name")
-        if sum(len(one) for one in server.env) > MOST_ENVIRONMENT:
-            problem = f"takes more than {MOST_ENVIRONMENT // 1024} KiB in all"
-            raise _failure(places[f"{key}.env"], f"{key}.env", problem)
+            raise _config_error(
+                locations[f"{key}.name"], f"{key}.name", "another server of the tenant has this name"
+            )
+        if sum(len(one) for one in server.env) > MAX_ENVIRONMENT_CHARS:
+            problem = f"takes more than {MAX_ENVIRONMENT_CHARS // 1024} KiB in all"
+            raise _config_error(locations[f"{key}.env"], f"{key}.env", problem)
 
 
-def _failure(place: str, key: str, problem: str) -> ConfigError:
-    file, _, line = place.rpartition(":")
-    detail: dict[str, Any] = {"place": place, "key": key}
+def _config_error(location: str, key: str, problem: str) -> ConfigError:
+    file, _, line = location.rpartition(":")
+    detail: dict[str, Any] = {"place": location, "key": key}
     if line.isdigit():
         detail |= {"file": file, "line": int(line)}
-    return ConfigError(f"{place}: {f'{key}: ' if key else ''}{problem}", detail=detail)
+    return ConfigError(f"{location}: {f'{key}: ' if key else ''}{problem}", detail=detail)
 
 
-def _nearest_key(key: str, fields: list[str]) -> str:
+def _key_suggestion(key: str, fields: list[str]) -> str:
     section, _, name = key.rpartition(".")
     if key == "data_dir":
         return "; the data directory is given on the command line: --data-dir PATH"
-    homes = [s for s, type_ in _fields(Config).items() if _is_struct(type_) and name in _fields(type_)]
-    if homes:
-        return f"; did you mean {homes[0]}.{name}?"
-    return _nearest(
+    candidates = [s for s, type_ in _fields(Config).items() if _is_struct(type_) and name in _fields(type_)]
+    if candidates:
+        return f"; did you mean {candidates[0]}.{name}?"
+    return _suggestion(
         key, [f"{section}.{field}" if section else field for field in fields if field != "data_dir"]
     )
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else "; remove it, or see config.yaml for the keys there are"
+def _suggestion(name: str, known_names: list[str]) -> str:
+    matches = difflib.get_close_matches(name, known_names, n=1, cutoff=0.6)
+    return (
+        f"; did you mean {matches[0]}?"
+        if matches
+        else "; remove it, or see config.yaml for the keys there are"
+    )
 
 
 def _hint(type_: Any) -> str:
-    bare = _bare(type_)
+    bare_type = _unwrap_annotated(type_)
     if _is_nullable(type_):
-        bare = _bare(next(choice for choice in get_args(bare) if choice is not NoneType))
-    if get_origin(bare) is Literal:
-        return "; write one of " + ", ".join(get_args(bare))
+        bare_type = _unwrap_annotated(
+            next(choice for choice in get_args(bare_type) if choice is not NoneType)
+        )
+    if get_origin(bare_type) is Literal:
+        return "; write one of " + ", ".join(get_args(bare_type))
     hints = {bool: "; write true or false", int: "; write a whole number", float: "; write a number"}
-    return hints.get(bare, "; write text") if not _is_struct(bare) else "; see config.yaml for an example"
+    return (
+        hints.get(bare_type, "; write text")
+        if not _is_struct(bare_type)
+        else "; see config.yaml for an example"
+    )
 
 
 def _fields(struct: Any) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(struct)}
 
 
-def _bare(type_: Any) -> Any:
+def _unwrap_annotated(type_: Any) -> Any:
     return get_args(type_)[0] if get_origin(type_) is Annotated else type_
 
 
@@ -372,11 +402,13 @@ def _is_struct(type_: Any) -> bool:
 
 
 def _is_text(type_: Any) -> bool:
-    bare = _bare(type_)
+    bare_type = _unwrap_annotated(type_)
     return (
-        bare is str or get_origin(bare) is Literal or (str in get_args(bare) and get_origin(bare) is not list)
+        bare_type is str
+        or get_origin(bare_type) is Literal
+        or (str in get_args(bare_type) and get_origin(bare_type) is not list)
     )
 
 
 def _is_nullable(type_: Any) -> bool:
-    return NoneType in get_args(_bare(type_))
+    return NoneType in get_args(_unwrap_annotated(type_))

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-Text = Annotated[str, Meta(min_length=1)]
-Positive = Annotated[float, Meta(gt=0)]
-PositiveCount = Annotated[int, Meta(ge=1)]
-Amount = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
+NonEmptyText = Annotated[str, Meta(min_length=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+NonNegativeFloat = Annotated[float, Meta(ge=0)]
+NonNegativeInt = Annotated[int, Meta(ge=0)]
 
 
 class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +18,7 @@ class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     secret_key: str = ""
     previous_secret_keys: list[str] = []
     debug: bool = False
-    host: Text = "127.0.0.1"
+    host: NonEmptyText = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
 
     def __repr__(self) -> str:
@@ -29,14 +29,14 @@ class DatabaseConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`type` always agrees with the scheme of `url`, which may hold a password and stays out of the repr."""
 
     type: Literal["sqlite", "postgresql"] = "sqlite"
-    url: Text = "sqlite:///./luxx.db"
+    url: NonEmptyText = "sqlite:///./luxx.db"
 
     def __repr__(self) -> str:
         return f"DatabaseConfig(type={self.type!r})"
 
 
 class WorkspaceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    root: Text = "./workspaces"
+    root: NonEmptyText = "./workspaces"
     auto_create: bool = True
 
 
@@ -55,7 +55,7 @@ class LlmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens when `tool` is called with an argument that matches `pattern`; the last match wins."""
 
-    tool: Text
+    tool: NonEmptyText
     action: Literal["allow", "ask", "deny"]
     pattern: str = "*"
 
@@ -63,31 +63,31 @@ class ToolRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ToolLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a program that `tool` starts may use, for callers of `level`; what is left out stays as it was."""
 
-    tool: Text = "*"
+    tool: NonEmptyText = "*"
     level: Annotated[int, Meta(ge=1, le=4)] | None = None
-    seconds: Positive | None = None
+    seconds: PositiveFloat | None = None
     cpu_seconds: Annotated[float, Meta(ge=1)] | None = None
     memory_mb: Annotated[int, Meta(ge=16)] | None = None
-    processes: PositiveCount | None = None
-    file_mb: PositiveCount | None = None
-    disk_mb: PositiveCount | None = None
-    output_kb: PositiveCount | None = None
+    processes: PositiveInt | None = None
+    file_mb: PositiveInt | None = None
+    disk_mb: PositiveInt | None = None
+    output_kb: PositiveInt | None = None
 
 
 class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enable_cache: bool = True
-    cache_ttl: Count = 300
-    max_workers: PositiveCount = 4
-    max_iterations: PositiveCount = 10
+    cache_ttl: NonNegativeInt = 300
+    max_workers: PositiveInt = 4
+    max_iterations: PositiveInt = 10
     modules: list[str] = []
-    timeout_seconds: Positive = 60
+    timeout_seconds: PositiveFloat = 60
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = "auto"
     python: str = ""
     packages: list[str] = []
-    prewarmed: Count = 4
+    prewarmed: NonNegativeInt = 4
     limits: list[ToolLimits] = []
-    memory_per_user_mb: PositiveCount = 4096
-    memory_reserve_mb: Count = 0
+    memory_per_user_mb: PositiveInt = 4096
+    memory_reserve_mb: NonNegativeInt = 0
     ask_from: Literal["low", "medium", "high"] = "high"
     rules: list[ToolRule] = []
     web_allow_private: list[str] = []
@@ -100,12 +100,12 @@ class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     and stays out of the repr, as do the words of the command."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,19}$(?!\n)")]
-    command: Annotated[list[Text], Meta(min_length=1, max_length=100)]
-    tenant: Text = "default"
+    command: Annotated[list[NonEmptyText], Meta(min_length=1, max_length=100)]
+    tenant: NonEmptyText = "default"
     env: Annotated[
         list[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]], Meta(max_length=100)
     ] = []
-    reads: list[Text] = []
+    reads: list[NonEmptyText] = []
     workspace: str = ""
     level: Annotated[int, Meta(ge=1, le=4)] = 3
     start_seconds: Annotated[float, Meta(gt=0, le=600)] = 30
@@ -132,13 +132,13 @@ class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """0 of `connections_per_address` and of `body_bytes_per_second` means no limit."""
 
-    max_body_mb: Positive = 10
-    head_seconds: Positive = 30
-    body_idle_seconds: Positive = 60
-    body_bytes_per_second: Count = 1000
-    keep_alive_seconds: PositiveCount = 5
-    connections: PositiveCount = 10_000
-    connections_per_address: Count = 256
+    max_body_mb: PositiveFloat = 10
+    head_seconds: PositiveFloat = 30
+    body_idle_seconds: PositiveFloat = 60
+    body_bytes_per_second: NonNegativeInt = 1000
+    keep_alive_seconds: PositiveInt = 5
+    connections: PositiveInt = 10_000
+    connections_per_address: NonNegativeInt = 256
     allowed_hosts: list[str] = []
     trusted_proxies: list[str] = []
 
@@ -146,50 +146,50 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_registration: bool = True
     default_permission_level: Annotated[int, Meta(ge=1, le=4)] = 1
-    access_minutes: Positive = 30
-    refresh_days: Positive = 30
+    access_minutes: PositiveFloat = 30
+    refresh_days: PositiveFloat = 30
 
 
 class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """0 means no limit; of `queued_runs` and `queued_runs_per_user`, that nothing is queued; of
     `delegation_depth`, that nobody delegates."""
 
-    requests_per_minute: Count = 600
-    logins_per_minute: Count = 10
-    concurrent_runs_per_user: Count = 20
-    concurrent_runs: Count = 200
-    queued_runs_per_user: Count = 100
-    queued_runs: Count = 1000
-    streams_per_user: Count = 100
-    tokens_per_day: Count = 0
-    level1_tokens_per_day: Count = 200_000
-    cost_per_day: Amount = 0
-    tokens_per_run: Count = 0
-    cost_per_run: Amount = 0
-    seconds_per_run: Amount = 0
-    tool_calls_per_run: Count = 0
+    requests_per_minute: NonNegativeInt = 600
+    logins_per_minute: NonNegativeInt = 10
+    concurrent_runs_per_user: NonNegativeInt = 20
+    concurrent_runs: NonNegativeInt = 200
+    queued_runs_per_user: NonNegativeInt = 100
+    queued_runs: NonNegativeInt = 1000
+    streams_per_user: NonNegativeInt = 100
+    tokens_per_day: NonNegativeInt = 0
+    level1_tokens_per_day: NonNegativeInt = 200_000
+    cost_per_day: NonNegativeFloat = 0
+    tokens_per_run: NonNegativeInt = 0
+    cost_per_run: NonNegativeFloat = 0
+    seconds_per_run: NonNegativeFloat = 0
+    tool_calls_per_run: NonNegativeInt = 0
     delegation_depth: Annotated[int, Meta(ge=0, le=3)] = 2
-    subagents_per_run: Count = 50
-    storage_mb_per_user: Count = 2000
-    question_timeout_seconds: Count = 300
+    subagents_per_run: NonNegativeInt = 50
+    storage_mb_per_user: NonNegativeInt = 2000
+    question_timeout_seconds: NonNegativeInt = 300
 
 
 class ProvidersConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_private: list[str] = []
-    connect_timeout_seconds: Positive = 10
-    idle_timeout_seconds: Positive = 60
+    connect_timeout_seconds: PositiveFloat = 10
+    idle_timeout_seconds: PositiveFloat = 60
     retries: Annotated[int, Meta(ge=0, le=20)] = 3
 
 
 class FilesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    max_upload_mb: Positive = 100
-    quota_mb: Positive = 1000
+    max_upload_mb: PositiveFloat = 100
+    quota_mb: PositiveFloat = 1000
 
 
 class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1)] = 10
-    grace_seconds: Amount = 5
-    retention_days: PositiveCount = 90
+    grace_seconds: NonNegativeFloat = 5
+    retention_days: PositiveInt = 90
 
 
 class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -204,7 +204,7 @@ class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
     model_path: str | None = None
-    threads: PositiveCount = 2
+    threads: PositiveInt = 2
 
 
 class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,17 +215,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What is known of the models whose names fit `pattern`. Windows in tokens, prices in US dollars per
     million tokens; null: not known."""
 
-    pattern: Text
-    context_window: PositiveCount
-    max_output: PositiveCount
+    pattern: NonEmptyText
+    context_window: PositiveInt
+    max_output: PositiveInt
     tools: bool = True
     thinking: bool = False
     images: bool = False
     structured: bool = False
-    input_price: Amount | None = None
-    output_price: Amount | None = None
-    cached_input_price: Amount | None = None
-    cache_write_price: Amount | None = None
+    input_price: NonNegativeFloat | None = None
+    output_price: NonNegativeFloat | None = None
+    cached_input_price: NonNegativeFloat | None = None
+    cache_write_price: NonNegativeFloat | None = None
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -249,4 +249,4 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hub: HubConfig = HubConfig()
     local: LocalConfig = LocalConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
-    data_dir: Text = "./data"
+    data_dir: NonEmptyText = "./data"

@@ -9,13 +9,13 @@ import re
 import msgspec
 from charset_normalizer import from_bytes
 
-_MARKS = (
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 # As browsers do: a label stands for the larger encoding that its users mean.
-_MEANT = {
+_CODEC_ALIASES = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
     "iso8859-9": "cp1254",
@@ -34,7 +34,18 @@ _DECLARED = re.compile(
 _DECLARED_WITHIN = 4096
 _GUESSED_FROM = 64 * 1024
 # A guess among all there are would find rare ones; these are what pages without a label are written in.
-_USUAL = ["cp1252", "cp1251", "cp1250", "gb18030", "cp932", "euc_jp", "big5", "cp949", "koi8_r", "cp1256"]
+_COMMON_CODECS = [
+    "cp1252",
+    "cp1251",
+    "cp1250",
+    "gb18030",
+    "cp932",
+    "euc_jp",
+    "big5",
+    "cp949",
+    "koi8_r",
+    "cp1256",
+]
 _LOST_SHARE = 0.02
 # Of what looks like characters in UTF-8: a page with a few broken ones is still written in it.
 _BROKEN_SHARE = 0.25
@@ -42,7 +53,7 @@ _BEFORE_GUESS = 1000
 _NOT_ASCII = re.compile(rb"[\x80-\xff]+")
 # The first stands for Western Europe, which most of such pages are from.
 _LATIN = ["cp1252", "cp1250"]
-_ALONE = 1.5
+_LATIN_RUN_LENGTH = 1.5
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +64,17 @@ class Decoded(msgspec.Struct, frozen=True, kw_only=True):
     is_guess: bool = False
 
 
-def decode(data: bytes, told: str = "") -> Decoded:
+def decode(data: bytes, declared_by_server: str = "") -> Decoded:
     """The text of a document. `told` is what the server said."""
-    for mark, codec in _MARKS:
+    for mark, codec in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return Decoded(text=data.decode(codec, "replace"), charset="utf-8" if "8" in codec else "utf-16")
-    for label in (told, _declared(data)):
+    for label in (declared_by_server, _declared(data)):
         codec = _codec(label)
         # Some servers call everything by one name: a label that fits badly is not believed.
-        if codec and _fits(data, codec):
+        if codec and _decodes_well(data, codec):
             return Decoded(text=data.decode(codec, "replace"), charset=codec)
-    if _fits(data, "utf-8"):
+    if _decodes_well(data, "utf-8"):
         return Decoded(text=data.decode("utf-8", "replace"), charset="utf-8")
     guess = _guess(data)
     return Decoded(text=data.decode(guess, "replace"), charset=guess, is_guess=True)
@@ -83,10 +94,10 @@ def _codec(label: str) -> str:
     is_text = getattr(info, "_is_text_encoding", False)
     if not is_text or info.name in ("idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined"):
         return ""
-    return _MEANT.get(info.name, info.name)
+    return _CODEC_ALIASES.get(info.name, info.name)
 
 
-def _fits(data: bytes, codec: str) -> bool:
+def _decodes_well(data: bytes, codec: str) -> bool:
     if codec == "utf-8":
         return _is_utf8(data)
     sample = data[:_GUESSED_FROM]
@@ -114,11 +125,11 @@ def _guess(data: bytes) -> str:
     found = _NOT_ASCII.search(data)
     start = max(found.start() - _BEFORE_GUESS, 0) if found else 0
     sample = data[start : start + _GUESSED_FROM]
-    runs = _NOT_ASCII.findall(sample)
+    non_ascii_runs = _NOT_ASCII.findall(sample)
     # Latin letters with marks stand among others without, those of other scripts beside each other.
-    if sum(map(len, runs)) < _ALONE * len(runs):
+    if sum(map(len, non_ascii_runs)) < _LATIN_RUN_LENGTH * len(non_ascii_runs):
         return max(_LATIN, key=lambda codec: _coherence(sample, codec))
-    best = from_bytes(sample, cp_isolation=_USUAL, preemptive_behaviour=False).best()
+    best = from_bytes(sample, cp_isolation=_COMMON_CODECS, preemptive_behaviour=False).best()
     return best.encoding if best is not None else _LATIN[0]
 
 

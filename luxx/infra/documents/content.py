@@ -7,69 +7,69 @@ import re
 from collections.abc import Callable, Iterator
 from urllib.parse import urljoin, urlsplit
 
-from luxx.infra.documents.tree import Element
+from luxx.infra.documents.tree import HtmlElement
 
-_NEVER = frozenset(
+_IGNORED_TAGS = frozenset(
     (
         *("script", "style", "noscript", "template", "svg", "canvas", "iframe", "frame", "object", "embed"),
         *("applet", "audio", "video", "source", "track", "map", "button", "input", "select", "textarea"),
         *("option", "datalist", "dialog", "link", "meta", "base", "title", "math"),
     )
 )
-_AROUND = frozenset(("nav", "aside", "footer", "header", "form", "menu"))
-_AROUND_ROLES = frozenset(
+_BOILERPLATE_TAGS = frozenset(("nav", "aside", "footer", "header", "form", "menu"))
+_BOILERPLATE_ROLES = frozenset(
     (
         *("navigation", "banner", "contentinfo", "complementary", "search", "dialog", "alertdialog"),
         *("menu", "menubar", "toolbar"),
     )
 )
-_CHROME = re.compile(
+_BOILERPLATE_NAME = re.compile(
     r"(?:^|[\s_-])(?:cookies?|consent|gdpr|newsletter|subscribe|breadcrumbs?|share|sharing|social|sidebar|"
     r"navbar|navigation|menu|advert(?:s|isement)?|ads|promo|popup|modal|related|recommended|footer|masthead|"
     r"skip-link|pagination|toc-container|sr-only|visually-hidden)(?:$|[\s_-])"
 )
-_CHROME_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", "a", "table"))
+_NAMED_BOILERPLATE_TAGS = frozenset(("div", "section", "ul", "ol", "p", "span", "a", "table"))
 _HIDDEN = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|(?:font-size|opacity)\s*:\s*(?:0+\.?0*|\.0+)(?![.\d])"
 )
 # A part that looks like chrome by its name is content all the same if it holds this share of the text.
-_TOO_MUCH = 0.4
+_BOILERPLATE_MAX_SHARE = 0.4
 _MAIN_SHARE = 0.25
 _MAIN_LEAST = 140
 _PARAGRAPH_LEAST = 25
 _BLOCK_SHARE = 0.35
 
 
-def content_of(root: Element) -> Element:
+def content_of(root: HtmlElement) -> HtmlElement:
     """The element that holds the content, cleaned; the tree is changed."""
     body = root if root.tag == "body" else root.find(".//body")
-    _drop(root, _is_never_seen)
+    _drop(root, _is_hidden)
     # A page may leave out its body's tag, and the parser takes younger elements for the head's.
     head = root.find("head")
     if body is None or (head is not None and head.text_content().strip()):
         body = root
     sizes = _sizes(body)
     total = sizes.get(body, 0)
-    main = _marked(body, sizes, total)
+    main = _declared_content(body, sizes, total)
     if main is None:
         main = body
     whole = max(sizes.get(main, 0), 1)
-    _drop(main, lambda element: _is_around(element, sizes, whole))
+    _drop(main, lambda element: _is_boilerplate(element, sizes, whole))
     if main is not body:
         return main
     densest = _densest(body, _sizes(body))
     return body if densest is None else densest
 
 
-def _drop(top: Element, is_unwanted: Callable[[Element], bool]) -> None:
+def _drop(top: HtmlElement, is_unwanted: Callable[[HtmlElement], bool]) -> None:
     """Takes parts out, keeping the text that follows them."""
     for element in [one for one in top.iterdescendants() if is_unwanted(one)]:
         if element.getparent() is not None:
             element.drop_tree()
 
 
-def _is_never_seen(element: Element) -> bool:
-    if element.tag in _NEVER:
+def _is_hidden(element: HtmlElement) -> bool:
+    if element.tag in _IGNORED_TAGS:
         return True
     attributes = element.attrib
     if not attributes:
@@ -80,24 +80,24 @@ def _is_never_seen(element: Element) -> bool:
     return style is not None and _HIDDEN.search(style[:2000].lower()) is not None
 
 
-def _is_around(element: Element, sizes: dict[Element, int], whole: int) -> bool:
+def _is_boilerplate(element: HtmlElement, sizes: dict[HtmlElement, int], whole: int) -> bool:
     get = element.attrib.get
-    if sizes.get(element, 0) > _TOO_MUCH * whole:
+    if sizes.get(element, 0) > _BOILERPLATE_MAX_SHARE * whole:
         return False
-    if element.tag in _AROUND:
+    if element.tag in _BOILERPLATE_TAGS:
         # An article's own header holds its title.
         return element.tag != "header" or element.find(".//h1") is None
-    if get("role") in _AROUND_ROLES:
+    if get("role") in _BOILERPLATE_ROLES:
         return True
-    if element.tag not in _CHROME_TAGS:
+    if element.tag not in _NAMED_BOILERPLATE_TAGS:
         return False
     named = f"{get('class', '')} {get('id', '')}"[:300].lower()
-    return _CHROME.search(named) is not None and element.find(".//h1") is None
+    return _BOILERPLATE_NAME.search(named) is not None and element.find(".//h1") is None
 
 
-def _sizes(top: Element) -> dict[Element, int]:
+def _sizes(top: HtmlElement) -> dict[HtmlElement, int]:
     """Characters of text in each element."""
-    sizes: dict[Element, int] = {}
+    sizes: dict[HtmlElement, int] = {}
     for element in _from_the_leaves(top):
         size = len((element.text or "").strip())
         for child in element:
@@ -106,28 +106,28 @@ def _sizes(top: Element) -> dict[Element, int]:
     return sizes
 
 
-def _from_the_leaves(top: Element) -> Iterator[Element]:
+def _from_the_leaves(top: HtmlElement) -> Iterator[HtmlElement]:
     return reversed(list(top.iter()))
 
 
-def _marked(body: Element, sizes: dict[Element, int], total: int) -> Element | None:
+def _declared_content(body: HtmlElement, sizes: dict[HtmlElement, int], total: int) -> HtmlElement | None:
     """What the page itself calls its content, if that is a fair part of it."""
-    found = [
+    candidates = [
         element
         for element in body.iter()
         if element.tag in ("main", "article")
         or element.attrib.get("role") in ("main", "article")
         or element.attrib.get("itemprop") == "articleBody"
     ]
-    best = max(found, key=lambda element: sizes.get(element, 0), default=None)
+    best = max(candidates, key=lambda element: sizes.get(element, 0), default=None)
     if best is None or sizes[best] < max(_MAIN_LEAST, _MAIN_SHARE * total):
         return None
     return best
 
 
-def _densest(body: Element, sizes: dict[Element, int]) -> Element | None:
+def _densest(body: HtmlElement, sizes: dict[HtmlElement, int]) -> HtmlElement | None:
     """The element around most of the page's running text, if most of it is inside one."""
-    scores: dict[Element, float] = {}
+    scores: dict[HtmlElement, float] = {}
     for paragraph in body.iter("p", "pre", "blockquote", "td"):
         size = sizes.get(paragraph, 0) - sum(sizes.get(link, 0) for link in paragraph.iter("a"))
         # What holds paragraphs is judged by them.
@@ -163,7 +163,7 @@ _TEXT_OF_LINK = 200
 _LONG_LINE = 1500
 
 
-class Writer:
+class MarkdownWriter:
     """Makes text of elements. `is_plain`: without marks and addresses. `base`: what links are relative to."""
 
     def __init__(self, base: str, *, is_plain: bool = False) -> None:
@@ -172,17 +172,17 @@ class Writer:
         self.links: dict[str, str] = {}
         """Texts by address, in the order of the page."""
 
-    def write(self, element: Element) -> str:
+    def write(self, element: HtmlElement) -> str:
         """All of it, without blank lines at its ends and never two in a row."""
         return _BLANK_LINES.sub("\n\n", self._blocks(element)).strip()
 
-    def _blocks(self, element: Element) -> str:
+    def _blocks(self, element: HtmlElement) -> str:
         """What an element contains: runs of inline text and blocks, each block between blank lines."""
         parts: list[str] = []
         run: list[str] = [element.text or ""]
 
         def end_run() -> None:
-            if text := _tidy("".join(run)):
+            if text := _clean_inline("".join(run)):
                 parts.append(text)
             run.clear()
 
@@ -197,7 +197,7 @@ class Writer:
         end_run()
         return "\n\n".join(parts)
 
-    def _block(self, element: Element) -> str:
+    def _block(self, element: HtmlElement) -> str:
         tag = element.tag
         match tag:
             case "pre":
@@ -219,18 +219,18 @@ class Writer:
             case _:
                 return self._blocks(element)
 
-    def _line(self, element: Element) -> str:
+    def _line(self, element: HtmlElement) -> str:
         """What an element contains, as one line."""
         return _SPACES.sub(" ", self._inside(element).replace("\x1e", " ")).strip()
 
-    def _inside(self, element: Element) -> str:
+    def _inside(self, element: HtmlElement) -> str:
         parts = [element.text or ""]
         for child in element:
             parts.append(self._inline(child))
             parts.append(child.tail or "")
         return "".join(parts)
 
-    def _inline(self, element: Element) -> str:
+    def _inline(self, element: HtmlElement) -> str:
         tag = element.tag
         if tag == "br":
             return "\x1e"
@@ -245,10 +245,10 @@ class Writer:
         if self._is_plain or not inner.strip():
             return inner
         if tag in ("code", "kbd", "samp", "tt"):
-            return _around(inner, "``" if "`" in inner else "`")
-        return _around(inner, _STRONG[tag]) if tag in _STRONG else inner
+            return _wrap(inner, "``" if "`" in inner else "`")
+        return _wrap(inner, _STRONG[tag]) if tag in _STRONG else inner
 
-    def _link(self, element: Element) -> str:
+    def _link(self, element: HtmlElement) -> str:
         inner = self._inside(element)
         address = _address(self._base, element.attrib.get("href", ""))
         if not address:
@@ -258,9 +258,9 @@ class Writer:
             self.links[address] = text[:_TEXT_OF_LINK]
         if self._is_plain or not text:
             return inner
-        return _around(inner.replace("\x1e", " "), "[", f"]({address})")
+        return _wrap(inner.replace("\x1e", " "), "[", f"]({address})")
 
-    def _code(self, element: Element) -> str:
+    def _code(self, element: HtmlElement) -> str:
         text = "".join(element.itertext()).replace("\r\n", "\n").strip("\n")
         if self._is_plain or not text.strip():
             return text
@@ -270,7 +270,7 @@ class Writer:
         language = next((found[1] for name in named if (found := _LANGUAGE.search(name[:300]))), "")
         return f"{fence}{language}\n{text}\n{fence}"
 
-    def _list(self, element: Element) -> str:
+    def _list(self, element: HtmlElement) -> str:
         lines: list[str] = []
         number = 1
         for item in element:
@@ -286,7 +286,7 @@ class Writer:
             lines += [f"{' ' * len(mark)}{line}".rstrip() for line in more]
         return "\n".join(lines)
 
-    def _table(self, element: Element) -> str:
+    def _table(self, element: HtmlElement) -> str:
         rows = [
             [self._line(cell) for cell in row if cell.tag in ("td", "th")][:_MOST_CELLS]
             for row in element.iter("tr")
@@ -304,33 +304,33 @@ class Writer:
         return "\n".join([lines[0], "|" + " --- |" * width, *lines[1:]])
 
 
-def _tidy(text: str) -> str:
+def _clean_inline(text: str) -> str:
     """A run of inline text, its lines broken only where the page breaks them."""
-    return "\n".join(_broken(_SPACES.sub(" ", line).strip()) for line in text.split("\x1e")).strip()
+    return "\n".join(_break_long_line(_SPACES.sub(" ", line).strip()) for line in text.split("\x1e")).strip()
 
 
-def _broken(line: str) -> str:
+def _break_long_line(line: str) -> str:
     """A long line in several: lines past a bound are cut when a model reads them."""
     pieces: list[str] = []
     while len(line) > _LONG_LINE:
-        place = max(line.rfind(mark, _LONG_LINE // 2, _LONG_LINE) for mark in " 。，、")
-        if place < 0:
+        position = max(line.rfind(mark, _LONG_LINE // 2, _LONG_LINE) for mark in " 。，、")
+        if position < 0:
             break
-        pieces.append(line[: place + 1].rstrip())
-        line = line[place + 1 :]
+        pieces.append(line[: position + 1].rstrip())
+        line = line[position + 1 :]
     return "\n".join([*pieces, line])
 
 
-def _is_block(element: Element) -> bool:
+def _is_block(element: HtmlElement) -> bool:
     return element.tag in _BLOCKS or element.tag in _HEADINGS
 
 
-def _holds_blocks(element: Element) -> bool:
+def _holds_blocks(element: HtmlElement) -> bool:
     """Whether it is one of the many elements without a meaning of their own that pages wrap blocks in."""
     return element.tag != "a" and any(_is_block(inside) for inside in element.iterdescendants())
 
 
-def _around(text: str, before: str, after: str = "") -> str:
+def _wrap(text: str, before: str, after: str = "") -> str:
     """Marks set inside the spaces at both ends, where they would not count."""
     core = text.strip()
     if not core:

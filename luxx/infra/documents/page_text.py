@@ -11,9 +11,9 @@ import msgspec
 
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
-from luxx.infra.documents.content import Writer, content_of
+from luxx.infra.documents.content import MarkdownWriter, content_of
 from luxx.infra.documents.reader import LINK_BYTES, PageForm, PageLink, PageRequest, PageText
-from luxx.infra.documents.tree import Element, parse_html
+from luxx.infra.documents.tree import HtmlElement, parse_html
 
 # The parser's tree is at most some 2,000 deep, and writing one element takes a few calls.
 _CALLS_WITHIN_CALLS = 20_000
@@ -25,9 +25,9 @@ def main() -> None:
     memory, seconds = (int(word) for word in sys.argv[1:3])
     limit(memory, seconds)
     sys.setrecursionlimit(_CALLS_WITHIN_CALLS)
-    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageRequest)
+    page_request = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageRequest)
     try:
-        answer = read(sys.stdin.buffer.read(), asked)
+        answer = read(sys.stdin.buffer.read(), page_request)
     except MemoryError:
         answer = PageText(error="memory")
     except (RecursionError, ValueError, TypeError) as error:
@@ -36,47 +36,47 @@ def main() -> None:
     sys.stdout.buffer.flush()
 
 
-def read(data: bytes, asked: PageRequest) -> PageText:
+def read(data: bytes, page_request: PageRequest) -> PageText:
     """What was asked for, of at most so many characters."""
-    decoded = decode(data, asked.charset)
-    if "\0" in decoded.text[:2000] and not asked.is_html:
+    decoded = decode(data, page_request.charset)
+    if "\0" in decoded.text[:2000] and not page_request.is_html:
         return PageText(error="binary")
     text = storable(decoded.text)
-    if not asked.is_html:
-        return _cut(PageText(text=text, charset=decoded.charset), asked)
-    page = _page(text, asked)
-    return _cut(msgspec.structs.replace(page, charset=decoded.charset), asked)
+    if not page_request.is_html:
+        return _cut(PageText(text=text, charset=decoded.charset), page_request)
+    page = _page(text, page_request)
+    return _cut(msgspec.structs.replace(page, charset=decoded.charset), page_request)
 
 
-def _page(text: str, asked: PageRequest) -> PageText:
+def _page(text: str, page_request: PageRequest) -> PageText:
     root, is_cut = parse_html(text)
     if root is None:
-        return PageText(text=text if asked.form is PageForm.HTML else "")
+        return PageText(text=text if page_request.form is PageForm.HTML else "")
     title, description = _title(root), _meta(root, "description") or _meta(root, "og:description")
-    writer = Writer(_base(root, asked.url), is_plain=asked.form is PageForm.TEXT)
+    writer = MarkdownWriter(_base(root, page_request.url), is_plain=page_request.form is PageForm.TEXT)
     content = writer.write(content_of(root))
     return PageText(
         title=title,
         description=description,
-        text=text if asked.form is PageForm.HTML else content,
-        links=_links(writer.links, asked.links),
-        is_cut=is_cut and asked.form is not PageForm.HTML,
+        text=text if page_request.form is PageForm.HTML else content,
+        links=_links(writer.links, page_request.links),
+        is_cut=is_cut and page_request.form is not PageForm.HTML,
     )
 
 
 def _links(found: Mapping[str, str], most: int) -> list[PageLink]:
     """The first that fit."""
-    room = most * LINK_BYTES
+    remaining_bytes = most * LINK_BYTES
     kept: list[PageLink] = []
     for url, text in found.items():
         size = len(url.encode()) + len(text.encode())
-        if len(kept) < most and size <= room:
+        if len(kept) < most and size <= remaining_bytes:
             kept.append(PageLink(text=text, url=url))
-            room -= size
+            remaining_bytes -= size
     return kept
 
 
-def _title(root: Element) -> str:
+def _title(root: HtmlElement) -> str:
     found = root.find(".//title")
     title = _line(found.text_content()) if found is not None else ""
     title = title or _meta(root, "og:title")
@@ -85,14 +85,14 @@ def _title(root: Element) -> str:
     return title[:_TITLE]
 
 
-def _meta(root: Element, name: str) -> str:
+def _meta(root: HtmlElement, name: str) -> str:
     for meta in root.iter("meta"):
         if name in (meta.attrib.get("name", "").lower(), meta.attrib.get("property", "").lower()):
             return _line(meta.attrib.get("content", ""))[:_DESCRIPTION]
     return ""
 
 
-def _base(root: Element, url: str) -> str:
+def _base(root: HtmlElement, url: str) -> str:
     found = root.find(".//base[@href]")
     href = found.attrib.get("href", "") if found is not None else ""
     return href if href.startswith(("http://", "https://")) else url
@@ -102,10 +102,10 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _cut(page: PageText, asked: PageRequest) -> PageText:
-    if len(page.text) <= asked.characters:
+def _cut(page: PageText, page_request: PageRequest) -> PageText:
+    if len(page.text) <= page_request.characters:
         return page
-    return msgspec.structs.replace(page, text=page.text[: asked.characters], is_cut=True)
+    return msgspec.structs.replace(page, text=page.text[: page_request.characters], is_cut=True)
 
 
 if __name__ == "__main__":

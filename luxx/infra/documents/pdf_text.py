@@ -59,8 +59,8 @@ def extract(characters: int, *, may_cut: bool) -> dict[str, Any]:
 
 def title_of(reader: PdfReader) -> str:
     """What the file says it is called; empty where it does not."""
-    told = reader.metadata.title if reader.metadata is not None else None
-    return storable(told)[:300] if isinstance(told, str) else ""
+    metadata_title = reader.metadata.title if reader.metadata is not None else None
+    return storable(metadata_title)[:300] if isinstance(metadata_title, str) else ""
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from luxx.infra.children import start_child
 _GRACE_SECONDS = 1.0
 
 
-class Ended(StrEnum):
+class ReadFailure(StrEnum):
     """Why there is no answer."""
 
     TIME = "time"
@@ -25,7 +25,7 @@ class Ended(StrEnum):
     LONG = "long"
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+class ReaderBounds(msgspec.Struct, frozen=True, kw_only=True):
     """Of one process: `memory` in bytes of address space, `seconds` of work, `wait` by the clock.
 
     Without a `wait` it is a little more than the work.
@@ -40,7 +40,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         return self.seconds + _GRACE_SECONDS if self.wait is None else self.wait
 
     @property
-    def words(self) -> tuple[str, str]:
+    def reader_arguments(self) -> tuple[str, str]:
         """The first arguments of each reader."""
         return str(self.memory), str(self.seconds)
 
@@ -49,13 +49,19 @@ class RunReader(Protocol):
     """Runs a module that reads one document, as `read_in_process` does; no argument has a space in it."""
 
     async def __call__(
-        self, module: str, arguments: Sequence[str], given: int | bytes, bounds: Bounds, *, limit: int
-    ) -> bytes | Ended: ...
+        self,
+        module: str,
+        arguments: Sequence[str],
+        document: int | bytes,
+        bounds: ReaderBounds,
+        *,
+        limit: int,
+    ) -> bytes | ReadFailure: ...
 
 
 async def read_in_process(
-    module: str, arguments: Sequence[str], given: int | bytes, bounds: Bounds, *, limit: int
-) -> bytes | Ended:
+    module: str, arguments: Sequence[str], document: int | bytes, bounds: ReaderBounds, *, limit: int
+) -> bytes | ReadFailure:
     """What `module` answers, at most `limit` bytes; `given` is its input, as a descriptor or as bytes.
 
     An answer that was cut off is for the caller to notice, as MEMORY is what the kernel does not tell.
@@ -63,8 +69,8 @@ async def read_in_process(
     """
     try:
         child = await start_child(
-            sys.executable, "-P", "-m", module, *bounds.words, *arguments,
-            stdin=given if isinstance(given, int) else asyncio.subprocess.PIPE,
+            sys.executable, "-P", "-m", module, *bounds.reader_arguments, *arguments,
+            stdin=document if isinstance(document, int) else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -72,12 +78,12 @@ async def read_in_process(
         )  # fmt: skip
     except OSError as error:
         raise Unavailable("this server cannot start a process to read it just now; try again") from error
-    feeding = asyncio.create_task(_feed(child, given)) if isinstance(given, bytes) else None
+    feeding = asyncio.create_task(_feed(child, document)) if isinstance(document, bytes) else None
     try:
         async with asyncio.timeout(bounds.wait_seconds):
-            return await _heard(child, limit)
+            return await _read_output(child, limit)
     except TimeoutError:
-        return Ended.TIME
+        return ReadFailure.TIME
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -94,49 +100,49 @@ async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
     child.stdin.close()
 
 
-async def _heard(child: asyncio.subprocess.Process, limit: int) -> bytes | Ended:
+async def _read_output(child: asyncio.subprocess.Process, limit: int) -> bytes | ReadFailure:
     assert child.stdout is not None
-    said = bytearray()
+    output = bytearray()
     while piece := await child.stdout.read(65_536):
-        said += piece
-        if len(said) > limit:
-            return Ended.LONG
-    if said:
-        return bytes(said)
+        output += piece
+        if len(output) > limit:
+            return ReadFailure.LONG
+    if output:
+        return bytes(output)
     # The kernel ended it: for its time by one of these signals, else for its memory.
     is_late = await child.wait() in (-signal.SIGXCPU, -signal.SIGKILL)
-    return Ended.TIME if is_late else Ended.MEMORY
+    return ReadFailure.TIME if is_late else ReadFailure.MEMORY
 
 
-class _Line:
-    def __init__(self, places: int) -> None:
-        self.places = asyncio.Semaphore(places)
+class _UserQueue:
+    def __init__(self, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
         self.waiting = 0
 
 
-class Places:
+class ReaderSlots:
     """One per kind of document and server."""
 
-    def __init__(self, *, in_all: int, per_user: int, patience: float) -> None:
-        self._in_all = asyncio.Semaphore(in_all)
+    def __init__(self, *, total: int, per_user: int, max_wait: float) -> None:
+        self._in_all = asyncio.Semaphore(total)
         self._per_user = per_user
-        self._patience = patience
-        self._lines: dict[int, _Line] = {}
+        self._patience = max_wait
+        self._queues: dict[int, _UserQueue] = {}
 
     @asynccontextmanager
     async def of(self, user_id: int) -> AsyncGenerator[None]:
         """A place of theirs. Raises TimeoutError where they would wait for longer than the patience."""
-        line = self._lines.setdefault(user_id, _Line(self._per_user))
-        line.waiting += 1
+        queue = self._queues.setdefault(user_id, _UserQueue(self._per_user))
+        queue.waiting += 1
         try:
-            async with asyncio.timeout(self._patience) as patience, line.places, self._in_all:
+            async with asyncio.timeout(self._patience) as max_wait, queue.slots, self._in_all:
                 # Waiting is over; how long the work takes is bounded elsewhere.
-                patience.reschedule(None)
+                max_wait.reschedule(None)
                 yield
         finally:
-            line.waiting -= 1
-            if not line.waiting:
-                self._lines.pop(user_id, None)
+            queue.waiting -= 1
+            if not queue.waiting:
+                self._queues.pop(user_id, None)
 
 
 PAGE_MEMORY_BYTES = 640 * 1024 * 1024
@@ -208,32 +214,36 @@ class PageProcess:
         seconds: int = PAGE_SECONDS,
     ) -> None:
         self._run_reader = run_reader
-        self._bounds = Bounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
-        self._places = Places(in_all=PAGES_AT_ONCE, per_user=PAGES_PER_USER, patience=PAGE_PATIENCE_SECONDS)
+        self._bounds = ReaderBounds(memory=memory_bytes, seconds=seconds, wait=WAIT_SECONDS)
+        self._slots = ReaderSlots(
+            total=PAGES_AT_ONCE, per_user=PAGES_PER_USER, max_wait=PAGE_PATIENCE_SECONDS
+        )
 
-    async def read(self, data: bytes, asked: PageRequest, user_id: int = 0) -> PageText:
+    async def read(self, data: bytes, page_request: PageRequest, user_id: int = 0) -> PageText:
         """The page made readable, for a user. Raises Unavailable where too many are being read."""
-        limit = 12 * asked.characters + 500_000
-        answer = await self.run("luxx.infra.documents.page_text", data, asked, limit=limit, user_id=user_id)
-        if isinstance(answer, Ended):
+        limit = 12 * page_request.characters + 500_000
+        answer = await self.run(
+            "luxx.infra.documents.page_text", data, page_request, limit=limit, user_id=user_id
+        )
+        if isinstance(answer, ReadFailure):
             return PageText(error=answer)
         try:
             return msgspec.json.decode(answer, type=PageText)
         except msgspec.DecodeError:
-            return PageText(error=Ended.MEMORY)
+            return PageText(error=ReadFailure.MEMORY)
 
     async def run(
-        self, module: str, data: bytes, asked: msgspec.Struct, *, limit: int, user_id: int = 0
-    ) -> bytes | Ended:
+        self, module: str, data: bytes, page_request: msgspec.Struct, *, limit: int, user_id: int = 0
+    ) -> bytes | ReadFailure:
         """The same process and bounds for another `module` that reads pages.
 
         Its input is what is `asked`, on a line of its own, and the page: anybody of this machine may read the
         arguments of a process.
         """
-        given = msgspec.json.encode(asked) + b"\n" + data
+        document = msgspec.json.encode(page_request) + b"\n" + data
         try:
-            async with self._places.of(user_id):
-                return await self._run_reader(module, [], given, self._bounds, limit=limit)
+            async with self._slots.of(user_id):
+                return await self._run_reader(module, [], document, self._bounds, limit=limit)
         except TimeoutError as error:
             raise Unavailable("too many pages are being read just now; try again") from error
 
@@ -272,31 +282,31 @@ class PdfProcess:
         seconds: int = PDF_SECONDS,
     ) -> None:
         self._run_reader = run_reader
-        self._bounds = Bounds(memory=memory_bytes, seconds=seconds)
-        self._places = Places(in_all=PDFS_AT_ONCE, per_user=PDFS_PER_USER, patience=PDF_PATIENCE_SECONDS)
+        self._bounds = ReaderBounds(memory=memory_bytes, seconds=seconds)
+        self._slots = ReaderSlots(total=PDFS_AT_ONCE, per_user=PDFS_PER_USER, max_wait=PDF_PATIENCE_SECONDS)
 
     async def read(
-        self, given: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
+        self, document: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
     ) -> PdfText:
         """The text of a PDF, a descriptor or bytes; past `characters` cut, or an error if it may not be.
 
         Raises Unavailable where too many are being read.
         """
         try:
-            async with self._places.of(user_id):
+            async with self._slots.of(user_id):
                 answer = await self._run_reader(
                     "luxx.infra.documents.pdf_text",
                     [str(characters), str(int(may_cut))],
-                    given,
+                    document,
                     self._bounds,
                     # In JSON a character takes twelve bytes at most.
                     limit=12 * characters + 10_000,
                 )
         except TimeoutError as error:
             raise Unavailable("too many PDFs are being read just now; try again", kind="pdf_busy") from error
-        if isinstance(answer, Ended):
+        if isinstance(answer, ReadFailure):
             return PdfText(error=answer)
         try:
             return msgspec.json.decode(answer, type=PdfText)
         except msgspec.DecodeError:
-            return PdfText(error=Ended.MEMORY)
+            return PdfText(error=ReadFailure.MEMORY)

@@ -14,19 +14,19 @@ import structlog
 
 from luxx.infra.network.hosts import Resolve
 
-MOST_PLACES = 50
+MAX_HOSTS = 50
 """Of one outing, which goes to no more; and its refusals kept by name, the others counted with the last."""
 OTHERS = "others"
-MOST_WORDS = 300
+MAX_TEXT = 300
 
 logger = structlog.get_logger()
 
 
-class TooMuch(Exception):
+class ByteLimitExceeded(Exception):
     """The outing has used up its bytes."""
 
 
-class Reached(msgspec.Struct, kw_only=True):
+class ReachedHost(msgspec.Struct, kw_only=True):
     """A `host:port` that was connected to. `sent` and `received` in bytes, as the program sees it."""
 
     host: str
@@ -35,7 +35,7 @@ class Reached(msgspec.Struct, kw_only=True):
     received: int = 0
 
 
-class Refused(msgspec.Struct, kw_only=True):
+class RefusedHost(msgspec.Struct, kw_only=True):
     """What was not done. `kind` as errors name it, `reason` a sentence."""
 
     host: str
@@ -44,7 +44,7 @@ class Refused(msgspec.Struct, kw_only=True):
     times: int = 0
 
 
-class Traveller(msgspec.Struct, frozen=True, kw_only=True):
+class EgressCaller(msgspec.Struct, frozen=True, kw_only=True):
     """For whom a program goes out, in which call of which tool."""
 
     user_id: int
@@ -55,131 +55,138 @@ class Traveller(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
 
 
-class Outing:
+class EgressSession:
     """Of one program, from its beginning to its end."""
 
-    def __init__(self, traveller: Traveller, resolve: Resolve | None = None) -> None:
-        self.traveller = traveller
+    def __init__(self, caller: EgressCaller, resolve: Resolve | None = None) -> None:
+        self.caller = caller
         self.resolve = resolve
         self.connections = 0
         self.bytes = 0
-        self._places: set[str] = set()
-        self._reached: dict[str, Reached] = {}
-        self._refused: dict[tuple[str, str], Refused] = {}
+        self._hosts: set[str] = set()
+        self._reached: dict[str, ReachedHost] = {}
+        self._refused: dict[tuple[str, str], RefusedHost] = {}
 
     @property
-    def reached(self) -> list[Reached]:
+    def reached(self) -> list[ReachedHost]:
         return list(self._reached.values())
 
     @property
-    def refused(self) -> list[Refused]:
+    def refused(self) -> list[RefusedHost]:
         return list(self._refused.values())
 
-    def may_try(self, host_port: str) -> bool:
+    def may_connect(self, host_port: str) -> bool:
         """Whether it may go there, too, and so where it was can be told in full."""
-        if len(self._places) < MOST_PLACES:
-            self._places.add(host_port)
-        return host_port in self._places
+        if len(self._hosts) < MAX_HOSTS:
+            self._hosts.add(host_port)
+        return host_port in self._hosts
 
-    def has_reached(self, host_port: str) -> Reached:
+    def record_connection(self, host_port: str) -> ReachedHost:
         """A connection was made."""
         if host_port not in self._reached:
-            self._reached[host_port] = Reached(host=host_port)
-            self._tell("egress", host=host_port)
-        place = self._reached[host_port]
-        place.connections += 1
-        return place
+            self._reached[host_port] = ReachedHost(host=host_port)
+            self._log("egress", host=host_port)
+        reached_host = self._reached[host_port]
+        reached_host.connections += 1
+        return reached_host
 
-    def was_refused(self, host_port: str, kind: str, reason: str) -> None:
+    def record_refusal(self, host_port: str, kind: str, reason: str) -> None:
         """Something was asked for and not done."""
-        host = host_port[:MOST_WORDS]
-        if (host, kind) not in self._refused and len(self._refused) >= MOST_PLACES:
+        host = host_port[:MAX_TEXT]
+        if (host, kind) not in self._refused and len(self._refused) >= MAX_HOSTS:
             host, kind = OTHERS, OTHERS
         if (host, kind) not in self._refused:
-            self._refused[(host, kind)] = Refused(host=host, kind=kind, reason=reason[:MOST_WORDS])
-            self._tell("egress_refused", host=host, kind=kind)
+            self._refused[(host, kind)] = RefusedHost(host=host, kind=kind, reason=reason[:MAX_TEXT])
+            self._log("egress_refused", host=host, kind=kind)
         self._refused[(host, kind)].times += 1
 
-    def _tell(self, event: str, **more: str) -> None:
-        who = self.traveller
-        logger.info(event, user_id=who.user_id, call_id=who.call_id, tool=who.tool, run_id=who.run_id, **more)
+    def _log(self, event: str, **more: str) -> None:
+        caller = self.caller
+        logger.info(
+            event,
+            user_id=caller.user_id,
+            call_id=caller.call_id,
+            tool=caller.tool,
+            run_id=caller.run_id,
+            **more,
+        )
 
 
 class Traffic:
     """The bytes of one connection both ways; idle is it only when both of them are."""
 
-    def __init__(self, outing: Outing, most_bytes: int) -> None:
-        self.place: Reached | None = None
-        self.moved_at = time.monotonic()
-        self._outing = outing
+    def __init__(self, egress_session: EgressSession, most_bytes: int) -> None:
+        self.reached_host: ReachedHost | None = None
+        self.last_moved_at = time.monotonic()
+        self._egress_session = egress_session
         self._most_bytes = most_bytes
 
-    def moved(self, *, sent: int = 0, received: int = 0) -> None:
+    def count(self, *, sent: int = 0, received: int = 0) -> None:
         """Raises TooMuch."""
-        self.moved_at = time.monotonic()
-        self._outing.bytes += sent + received
-        if self.place is not None:
-            self.place.sent += sent
-            self.place.received += received
-        if self._outing.bytes > self._most_bytes:
-            raise TooMuch
+        self.last_moved_at = time.monotonic()
+        self._egress_session.bytes += sent + received
+        if self.reached_host is not None:
+            self.reached_host.sent += sent
+            self.reached_host.received += received
+        if self._egress_session.bytes > self._most_bytes:
+            raise ByteLimitExceeded
 
 
-class Places:
+class FairSlots:
     """One who holds as many as are free gets no other before somebody gives one back; who holds the fewest
     goes first."""
 
-    def __init__(self, in_all: int) -> None:
-        self._free = in_all
-        self._held: Counter[int] = Counter()
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._in_use: Counter[int] = Counter()
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def one(self, user_id: int, seconds: float) -> AsyncGenerator[None]:
         """A place until this is left. Raises TimeoutError if there is none within so many seconds."""
-        await self._take(user_id, seconds)
+        await self._acquire(user_id, seconds)
         try:
             yield
         finally:
-            self._give_back(user_id)
+            self._release(user_id)
 
-    async def _take(self, user_id: int, seconds: float) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user_id, deque()).append(turn)
-        self._hand_out()
+    async def _acquire(self, user_id: int, seconds: float) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user_id, deque()).append(future)
+        self._grant()
         try:
             async with asyncio.timeout(seconds):
-                await turn
+                await future
         except BaseException:
-            if turn.done() and not turn.cancelled():
-                self._give_back(user_id)
+            if future.done() and not future.cancelled():
+                self._release(user_id)
             else:
-                self._forget(user_id, turn)
+                self._forget(user_id, future)
             raise
 
-    def _forget(self, user_id: int, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(user_id, deque())
+    def _forget(self, user_id: int, future: asyncio.Future[None]) -> None:
+        futures = self._waiting.get(user_id, deque())
         # One that was given up may have been passed over meanwhile.
-        if turn in turns:
-            turns.remove(turn)
-            if not turns:
+        if future in futures:
+            futures.remove(future)
+            if not futures:
                 del self._waiting[user_id]
 
-    def _give_back(self, user_id: int) -> None:
+    def _release(self, user_id: int) -> None:
         self._free += 1
-        self._held[user_id] -= 1
-        if not self._held[user_id]:
-            del self._held[user_id]
-        self._hand_out()
+        self._in_use[user_id] -= 1
+        if not self._in_use[user_id]:
+            del self._in_use[user_id]
+        self._grant()
 
-    def _hand_out(self) -> None:
+    def _grant(self) -> None:
         while self._waiting:
-            user_id = min(self._waiting, key=self._held.__getitem__)
-            if self._held[user_id] >= self._free:
+            user_id = min(self._waiting, key=self._in_use.__getitem__)
+            if self._in_use[user_id] >= self._free:
                 return
-            turn = self._waiting[user_id][0]
-            self._forget(user_id, turn)
-            if not turn.cancelled():
+            future = self._waiting[user_id][0]
+            self._forget(user_id, future)
+            if not future.cancelled():
                 self._free -= 1
-                self._held[user_id] += 1
-                turn.set_result(None)
+                self._in_use[user_id] += 1
+                future.set_result(None)

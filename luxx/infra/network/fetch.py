@@ -18,14 +18,21 @@ import msgspec
 from luxx import __version__
 from luxx.errors import InvalidInput, Unavailable
 from luxx.infra.network.hosts import Resolve, WebGuard
-from luxx.infra.network.transport import BadAnswer, NotConnected, TooSlow, WireAnswer, WireRequest, answer_to
+from luxx.infra.network.transport import (
+    BadResponse,
+    ConnectFailed,
+    ResponseTimeout,
+    WireAnswer,
+    WireRequest,
+    open_response,
+)
 from luxx.infra.network.urls import WebUrl, next_url, parse_url
 
 ENCODINGS = "gzip, deflate"
 """What is asked for; another one, or several on top of each other, is not unpacked."""
 
 
-class NotUnpacked(Exception):
+class DecompressionError(Exception):
     """The body is damaged, or packed in a way that was not asked for."""
 
 
@@ -46,9 +53,9 @@ class Inflater:
     """Unpacks a body as it comes, up to `limit` bytes; `is_full` says that there was more."""
 
     def __init__(self, encoding: str, limit: int) -> None:
-        self._encoding = _known(encoding)
+        self._encoding = _known_encoding(encoding)
         self._limit = limit
-        self._held = b""
+        self._pending = b""
         self._inflate: _Decompress | None = None
         self._parts = 0
         self._has_ended = False
@@ -58,7 +65,7 @@ class Inflater:
     @property
     def is_whole(self) -> bool:
         """Whether what came is all of it: nothing was left out, and nothing ends in its middle."""
-        if self.is_full or self._held:
+        if self.is_full or self._pending:
             return False
         return self._has_ended or self._inflate is None or self._inflate.eof
 
@@ -67,15 +74,15 @@ class Inflater:
         if self.is_full or self._has_ended or not piece:
             return
         if not self._encoding:
-            self._add(piece[: self._room])
+            self._add(piece[: self._remaining])
             return
-        rest = self._held + piece
-        self._held = b""
+        rest = self._pending + piece
+        self._pending = b""
         while rest and not (self.is_full or self._has_ended):
             rest = self._unpack(rest)
 
     @property
-    def _room(self) -> int:
+    def _remaining(self) -> int:
         """One byte more than there is room for tells whether there is more."""
         return self._limit - len(self.data) + 1
 
@@ -89,7 +96,7 @@ class Inflater:
         """What is left of it for the part that follows, as gzip may have several."""
         if self._inflate is None or self._inflate.eof:
             if len(packed) < _HEAD_BYTES:
-                self._held = packed
+                self._pending = packed
                 return b""
             # What follows and is no such part is padding.
             if self._parts and not (self._encoding == "gzip" and packed.startswith(_GZIP)):
@@ -101,16 +108,16 @@ class Inflater:
                 return b""
             self._inflate = _inflate(self._encoding, packed)
         try:
-            self._add(self._inflate.decompress(packed, self._room))
+            self._add(self._inflate.decompress(packed, self._remaining))
         except zlib.error as error:
             if self._parts == 1:
-                raise NotUnpacked("its compressed body is damaged") from error
+                raise DecompressionError("its compressed body is damaged") from error
             self._has_ended = True
             return b""
         return self._inflate.unused_data
 
 
-def _known(encoding: str) -> str:
+def _known_encoding(encoding: str) -> str:
     """`gzip`, `deflate`, or nothing."""
     match encoding.strip().lower():
         case "" | "identity":
@@ -120,7 +127,7 @@ def _known(encoding: str) -> str:
         case "deflate":
             return "deflate"
         case other:
-            raise NotUnpacked(f"its body is packed as {other[:40]!r}, which was not asked for")
+            raise DecompressionError(f"its body is packed as {other[:40]!r}, which was not asked for")
 
 
 def _inflate(encoding: str, beginning: bytes) -> _Decompress:
@@ -136,8 +143,8 @@ USER_AGENT = f"Mozilla/5.0 (compatible; Luxx/{__version__})"
 AT_ONCE = 48
 """Requests of one server process; more wait for their turn, within their deadline."""
 
-SMALL_BYTES = 256
-MOST_CRUMBS = 4000
+SMALL_CHUNK_BYTES = 256
+MAX_SMALL_CHUNKS = 4000
 """Pieces of a body that may be smaller than that; after them the rest is left unread, as each costs time."""
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -178,7 +185,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 CheckRedirect = Callable[[str, str], Awaitable[None]]
 
 
-async def follow_all(url: str, target: str) -> None:
+async def allow_all_redirects(url: str, target: str) -> None:
     """The `check_redirect` of a request whose redirects only the guard judges."""
 
 
@@ -192,7 +199,7 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     form: Mapping[str, str] | None = None
     accept: str = "*/*"
     size_of: Callable[[str], int] | None = None
-    check_redirect: CheckRedirect = follow_all
+    check_redirect: CheckRedirect = allow_all_redirects
 
 
 class Fetcher:
@@ -209,7 +216,7 @@ class Fetcher:
         self._bounds = bounds or FetchBounds()
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(self, request: FetchRequest, resolve: Resolve | None = None) -> Fetched:
         """The answer, whatever its status, after its redirects. `resolve` stands in for the guard's own.
@@ -219,7 +226,7 @@ class Fetcher:
         """
         url = parse_url(request.url)
         try:
-            async with asyncio.timeout(self._bounds.seconds), self._places:
+            async with asyncio.timeout(self._bounds.seconds), self._slots:
                 return await self._fetch(url, request, resolve)
         except TimeoutError as error:
             raise Unavailable(
@@ -231,7 +238,7 @@ class Fetcher:
         for _ in range(self._bounds.redirects + 1):
             try:
                 answer = await self._ask(url, form, request, resolve)
-            except (NotConnected, TooSlow, BadAnswer, NotUnpacked) as error:
+            except (ConnectFailed, ResponseTimeout, BadResponse, DecompressionError) as error:
                 raise _failure(url, error) from error
             if isinstance(answer, Fetched):
                 return answer
@@ -251,8 +258,8 @@ class Fetcher:
         if self._tls is None:
             self._tls = self._make_tls()
         headers = {"User-Agent": USER_AGENT, "Accept": request.accept, "Accept-Encoding": ENCODINGS}
-        asked = WireRequest(url=url, headers=headers, form=form, seconds=self._bounds.seconds)
-        async with answer_to(asked, addresses_of, self._tls) as answer:
+        wire_request = WireRequest(url=url, headers=headers, form=form, seconds=self._bounds.seconds)
+        async with open_response(wire_request, addresses_of, self._tls) as answer:
             location = answer.value("location")
             if answer.status in _REDIRECTS and location:
                 return _redirected(url, location)
@@ -272,11 +279,11 @@ class Fetcher:
         if size <= 0 or answer.status >= 400:
             return fetched
         body = Inflater(", ".join(answer.values("content-encoding")), size)
-        is_whole = await _take(body, answer.pieces(), size)
+        is_whole = await _read_body(body, answer.pieces(), size)
         return msgspec.structs.replace(fetched, body=bytes(body.data), is_cut=not is_whole)
 
 
-async def _take(body: Inflater, pieces: AsyncGenerator[bytes], size: int) -> bool:
+async def _read_body(body: Inflater, pieces: AsyncGenerator[bytes], size: int) -> bool:
     """Whether all of it was read: it is not too long, did not come in crumbs, and unpacks to its end."""
     taken = count = 0
     async with aclosing(pieces):
@@ -284,7 +291,7 @@ async def _take(body: Inflater, pieces: AsyncGenerator[bytes], size: int) -> boo
             taken += len(piece)
             count += 1
             body.feed(piece)
-            if body.is_full or taken > size or count > MOST_CRUMBS + taken // SMALL_BYTES:
+            if body.is_full or taken > size or count > MAX_SMALL_CHUNKS + taken // SMALL_CHUNK_BYTES:
                 return False
     return body.is_whole
 
@@ -308,11 +315,11 @@ def _content_type(header: str) -> tuple[str, str]:
 
 def _failure(url: WebUrl, error: Exception) -> Unavailable:
     match error:
-        case NotConnected():
+        case ConnectFailed():
             return Unavailable(f"{url.host} cannot be reached: {error}")
-        case TooSlow():
+        case ResponseTimeout():
             return Unavailable(f"{url.host} {_TIMEOUT_WORDS} in time")
-        case NotUnpacked():
+        case DecompressionError():
             return Unavailable(f"{url.host} cannot be read: {error}")
         case _:
             return Unavailable(f"{url.host} does not speak HTTP as it should, or broke off")

@@ -18,7 +18,7 @@ import msgspec
 from luxx.errors import ConfigError, InvalidInput, NotAllowed, Unavailable, Unreachable
 
 # Of documentation: no machine has them.
-_NOBODYS = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+_UNASSIGNED = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -28,7 +28,7 @@ def is_own_address(text: str) -> bool:
     if not _can_be_bound(family, text):
         return False
     # Where anything may be bound, as routers and balancers are set up, this says nothing.
-    return not _can_be_bound(family, _NOBODYS[family]) or _is_answered_from(family, text)
+    return not _can_be_bound(family, _UNASSIGNED[family]) or _is_route_source(family, text)
 
 
 def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
@@ -40,7 +40,7 @@ def _can_be_bound(family: socket.AddressFamily, address: str) -> bool:
     return True
 
 
-def _is_answered_from(family: socket.AddressFamily, address: str) -> bool:
+def _is_route_source(family: socket.AddressFamily, address: str) -> bool:
     """Whether the way to it begins at it."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
@@ -155,7 +155,7 @@ def _canonical_v4(text: str, labels: list[str]) -> str:
         head, tail = numbers[:-1], numbers[-1]
         if any(number > 255 for number in head) or tail >= 256 ** (4 - len(head)):
             raise ValueError(text)
-        return str(IPv4Address(sum(number << (24 - 8 * place) for place, number in enumerate(head)) + tail))
+        return str(IPv4Address(sum(number << (24 - 8 * index) for index, number in enumerate(head)) + tail))
     except ValueError as error:
         raise InvalidInput(f"the host '{text}' is not a valid IPv4 address") from error
 
@@ -176,7 +176,7 @@ def reach_of_address(text: str) -> Reach:
     address = ip_address(text.partition("%")[0])
     found = {_reach_of_one(address)}
     if isinstance(address, IPv6Address):
-        found.update(_reach_of_one(inner) for inner in _carried(address))
+        found.update(_reach_of_one(inner) for inner in _embedded_ipv4(address))
     for reach in (Reach.FORBIDDEN, Reach.PRIVATE):
         if reach in found:
             return reach
@@ -193,7 +193,7 @@ def _reach_of_one(address: IPv4Address | IPv6Address) -> Reach:
     return Reach.PUBLIC
 
 
-def _carried(address: IPv6Address) -> list[IPv4Address]:
+def _embedded_ipv4(address: IPv6Address) -> list[IPv4Address]:
     """The IPv4 addresses that an IPv6 address stands for or tunnels to."""
     last = IPv4Address(int(address) & 0xFFFFFFFF)
     inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -229,7 +229,7 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
+class HostCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a host just now: connect to one of `addresses`, never to the name again."""
 
     host_port: str
@@ -237,7 +237,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     addresses: list[str]
 
 
-async def judge(host: str, port: int, resolve: Callable[[str, int], Awaitable[list[str]]]) -> Judged:
+async def check_host(host: str, port: int, resolve: Callable[[str, int], Awaitable[list[str]]]) -> HostCheck:
     """How a host, in any spelling, is to be treated: as the worst of its name and its addresses.
 
     Raises InvalidInput for what is no host, and whatever `resolve` raises.
@@ -248,7 +248,9 @@ async def judge(host: str, port: int, resolve: Callable[[str, int], Awaitable[li
     if not addresses and reach is not Reach.FORBIDDEN:
         addresses = await resolve(name, port)
     reach = max_reach(reach, *(reach_of_address(address) for address in addresses))
-    return Judged(host_port=join_host_port(name, port), reach=reach or Reach.FORBIDDEN, addresses=addresses)
+    return HostCheck(
+        host_port=join_host_port(name, port), reach=reach or Reach.FORBIDDEN, addresses=addresses
+    )
 
 
 def max_reach(*reaches: Reach | None) -> Reach | None:
@@ -287,11 +289,11 @@ class WebGuard:
         # Whether there is such a name inside is nobody's business, so it is not looked up.
         self._refuse(reach_of_name(host), join_host_port(host, port))
         try:
-            judged = await judge(host, port, resolve or self._resolve)
+            checked = await check_host(host, port, resolve or self._resolve)
         except Unreachable as error:
             raise Unavailable(error.message) from error
-        self._refuse(judged.reach, judged.host_port)
-        return judged.addresses
+        self._refuse(checked.reach, checked.host_port)
+        return checked.addresses
 
     def _refuse(self, reach: Reach | None, host_port: str) -> None:
         if reach is Reach.FORBIDDEN:

@@ -14,17 +14,17 @@ import msgspec
 import structlog
 
 from luxx.errors import InvalidInput, NotAllowed, Unavailable
-from luxx.infra.network.egress import Outing, Places, TooMuch, Traffic
+from luxx.infra.network.egress import ByteLimitExceeded, EgressSession, FairSlots, Traffic
 from luxx.infra.network.hosts import WebGuard, join_host_port, parse_host_port
 from luxx.infra.network.proxy_http import (
     PIECE,
-    Crumbs,
-    Side,
-    answer_head,
-    pass_answer,
-    pass_body,
-    request_towards,
+    HttpPeer,
+    SmallChunkThrottle,
+    forward_body,
+    forward_response,
+    read_response_head,
     tunnel,
+    upstream_request,
 )
 from luxx.infra.network.urls import AllowList, WebUrl, parse_url
 
@@ -54,7 +54,7 @@ class ProxyBounds(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 256 * 1024 * 1024
     head_seconds: float = 10.0
     idle_seconds: float = 60.0
-    altogether: int = AT_ONCE
+    total_connections: int = AT_ONCE
     wait_seconds: float = WAIT_SECONDS
 
 
@@ -65,100 +65,115 @@ class PolicyProxy:
         self.bounds = bounds or ProxyBounds()
         self._allow = allow
         self._guard = guard
-        self.crumbs = Crumbs()
-        self._places = Places(self.bounds.altogether)
+        self.chunk_throttle = SmallChunkThrottle()
+        self._slots = FairSlots(self.bounds.total_connections)
 
     @asynccontextmanager
-    async def serving(self, listener: socket.socket, outing: Outing) -> AsyncGenerator[None]:
+    async def serving(self, listener: socket.socket, egress_session: EgressSession) -> AsyncGenerator[None]:
         """Whoever connects to `listener` goes out as `outing`, until this is left; then all is broken off."""
-        talks: set[asyncio.Task[None]] = set()
-        accepting = asyncio.create_task(self._accept(listener, outing, talks))
+        connections_tasks: set[asyncio.Task[None]] = set()
+        accepting = asyncio.create_task(self._accept(listener, egress_session, connections_tasks))
         try:
             yield
         finally:
             accepting.cancel()
             await asyncio.gather(accepting, return_exceptions=True)
             listener.close()
-            for task in list(talks):
+            for task in list(connections_tasks):
                 task.cancel()
-            await asyncio.gather(*talks, return_exceptions=True)
+            await asyncio.gather(*connections_tasks, return_exceptions=True)
             # What is broken off is closed at the loop's next turn, which may be its last.
             await asyncio.sleep(0)
 
-    async def _accept(self, listener: socket.socket, outing: Outing, talks: set[asyncio.Task[None]]) -> None:
+    async def _accept(
+        self,
+        listener: socket.socket,
+        egress_session: EgressSession,
+        connections_tasks: set[asyncio.Task[None]],
+    ) -> None:
         """One after the other; what is more than may be at once waits outside, in the kernel's own queue."""
         listener.setblocking(False)
-        places = asyncio.Semaphore(self.bounds.at_once)
-        while outing.connections < self.bounds.connections:
-            await places.acquire()
+        slots = asyncio.Semaphore(self.bounds.at_once)
+        while egress_session.connections < self.bounds.connections:
+            await slots.acquire()
             connection = await _accepted(listener)
-            outing.connections += 1
-            task = asyncio.create_task(self._talk(connection, outing, places))
-            talks.add(task)
-            task.add_done_callback(talks.discard)
-        outing.was_refused("", "too_many_connections", "the program opened too many connections")
+            egress_session.connections += 1
+            task = asyncio.create_task(self._serve_connection(connection, egress_session, slots))
+            connections_tasks.add(task)
+            task.add_done_callback(connections_tasks.discard)
+        egress_session.record_refusal("", "too_many_connections", "the program opened too many connections")
         listener.close()
 
-    async def _talk(self, connection: socket.socket, outing: Outing, places: asyncio.Semaphore) -> None:
+    async def _serve_connection(
+        self, connection: socket.socket, egress_session: EgressSession, slots: asyncio.Semaphore
+    ) -> None:
         try:
-            talk = _Talk(self, outing, *await _opened(connection))
-            await talk.run(self._places.one(outing.traveller.user_id, self.bounds.wait_seconds))
+            proxy_connection = _ProxyConnection(self, egress_session, *await _opened(connection))
+            await proxy_connection.run(
+                self._slots.one(egress_session.caller.user_id, self.bounds.wait_seconds)
+            )
         except OSError:
             return
         finally:
-            places.release()
+            slots.release()
 
-    async def addresses_of(self, host: str, port: int, outing: Outing) -> list[str]:
+    async def addresses_of(self, host: str, port: int, egress_session: EgressSession) -> list[str]:
         """Where to connect for a canonical host. Raises NotAllowed, Unavailable, InvalidInput."""
         where = join_host_port(host, port)
         if not self._allow.allows(host, port):
             raise NotAllowed(f"{where} is not one of the hosts that programs may reach", kind=NOT_LISTED)
-        if not outing.may_try(where):
+        if not egress_session.may_connect(where):
             raise NotAllowed(f"{where} is one host more than a program may reach", kind=TOO_MANY)
-        return await self._guard.addresses_of(host, port, outing.resolve)
+        return await self._guard.addresses_of(host, port, egress_session.resolve)
 
 
-class _Talk:
+class _ProxyConnection:
     """One connection of a jail."""
 
     def __init__(
-        self, proxy: PolicyProxy, outing: Outing, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        proxy: PolicyProxy,
+        egress_session: EgressSession,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         self._proxy = proxy
-        self._outing = outing
-        self._traffic = Traffic(outing, proxy.bounds.size)
-        self._jail = Side(h11.SERVER, reader, writer, self._traffic, proxy.bounds.idle_seconds, proxy.crumbs)
+        self._egress_session = egress_session
+        self._traffic = Traffic(egress_session, proxy.bounds.size)
+        self._client = HttpPeer(
+            h11.SERVER, reader, writer, self._traffic, proxy.bounds.idle_seconds, proxy.chunk_throttle
+        )
 
-    async def run(self, place: AbstractAsyncContextManager[None]) -> None:
+    async def run(self, slot: AbstractAsyncContextManager[None]) -> None:
         """Never raises but when cancelled. Nothing is read before there is a `place` for it."""
         try:
-            await self._serve_at(place)
-        except TooMuch:
-            self._outing.was_refused("", "too_many_bytes", "the program moved too many bytes")
-            self._jail.abort()
+            await self._serve_at(slot)
+        except ByteLimitExceeded:
+            self._egress_session.record_refusal("", "too_many_bytes", "the program moved too many bytes")
+            self._client.abort()
         except (OSError, TimeoutError, h11.ProtocolError):
-            self._jail.abort()
+            self._client.abort()
         except Exception:
             logger.exception("egress_failed")
-            self._jail.abort()
+            self._client.abort()
         except BaseException:
-            self._jail.abort()
+            self._client.abort()
             raise
 
-    async def _serve_at(self, place: AbstractAsyncContextManager[None]) -> None:
+    async def _serve_at(self, slot: AbstractAsyncContextManager[None]) -> None:
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(place)
+                await stack.enter_async_context(slot)
             except TimeoutError:
                 await self._refuse(503, "", "too_busy", "too many programs are outside; try again later")
             else:
                 await self._serve()
-            await self._jail.close()
+            await self._client.close()
 
     async def _serve(self) -> None:
         try:
             async with asyncio.timeout(self._proxy.bounds.head_seconds):
-                request = await self._jail.next()
+                request = await self._client.next()
         except TimeoutError:
             await self._refuse(408, "", "slow_request", "the request did not come in time")
             return
@@ -166,23 +181,23 @@ class _Talk:
             await self._refuse(error.error_status_hint, "", "bad_request", f"this is no request: {error}")
             return
         if isinstance(request, h11.Request):
-            await self._judge(request)
+            await self._handle_request(request)
 
-    async def _judge(self, request: h11.Request) -> None:
+    async def _handle_request(self, request: h11.Request) -> None:
         target = request.target.decode("latin-1")
         is_tunnel = request.method == b"CONNECT"
         try:
             if is_tunnel:
                 url, (host, port) = None, parse_host_port(target)
             else:
-                url = _plain(target)
+                url = _request_url(target)
                 host, port = url.host, url.port
         except InvalidInput as error:
             await self._refuse(400, target, "bad_request", error.message)
             return
         where = join_host_port(host, port)
         try:
-            addresses = await self._proxy.addresses_of(host, port, self._outing)
+            addresses = await self._proxy.addresses_of(host, port, self._egress_session)
             reader, writer = await _connected(addresses, port)
         except NotAllowed as error:
             await self._refuse(403, where, error.kind, error.message)
@@ -190,27 +205,29 @@ class _Talk:
         except (Unavailable, InvalidInput) as error:
             await self._refuse(502, where, error.kind, error.message)
             return
-        self._traffic.place = self._outing.has_reached(where)
+        self._traffic.reached_host = self._egress_session.record_connection(where)
         bounds = self._proxy.bounds
-        there = Side(h11.CLIENT, reader, writer, self._traffic, bounds.idle_seconds, self._proxy.crumbs)
+        upstream = HttpPeer(
+            h11.CLIENT, reader, writer, self._traffic, bounds.idle_seconds, self._proxy.chunk_throttle
+        )
         try:
             if url is None:
-                await self._jail.say(h11.Response(status_code=200, headers=[], reason=b"Connected"))
-                await tunnel(self._jail, there)
+                await self._client.send(h11.Response(status_code=200, headers=[], reason=b"Connected"))
+                await tunnel(self._client, upstream)
             else:
-                await self._forward(url, request, there)
+                await self._forward(url, request, upstream)
         finally:
-            there.abort()
+            upstream.abort()
 
-    async def _forward(self, url: WebUrl, request: h11.Request, there: Side) -> None:
+    async def _forward(self, url: WebUrl, request: h11.Request, upstream: HttpPeer) -> None:
         try:
-            await there.say(request_towards(url, request))
+            await upstream.send(upstream_request(url, request))
         except h11.ProtocolError as error:
-            words = f"this is no request: {error}"
-            await self._refuse(error.error_status_hint, url.authority, "bad_request", words)
+            text = f"this is no request: {error}"
+            await self._refuse(error.error_status_hint, url.authority, "bad_request", text)
             return
-        sending = asyncio.create_task(pass_body(self._jail, there))
-        answering = asyncio.create_task(self._answer(url, there))
+        sending = asyncio.create_task(forward_body(self._client, upstream))
+        answering = asyncio.create_task(self._answer(url, upstream))
         try:
             await asyncio.wait({sending, answering}, return_when=asyncio.FIRST_COMPLETED)
             if (broken := _broken_off(sending)) is None or answering.done():
@@ -218,7 +235,7 @@ class _Talk:
                 return
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
-            if isinstance(broken, TooMuch):
+            if isinstance(broken, ByteLimitExceeded):
                 raise broken
             await self._refuse(400, url.authority, "bad_request", f"this is no request: {broken}")
         finally:
@@ -226,46 +243,48 @@ class _Talk:
             answering.cancel()
             await asyncio.gather(sending, answering, return_exceptions=True)
 
-    async def _answer(self, url: WebUrl, there: Side) -> None:
+    async def _answer(self, url: WebUrl, upstream: HttpPeer) -> None:
         try:
-            answer = await answer_head(there)
+            answer = await read_response_head(upstream)
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
             await self._refuse(502, url.authority, "bad_answer", f"{url.host} gave no answer: {error}")
             return
-        await pass_answer(answer, there, self._jail)
+        await forward_response(answer, upstream, self._client)
 
     async def _refuse(self, status: int, where: str, kind: str, reason: str) -> None:
-        self._outing.was_refused(where, kind, reason)
-        if self._jail.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self._jail.abort()
+        self._egress_session.record_refusal(where, kind, reason)
+        if self._client.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._client.abort()
             return
-        words = reason.encode("ascii", "replace")
+        text = reason.encode("ascii", "replace")
         headers = [
             (b"content-type", b"text/plain"),
-            (b"content-length", b"%d" % len(words)),
+            (b"content-length", b"%d" % len(text)),
             (b"connection", b"close"),
         ]
-        await self._jail.say(h11.Response(status_code=status, headers=headers, reason=_line(words)))
-        await self._jail.say(h11.Data(data=words))
-        await self._jail.say(h11.EndOfMessage())
+        await self._client.send(
+            h11.Response(status_code=status, headers=headers, reason=_reason_phrase(text))
+        )
+        await self._client.send(h11.Data(data=text))
+        await self._client.send(h11.EndOfMessage())
 
 
 def _broken_off(sending: asyncio.Task[None]) -> Exception | None:
     """What is wrong with a request that ended; a host that takes no more of it may have answered."""
     error = sending.exception() if sending.done() else None
-    return error if isinstance(error, TooMuch | h11.RemoteProtocolError) else None
+    return error if isinstance(error, ByteLimitExceeded | h11.RemoteProtocolError) else None
 
 
 async def _accepted(listener: socket.socket) -> socket.socket:
     """The next connection. What the kernel cannot give now it may give later, so there is no failure."""
-    loop, is_told = asyncio.get_running_loop(), False
+    loop, is_logged = asyncio.get_running_loop(), False
     while True:
         try:
             connection, _ = await loop.sock_accept(listener)
         except OSError as error:
-            if not is_told:
+            if not is_logged:
                 logger.warning("egress_not_accepted", error=str(error))
-            is_told = True
+            is_logged = True
             await asyncio.sleep(ACCEPT_PAUSE_SECONDS)
         else:
             return connection
@@ -280,7 +299,7 @@ async def _opened(connection: socket.socket) -> tuple[asyncio.StreamReader, asyn
         raise
 
 
-def _plain(target: str) -> WebUrl:
+def _request_url(target: str) -> WebUrl:
     """The URL of a request that is not for a tunnel. Raises InvalidInput."""
     if not target.lower().startswith("http://"):
         raise InvalidInput("a proxy takes http:// addresses, and CONNECT for everything else")
@@ -289,18 +308,18 @@ def _plain(target: str) -> WebUrl:
 
 async def _connected(addresses: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to the first address that takes one. Raises Unavailable."""
-    words = "the name has no address"
+    text = "the name has no address"
     for address in addresses[:MOST_ADDRESSES]:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await asyncio.open_connection(address, port, limit=PIECE)
         except TimeoutError:
-            words = "connecting took too long"
+            text = "connecting took too long"
         except OSError as error:
-            words = error.strerror or "no connection"
-    raise Unavailable(f"there is no connection: {words}")
+            text = error.strerror or "no connection"
+    raise Unavailable(f"there is no connection: {text}")
 
 
-def _line(words: bytes) -> bytes:
+def _reason_phrase(text: bytes) -> bytes:
     """What a reason phrase may hold."""
-    return bytes(one if 32 <= one < 127 else 63 for one in words[:200])
+    return bytes(one if 32 <= one < 127 else 63 for one in text[:200])

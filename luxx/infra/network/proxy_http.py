@@ -20,12 +20,12 @@ READ_BYTES = 4096
 """At a time where it is parsed: a parser hands out all the crumbs of a read without a pause."""
 MOST_PRELIMINARY = 16
 MOST_HEADERS = 200
-_CRUMBS = 64
+_MANY_SMALL_CHUNKS = 64
 """Pieces in one read that are too small to be passed over."""
 LINGER_SECONDS, LINGER_BYTES = 1.0, 1024 * 1024
 
-Headers = list[tuple[bytes, bytes]]
-_OF_ONE_HOP = frozenset(
+HeaderList = list[tuple[bytes, bytes]]
+_HOP_BY_HOP = frozenset(
     {
         b"connection",
         b"expect",
@@ -41,20 +41,20 @@ _OF_ONE_HOP = frozenset(
 )
 
 
-class Crumbs:
+class SmallChunkThrottle:
     """Makes those who send crumbs, which take long to read, wait for each other: of all that one proxy
     serves, they get a fifth of the time."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def pause(self, seconds: float) -> None:
         """After reading so long."""
-        async with self._turn:
+        async with self._lock:
             await asyncio.sleep(4 * seconds)
 
 
-class Side:
+class HttpPeer:
     """One end: a SERVER to the jail, a CLIENT to the host."""
 
     def __init__(
@@ -64,15 +64,15 @@ class Side:
         writer: asyncio.StreamWriter,
         traffic: Traffic,
         idle_seconds: float,
-        crumbs: Crumbs,
+        chunk_throttle: SmallChunkThrottle,
     ) -> None:
         self.http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
         self.writer = writer
         self._reader = reader
         self._traffic = traffic
         self._idle_seconds = idle_seconds
-        self._crumbs = crumbs
-        self._is_jail = role is h11.SERVER
+        self._chunk_throttle = chunk_throttle
+        self._is_client = role is h11.SERVER
 
     async def read(self, most: int) -> bytes:
         """What came; empty at its end. Raises TimeoutError after a while without traffic either way."""
@@ -82,12 +82,12 @@ class Side:
                     data = await self._reader.read(most)
                 break
             except TimeoutError:
-                if time.monotonic() - self._traffic.moved_at >= self._idle_seconds:
+                if time.monotonic() - self._traffic.last_moved_at >= self._idle_seconds:
                     raise
-        if self._is_jail:
-            self._traffic.moved(sent=len(data))
+        if self._is_client:
+            self._traffic.count(sent=len(data))
         else:
-            self._traffic.moved(received=len(data))
+            self._traffic.count(received=len(data))
         return data
 
     async def write(self, data: bytes | None) -> None:
@@ -103,8 +103,8 @@ class Side:
                 return
             except TimeoutError:
                 if self.writer.transport.get_write_buffer_size() < left:
-                    self._traffic.moved()
-                elif time.monotonic() - self._traffic.moved_at >= self._idle_seconds:
+                    self._traffic.count()
+                elif time.monotonic() - self._traffic.last_moved_at >= self._idle_seconds:
                     raise
 
     async def next(self) -> h11.Event:
@@ -118,7 +118,7 @@ class Side:
                 assert isinstance(event, h11.Event)
                 return event
             if self.http.they_are_waiting_for_100_continue:
-                await self.say(h11.InformationalResponse(status_code=100, headers=[]))
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
             await asyncio.sleep(0)
             self.http.receive_data(await self.read(READ_BYTES))
 
@@ -137,11 +137,11 @@ class Side:
                 return
             if event is not h11.NEED_DATA:
                 raise h11.RemoteProtocolError("it broke off")
-            if len(pieces) >= _CRUMBS:
-                await self._crumbs.pause(seconds)
+            if len(pieces) >= _MANY_SMALL_CHUNKS:
+                await self._chunk_throttle.pause(seconds)
             event = await self.next()
 
-    async def say(self, event: h11.Event) -> None:
+    async def send(self, event: h11.Event) -> None:
         await self.write(self.http.send(event))
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ class Side:
         self.writer.transport.abort()
 
 
-def request_towards(url: WebUrl, request: h11.Request) -> h11.Request:
+def upstream_request(url: WebUrl, request: h11.Request) -> h11.Request:
     """The request as the host is to get it, whose name is the judged one whatever the program's `Host` says.
 
     Raises RemoteProtocolError where its length is said in two ways, or too much is said.
@@ -176,18 +176,18 @@ def request_towards(url: WebUrl, request: h11.Request) -> h11.Request:
     return h11.Request(method=request.method, target=url.target_on_the_wire, headers=headers)
 
 
-async def pass_body(jail: Side, host: Side) -> None:
+async def forward_body(client: HttpPeer, upstream: HttpPeer) -> None:
     """The rest of a request. Raises RemoteProtocolError where it breaks off."""
-    async with aclosing(jail.body()) as pieces:
+    async with aclosing(client.body()) as pieces:
         async for piece in pieces:
-            await host.say(h11.Data(data=piece))
-    await host.say(h11.EndOfMessage())
+            await upstream.send(h11.Data(data=piece))
+    await upstream.send(h11.EndOfMessage())
 
 
-async def answer_head(host: Side) -> h11.Response:
+async def read_response_head(upstream: HttpPeer) -> h11.Response:
     """Raises RemoteProtocolError where there is none."""
     for _ in range(MOST_PRELIMINARY):
-        event = await host.next()
+        event = await upstream.next()
         if isinstance(event, h11.Response):
             _require_few(event.headers)
             return event
@@ -196,14 +196,14 @@ async def answer_head(host: Side) -> h11.Response:
     raise h11.RemoteProtocolError("it gave no answer")
 
 
-async def pass_answer(answer: h11.Response, host: Side, jail: Side) -> None:
+async def forward_response(answer: h11.Response, upstream: HttpPeer, client: HttpPeer) -> None:
     """The answer whose head has come, to its end."""
     headers = [*_end_to_end(answer.headers), (b"connection", b"close")]
-    await jail.say(h11.Response(status_code=answer.status_code, headers=headers, reason=answer.reason))
-    async with aclosing(host.body()) as pieces:
+    await client.send(h11.Response(status_code=answer.status_code, headers=headers, reason=answer.reason))
+    async with aclosing(upstream.body()) as pieces:
         async for piece in pieces:
-            await jail.say(h11.Data(data=piece))
-    await jail.say(h11.EndOfMessage())
+            await client.send(h11.Data(data=piece))
+    await client.send(h11.EndOfMessage())
 
 
 def _require_few(headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -211,30 +211,30 @@ def _require_few(headers: Iterable[tuple[bytes, bytes]]) -> None:
         raise h11.RemoteProtocolError(f"it has more than {MOST_HEADERS} headers", error_status_hint=431)
 
 
-def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> HeaderList:
     """Without those that are for the next hop only, or named as such. Names are in lower case."""
     given = list(headers)
     named = {
         part.strip().lower() for name, value in given if name == b"connection" for part in value.split(b",")
     }
-    left_out = _OF_ONE_HOP | (named - {b"host", b"content-length"})
+    left_out = _HOP_BY_HOP | (named - {b"host", b"content-length"})
     return [(name, value) for name, value in given if name not in left_out]
 
 
-async def tunnel(jail: Side, host: Side) -> None:
+async def tunnel(client: HttpPeer, upstream: HttpPeer) -> None:
     """Pass bytes both ways until both have ended, or one breaks off."""
-    early, _ = jail.http.trailing_data
-    await host.write(early)
-    ways = [asyncio.create_task(_pour(jail, host)), asyncio.create_task(_pour(host, jail))]
+    early, _ = client.http.trailing_data
+    await upstream.write(early)
+    directions = [asyncio.create_task(_copy(client, upstream)), asyncio.create_task(_copy(upstream, client))]
     try:
-        await asyncio.gather(*ways)
+        await asyncio.gather(*directions)
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
 
 
-async def _pour(source: Side, target: Side) -> None:
+async def _copy(source: HttpPeer, target: HttpPeer) -> None:
     while data := await source.read(PIECE):
         await target.write(data)
     if target.writer.can_write_eof():

@@ -20,7 +20,7 @@ HEAD_BYTES = 128 * 1024
 """What may come before the body: preliminary answers, and a head that may have 100 KB."""
 
 
-class Wire(httpcore.AsyncNetworkBackend):
+class BoundedBackend(httpcore.AsyncNetworkBackend):
     """For the connection of one request."""
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class Wire(httpcore.AsyncNetworkBackend):
         self._before_body = 0
         self._has_head = False
 
-    def head_came(self) -> None:
+    def head_received(self) -> None:
         """What comes from now on is the body, which others bound."""
         self._has_head = True
 
-    def took(self, size: int) -> None:
+    def count_received(self, size: int) -> None:
         """Raises RemoteProtocolError where too much comes without a body."""
         self._before_body += size
         if not self._has_head and self._before_body > HEAD_BYTES:
@@ -52,7 +52,7 @@ class Wire(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream, wire: Wire) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, wire: BoundedBackend) -> None:
         self._inner = inner
         self._wire = wire
 
@@ -60,7 +60,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         # What has come already is handed over without a pause.
         await asyncio.sleep(0)
         data = await self._inner.read(min(max_bytes, READ_BYTES), timeout)
-        self._wire.took(len(data))
+        self._wire.count_received(len(data))
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -82,19 +82,19 @@ CONNECT_SECONDS = 5.0
 MOST_ADDRESSES = 4
 """Of one name that are tried in turn."""
 
-_PIECES_IN_A_ROW = 64
+_PIECES_WITHOUT_PAUSE = 64
 """After so many small pieces of a body others get their turn."""
 
 
-class NotConnected(Exception):
+class ConnectFailed(Exception):
     """There is no connection; its words say why."""
 
 
-class TooSlow(Exception):
+class ResponseTimeout(Exception):
     """Something did not come in time."""
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """What came is no answer, or it broke off."""
 
 
@@ -126,16 +126,16 @@ class WireAnswer:
     async def pieces(self) -> AsyncGenerator[bytes]:
         """Raises TooSlow and BadAnswer."""
         count = 0
-        with _told():
+        with _translated_errors():
             async for piece in self._response.aiter_stream():
                 count += 1
-                if count % _PIECES_IN_A_ROW == 0:
+                if count % _PIECES_WITHOUT_PAUSE == 0:
                     await asyncio.sleep(0)
                 yield piece
 
 
 @asynccontextmanager
-async def answer_to(
+async def open_response(
     request: WireRequest,
     addresses_of: Callable[[str, int], Awaitable[Sequence[str]]],
     tls: ssl.SSLContext,
@@ -145,14 +145,14 @@ async def answer_to(
     `addresses_of(host, port)` gives the addresses that may be connected to, or raises. Raises NotConnected,
     TooSlow and BadAnswer.
     """
-    wire = Wire()
+    wire = BoundedBackend()
     # No connection is kept: one to an address, verified for a name, must not serve another name.
     async with httpcore.AsyncConnectionPool(tls, max_keepalive_connections=0, network_backend=wire) as pool:
         response = await _sent(pool, request, await addresses_of(request.url.host, request.url.port))
-        wire.head_came()
+        wire.head_received()
         try:
             if response.status < 200:
-                raise BadAnswer(f"status {response.status}")
+                raise BadResponse(f"status {response.status}")
             yield WireAnswer(response)
         finally:
             with suppress(httpcore.NetworkError, OSError):
@@ -162,17 +162,17 @@ async def answer_to(
 async def _sent(
     pool: httpcore.AsyncConnectionPool, request: WireRequest, addresses: Sequence[str]
 ) -> httpcore.Response:
-    failure = NotConnected("the name has no address")
+    failure = ConnectFailed("the name has no address")
     for address in addresses[:MOST_ADDRESSES]:
         try:
-            with _told():
-                return await pool.handle_async_request(_towards(request, address))
-        except NotConnected as error:
+            with _translated_errors():
+                return await pool.handle_async_request(_request_to_address(request, address))
+        except ConnectFailed as error:
             failure = error
     raise failure
 
 
-def _towards(request: WireRequest, address: str) -> httpcore.Request:
+def _request_to_address(request: WireRequest, address: str) -> httpcore.Request:
     """The request to an address in place of a name."""
     url, form, wait = request.url, request.form, request.seconds
     headers = {"Host": url.authority, **request.headers}
@@ -196,19 +196,19 @@ def _towards(request: WireRequest, address: str) -> httpcore.Request:
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _translated_errors() -> Generator[None]:
     """Whatever the library, its parsers and TLS raise, as one of three."""
     try:
         yield
     except (httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
-        raise NotConnected("connecting took too long") from error
+        raise ConnectFailed("connecting took too long") from error
     except httpcore.ConnectError as error:
-        raise NotConnected(" ".join(str(error).split())[:200] or "no connection") from error
+        raise ConnectFailed(" ".join(str(error).split())[:200] or "no connection") from error
     except httpcore.TimeoutException as error:
-        raise TooSlow from error
+        raise ResponseTimeout from error
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as error:
         # TLS that breaks after its handshake is an OSError.
-        raise BadAnswer(type(error).__name__) from error
+        raise BadResponse(type(error).__name__) from error
 
 
 def _text(value: bytes) -> str:

@@ -96,12 +96,12 @@ def _shown(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-USUAL_PORTS = frozenset(DEFAULT_PORTS.values())
+DEFAULT_PORT_SET = frozenset(DEFAULT_PORTS.values())
 """Of an entry without a port."""
 
 _PORT = re.compile(r"(.+):([0-9]{1,5})")
-_ANY = "*."
-_HOW = "write it like example.org, example.org:8443 or *.example.org"
+_WILDCARD = "*."
+_FORMAT_HINT = "write it like example.org, example.org:8443 or *.example.org"
 
 
 class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +112,8 @@ class AllowedHost(msgspec.Struct, frozen=True, kw_only=True):
     is_suffix: bool = False
 
     def allows(self, host: str, port: int) -> bool:
-        is_meant = host.endswith(f".{self.host}") if self.is_suffix else host == self.host
-        return is_meant and port in self.ports
+        matches_host = host.endswith(f".{self.host}") if self.is_suffix else host == self.host
+        return matches_host and port in self.ports
 
 
 class AllowList:
@@ -129,17 +129,17 @@ class AllowList:
 
 def allowed_host(text: str) -> AllowedHost:
     """One entry. Raises InvalidInput."""
-    name, ports = text.strip(), USUAL_PORTS
-    is_suffix = name.startswith(_ANY)
-    name = name.removeprefix(_ANY)
-    if (found := _PORT.fullmatch(name)) is not None and not name.endswith("]"):
-        name, ports = found[1], frozenset({int(found[2])})
+    name, ports = text.strip(), DEFAULT_PORT_SET
+    is_suffix = name.startswith(_WILDCARD)
+    name = name.removeprefix(_WILDCARD)
+    if (match := _PORT.fullmatch(name)) is not None and not name.endswith("]"):
+        name, ports = match[1], frozenset({int(match[2])})
     if not all(0 < port < 65536 for port in ports):
-        raise InvalidInput(f"'{text}' has no port that there is; {_HOW}")
+        raise InvalidInput(f"'{text}' has no port that there is; {_FORMAT_HINT}")
     try:
         host = canonical_host(name)
     except InvalidInput as error:
-        raise InvalidInput(f"'{text}' is not a host; {_HOW}") from error
+        raise InvalidInput(f"'{text}' is not a host; {_FORMAT_HINT}") from error
     if is_suffix and (is_literal(host) or "." not in host):
         raise InvalidInput(f"'{text}' would open too much; name at least two parts, as in *.example.org")
     if reach_of_name(host) is Reach.FORBIDDEN:

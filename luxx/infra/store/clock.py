@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from luxx.infra.clock import utc_now
 
-APART = timedelta(hours=1)
+MAX_CLOCK_SKEW = timedelta(hours=1)
 """How far two clocks may be from each other for what is old to be deleted by them."""
 
 DATABASE_NOW = func.timezone("utc", func.clock_timestamp())
@@ -31,16 +31,18 @@ def database_time(connection: Connection) -> ColumnElement[float]:
 def database_now(connection: Connection) -> datetime:
     """The time that all processes of the database agree on."""
     if connection.dialect.name == "postgresql":
-        found: datetime = connection.execute(select(DATABASE_NOW)).scalar_one()
-        return found.replace(tzinfo=UTC)
+        database_value: datetime = connection.execute(select(DATABASE_NOW)).scalar_one()
+        return database_value.replace(tzinfo=UTC)
     return utc_now()
 
 
-def time_to_delete_by(session: Session) -> datetime | None:
+def deletion_time(session: Session) -> datetime | None:
     """Now, by the database's clock where there is one. None where this process's own is far from it: one of
     them is wrong, and what is deleted by it would be gone for good."""
-    here, there = utc_now(), database_now(session.connection())
-    if abs(there - here) > APART:
-        logger.warning("nothing_deleted", reason="clocks disagree", here=str(here), database=str(there))
+    local_now, there = utc_now(), database_now(session.connection())
+    if abs(there - local_now) > MAX_CLOCK_SKEW:
+        logger.warning(
+            "nothing_deleted", reason="clocks disagree", local_now=str(local_now), database=str(there)
+        )
         return None
     return there

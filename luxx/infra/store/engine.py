@@ -27,13 +27,13 @@ from sqlalchemy.exc import (
 
 from luxx.errors import ConfigError
 from luxx.infra.store.writer import (
-    Form,
     GroupWriter,
-    InLoop,
-    InThread,
-    KeptConnections,
+    LoopWaiter,
     RowWork,
+    ThreadConnections,
+    ThreadWaiter,
     Work,
+    WorkRunner,
     in_session,
     with_rows,
     with_session,
@@ -43,13 +43,13 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 8
-GUESTS = 6
+MAX_EXTERNAL_SESSIONS = 6
 """How many at once may hold a connection that are not the house's: never all of them, whoever is slow."""
 
-CASELESS = "luxx_caseless"
+CASEFOLD_FUNCTION = "luxx_caseless"
 """A function of SQLite connections: a text without capitals, of any language."""
 
-POSTGRESQL_PATIENCE = {
+POSTGRESQL_TIMEOUTS = {
     "connect_timeout": 10,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
@@ -60,10 +60,10 @@ POSTGRESQL_PATIENCE = {
 """Seconds, and milliseconds: a server that is gone is noticed, and nothing waits for it for ever. One that
 only reads is not the one that is wanted: it has been replaced."""
 
-TOO_SILENT = "25P03"
+IDLE_TIMEOUT_CODE = "25P03"
 """PostgreSQL's code for a transaction that it ended because nothing was asked in it for too long."""
 
-READ_ONLY = "25006"
+READ_ONLY_CODE = "25006"
 """Its code for a write at a server that has been replaced by another since it was connected to."""
 
 POSTGRESQL_READ = {"isolation_level": "REPEATABLE READ"}
@@ -101,7 +101,7 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
 
 
-def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool = False) -> Engine:
+def open_engine(url: URL, *, idle_timeout_seconds: float | None = None, reads: bool = False) -> Engine:
     """A SQLAlchemy engine with the settings that the house relies on (WAL, FULL, foreign keys).
 
     `reads`: its transactions only read (see `reading`). `silence_seconds`: PostgreSQL ends a transaction in
@@ -115,19 +115,19 @@ def open_engine(url: URL, *, silence_seconds: float | None = None, reads: bool =
             max_overflow=READERS,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args=POSTGRESQL_PATIENCE,
+            connect_args=POSTGRESQL_TIMEOUTS,
         )
         # Many rows in one INSERT. The driver would send one for each, in a pipeline, after which PostgreSQL
         # does not count how long a transaction is silent: a frozen process would keep its locks.
         engine.dialect.use_insertmanyvalues_wo_returning = True
-        event.listen(engine, "handle_error", _leave_replaced)
-        if silence_seconds is not None:
-            event.listen(engine, "connect", partial(_bound_silence, silence_seconds))
+        event.listen(engine, "handle_error", _disconnect_read_only)
+        if idle_timeout_seconds is not None:
+            event.listen(engine, "connect", partial(_set_idle_timeout, idle_timeout_seconds))
         return engine
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     # Parameters are whole messages, hashes and sealed keys: they do not belong in a log.
     engine = create_engine(url, pool_size=READERS + 2, max_overflow=READERS, hide_parameters=True)
-    _speak_plainly(engine.dialect, "BEGIN" if reads else "BEGIN IMMEDIATE")
+    _use_driver_transactions(engine.dialect, "BEGIN" if reads else "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _only_read if reads else _prepare_sqlite)
     return engine
 
@@ -142,12 +142,12 @@ def reading(engine: Engine) -> Engine:
     return engine.execution_options(**POSTGRESQL_READ)
 
 
-def _leave_replaced(context: ExceptionContext) -> None:
-    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+def _disconnect_read_only(context: ExceptionContext) -> None:
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY_CODE:
         context.is_disconnect = True
 
 
-def _bound_silence(seconds: float, connection: Any, _record: Any) -> None:
+def _set_idle_timeout(seconds: float, connection: Any, _record: Any) -> None:
     connection.autocommit = True
     connection.execute(f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}")
     connection.autocommit = False
@@ -156,7 +156,7 @@ def _bound_silence(seconds: float, connection: Any, _record: Any) -> None:
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
     # SQLite's own `lower` knows no letters but those of English.
-    connection.create_function(CASELESS, 1, _caseless, deterministic=True)
+    connection.create_function(CASEFOLD_FUNCTION, 1, _casefold, deterministic=True)
     for pragma in (
         "journal_mode=WAL",
         "synchronous=FULL",
@@ -172,7 +172,7 @@ def _only_read(connection: sqlite3.Connection, record: Any) -> None:
     connection.execute("PRAGMA query_only=ON")
 
 
-def _speak_plainly(dialect: Any, begin: str) -> None:
+def _use_driver_transactions(dialect: Any, begin: str) -> None:
     """BEGIN and savepoints straight to the driver.
 
     Made as statements, savepoints are a third of a write in a group; and a listener for "begin" would make
@@ -192,22 +192,22 @@ def _speak_plainly(dialect: Any, begin: str) -> None:
 def _savepoint(connection: Connection, name: str) -> None:
     open_: list[str] = connection.info[SAVEPOINTS]
     open_.append(name)
-    _tell(connection, "SAVEPOINT", len(open_))
+    _execute_savepoint(connection, "SAVEPOINT", len(open_))
 
 
 def _leave_savepoint(statement: str, kept: int, connection: Connection, name: str) -> None:
     open_: list[str] = connection.info[SAVEPOINTS]
     depth = open_.index(name) + 1
     del open_[depth - 1 + kept :]
-    _tell(connection, statement, depth)
+    _execute_savepoint(connection, statement, depth)
 
 
-def _tell(connection: Connection, statement: str, depth: int) -> None:
+def _execute_savepoint(connection: Connection, statement: str, depth: int) -> None:
     driver: Any = connection.connection.driver_connection
     driver.execute(f"{statement} luxx_{depth}")
 
 
-def _caseless(text: str | None) -> str | None:
+def _casefold(text: str | None) -> str | None:
     return None if text is None else text.casefold()
 
 
@@ -219,11 +219,11 @@ class Store:
         self._on_write = on_write
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.reading = reading(engine)
-        self._kept = KeptConnections(self.reading) if self.is_sqlite else None
+        self._connections = ThreadConnections(self.reading) if self.is_sqlite else None
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="store")
-        self.guests = threading.BoundedSemaphore(GUESTS)
+        self.external_sessions = threading.BoundedSemaphore(MAX_EXTERNAL_SESSIONS)
         """Whoever runs what may take long, in threads that are not the store's, takes a place first."""
-        self._first = ThreadPoolExecutor(1, thread_name_prefix="store-first")
+        self._priority_threads = ThreadPoolExecutor(1, thread_name_prefix="store-first")
         self._writer = GroupWriter(engine) if self.is_sqlite else None
 
     async def read(self, work: Work[T]) -> T:
@@ -243,18 +243,18 @@ class Store:
 
     async def first(self, work: RowWork[T]) -> T:
         """`write_rows` past all that waits for a thread: for the little that shows that the process lives."""
-        return await self._write(with_rows, work, self._first)
+        return await self._write(with_rows, work, self._priority_threads)
 
     async def _write(
-        self, form: Form, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
+        self, form: WorkRunner, work: Callable[[Any], T], threads: ThreadPoolExecutor | None = None
     ) -> T:
         started = time.perf_counter()
         if self._writer is None:
             loop = asyncio.get_running_loop()
-            asked = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
-            value = await asyncio.shield(asked)
+            pending = loop.run_in_executor(threads or self._threads, self._write_alone, form, work)
+            value = await asyncio.shield(pending)
         else:
-            waiter = InLoop()
+            waiter = LoopWaiter()
             self._writer.submit(form, work, waiter)
             value = await waiter.future
         if self._on_write is not None:
@@ -274,14 +274,14 @@ class Store:
 
     def _read_kept(self, work: RowWork[T]) -> T:
         """In one of the store's own threads: on SQLite each of these keeps its connection."""
-        if self._kept is None:
+        if self._connections is None:
             return self._read_twice(work)
         try:
-            connection = self._kept.mine()
+            connection = self._connections.current()
             with connection.begin():
                 return work(connection)
         except DBAPIError as error:
-            self._kept.drop_if_broken(error)
+            self._connections.drop_if_broken(error)
             raise
 
     def _read_twice(self, work: RowWork[T]) -> T:
@@ -307,19 +307,19 @@ class Store:
         """`write_rows` for a caller that is in a thread of its own."""
         return self._write_now(with_rows, work)
 
-    def _write_now(self, form: Form, work: Callable[[Any], T]) -> T:
+    def _write_now(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
         if self._writer is None:
             return self._write_alone(form, work)
-        waiter = InThread()
+        waiter = ThreadWaiter()
         self._writer.submit(form, work, waiter)
         return cast("T", waiter.result())
 
-    def _write_alone(self, form: Form, work: Callable[[Any], T]) -> T:
+    def _write_alone(self, form: WorkRunner, work: Callable[[Any], T]) -> T:
         try:
             with self.engine.begin() as connection:
                 return form(connection, work, own=False)
         except InternalError as error:
-            if getattr(error.orig, "sqlstate", None) not in (TOO_SILENT, READ_ONLY):
+            if getattr(error.orig, "sqlstate", None) not in (IDLE_TIMEOUT_CODE, READ_ONLY_CODE):
                 raise
             # This process was frozen, or the database is another now: to whoever asked, it went away.
             raise OperationalError(
@@ -331,8 +331,8 @@ class Store:
         if self._writer is not None:
             self._writer.close()
         self._threads.shutdown(wait=True)
-        self._first.shutdown(wait=True)
-        if self._kept is not None:
-            self._kept.close()
+        self._priority_threads.shutdown(wait=True)
+        if self._connections is not None:
+            self._connections.close()
             self.reading.dispose()
         self.engine.dispose()

@@ -31,7 +31,7 @@ class DataDirLock:
         """Raises ConfigError if another server holds one of them."""
         for path, what, how in self._locks:
             try:
-                self._descriptors.append(_locked(path, how))
+                self._descriptors.append(_lock_file(path, how))
             except BlockingIOError as error:
                 self.release()
                 raise ConfigError(
@@ -45,7 +45,7 @@ class DataDirLock:
             os.close(self._descriptors.pop())
 
 
-def _locked(path: Path, how: int) -> int:
+def _lock_file(path: Path, how: int) -> int:
     """The descriptor that holds the lock. Raises BlockingIOError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -15,12 +15,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from luxx.errors import DatabaseFromFuture
+from luxx.errors import DatabaseTooNew
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.upgrade import LOCK, SCRIPTS, Upgraded, from_future
+from luxx.infra.store.upgrade import LOCK, SCRIPTS, UpgradeResult, unknown_step_error
 
 
-def migrate(engine: Engine, *, to: str | None = None) -> Upgraded:
+def migrate(engine: Engine, *, to: str | None = None) -> UpgradeResult:
     """Upgrades the database to the newest step, or an empty one to an older step.
 
     Raises DatabaseFromFuture, with nothing changed, where the database knows steps that this version
@@ -35,13 +35,13 @@ def migrate(engine: Engine, *, to: str | None = None) -> Upgraded:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         current = MigrationContext.configure(connection).get_current_revision()
         if current == newest:
-            return Upgraded(before=current, after=newest)
+            return UpgradeResult(before=current, after=newest)
         _check_known(scripts, current)
         if current is not None and engine.dialect.name == "sqlite":
             copy = _copy(Path(str(engine.url.database)), current)
         settings.attributes["connection"] = connection
         command.upgrade(settings, newest)
-    return Upgraded(before=current, after=newest, copy=str(copy) if copy else None)
+    return UpgradeResult(before=current, after=newest, copy=str(copy) if copy else None)
 
 
 def _settings() -> AlembicConfig:
@@ -54,7 +54,7 @@ def _settings() -> AlembicConfig:
 def _check_known(scripts: ScriptDirectory, current: str | None) -> None:
     known = {script.revision for script in scripts.walk_revisions()}
     if current is not None and current not in known:
-        raise from_future(current)
+        raise unknown_step_error(current)
 
 
 def _copy(path: Path, step: str) -> Path:
@@ -73,10 +73,10 @@ def main() -> None:
     engine = open_engine(make_url(sys.stdin.read()))
     try:
         upgraded = migrate(engine, to=sys.argv[1] if len(sys.argv) > 1 else None)
-    except DatabaseFromFuture as error:
-        upgraded = Upgraded(refused=error.message)
+    except DatabaseTooNew as error:
+        upgraded = UpgradeResult(refused=error.message)
     except DBAPIError as error:
-        upgraded = Upgraded(failed=" ".join(str(error.orig).split()))
+        upgraded = UpgradeResult(failed=" ".join(str(error.orig).split()))
     finally:
         engine.dispose()
     sys.stdout.buffer.write(msgspec.json.encode(upgraded))

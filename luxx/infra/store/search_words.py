@@ -15,11 +15,11 @@ import msgspec
 
 from luxx.wire.step import StepStatus, StepType
 
-WORDS = 16_000
+MAX_WORDS = 16_000
 """Of a longer text the beginning is searched. PostgreSQL counts no positions past this."""
 
 WORD_LENGTH = 64
-BYTES = 500_000
+MAX_BYTES = 500_000
 """PostgreSQL takes a megabyte, with what it adds to each word."""
 
 MOST_PIECES = 16
@@ -29,7 +29,7 @@ MOST_TERMS = 40
 MOST_TRIES = 500
 """Times that a term's beginning is looked at in one text."""
 
-LONGEST_PLACE = 400
+MAX_MATCH_LENGTH = 400
 """Characters past a part's end that are looked at, so that what begins in it is seen whole."""
 
 UNSPACED = (
@@ -52,7 +52,7 @@ class SearchKind(StrEnum):
     MESSAGE = "message"
 
 
-class _File(msgspec.Struct):
+class _SearchedFile(msgspec.Struct):
     name: str = ""
 
 
@@ -62,15 +62,15 @@ class _Step(msgspec.Struct):
     status: str = StepStatus.DONE
 
 
-class _Stored(msgspec.Struct):
+class _StoredMessage(msgspec.Struct):
     """What is read of a stored message of either role; all else is passed over unread."""
 
     text: str = ""
-    attachments: list[_File] = []
+    attachments: list[_SearchedFile] = []
     steps: list[_Step] = []
 
 
-_stored = msgspec.json.Decoder(_Stored)
+_stored = msgspec.json.Decoder(_StoredMessage)
 
 
 def searched_text(content: str) -> str:
@@ -79,12 +79,12 @@ def searched_text(content: str) -> str:
     Of an answer that is its text steps, without what a crash cut and another completion said again.
     """
     stored = _stored.decode(content)
-    said = [
+    text_steps = [
         step.content
         for step in stored.steps
         if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
     ]
-    return "\n".join([stored.text, *said, *(file.name for file in stored.attachments)]).strip("\n")
+    return "\n".join([stored.text, *text_steps, *(file.name for file in stored.attachments)]).strip("\n")
 
 
 class _Fold(dict[int, str]):
@@ -123,16 +123,16 @@ def words_of(text: str) -> list[str]:
     """The words of a text in their order, as the index holds them."""
     folded = fold(composed(text))
     if folded.isascii():
-        words = folded.split(maxsplit=WORDS)[:WORDS]
+        words = folded.split(maxsplit=MAX_WORDS)[:MAX_WORDS]
         words = [word[:WORD_LENGTH] for word in words]
     else:
         words: list[str] = []
         for piece in _PIECE.finditer(folded):
             words += _words_of_piece(piece[0])
-            if len(words) >= WORDS:
+            if len(words) >= MAX_WORDS:
                 break
-        del words[WORDS:]
-    while len(words) * WORD_LENGTH * 4 > BYTES and len(" ".join(words).encode()) > BYTES:
+        del words[MAX_WORDS:]
+    while len(words) * WORD_LENGTH * 4 > MAX_BYTES and len(" ".join(words).encode()) > MAX_BYTES:
         del words[len(words) // 2 :]
     return words
 
@@ -149,18 +149,18 @@ def indexed(dialect: str, kind: SearchKind, user_id: int, conversation_id: str, 
 
     PostgreSQL is given a tsvector: its own parser would cut the words once more, by rules of its own.
     """
-    words = [owner(kind, user_id), place(conversation_id), *words_of(text)]
+    words = [owner_word(kind, user_id), conversation_word(conversation_id), *words_of(text)]
     if dialect == "postgresql":
         return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
     return " ".join(words)
 
 
-def owner(kind: SearchKind, user_id: int) -> str:
+def owner_word(kind: SearchKind, user_id: int) -> str:
     """The word that all of a user's texts of a kind have in the index. No text has a `=` in its words."""
     return f"{kind.value}={user_id}"
 
 
-def place(conversation_id: str) -> str:
+def conversation_word(conversation_id: str) -> str:
     """The word that all texts of a conversation have in the index."""
     return f"in={conversation_id.replace('-', '')}"
 
@@ -196,15 +196,15 @@ def terms_of(query: str) -> list[Term]:
     terms: dict[Term, None] = {}
     for quoted, star, bare in _TERM.findall(composed(query)):
         groups = list(_groups(_PIECE.findall(fold(bare or quoted))))
-        for place, group in enumerate(groups, 1):
+        for place, pieces_group in enumerate(groups, 1):
             is_last = place == len(groups)
-            terms[_term(group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
+            terms[_term(pieces_group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
     return list(terms)[:MOST_TERMS]
 
 
 def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
     """The pieces of a phrase, so many together as a term may have; a long unspaced run is cut as well."""
-    group: list[str] = []
+    pieces_group: list[str] = []
     weight = 0
     for piece in pieces:
         is_run = _UNSPACED.match(piece) is not None
@@ -212,12 +212,12 @@ def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
             part = piece[start : start + MOST_PIECES] if is_run else piece
             more = len(part) if is_run else 1
             if weight + more > MOST_PIECES:
-                yield tuple(group)
-                group, weight = [], 0
-            group.append(part)
+                yield tuple(pieces_group)
+                pieces_group, weight = [], 0
+            pieces_group.append(part)
             weight += more
-    if group:
-        yield tuple(group)
+    if pieces_group:
+        yield tuple(pieces_group)
 
 
 def _term(pieces: tuple[str, ...], *, is_prefix: bool) -> Term:
@@ -231,7 +231,7 @@ def _term(pieces: tuple[str, ...], *, is_prefix: bool) -> Term:
     return Term(words=(*words, *ending), pieces=pieces, is_prefix=is_prefix)
 
 
-class Places:
+class TermMatcher:
     """Finds where terms stand in folded texts, at a price that no text and no term makes grow."""
 
     def __init__(self, terms: list[Term]) -> None:
@@ -254,7 +254,7 @@ class Places:
 
     def between(self, folded: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Where terms begin in a part of it: start and end of each place, in order, apart."""
-        for found in self._any.finditer(folded, start, end + LONGEST_PLACE):
-            if found.start() >= end:
+        for span in self._any.finditer(folded, start, end + MAX_MATCH_LENGTH):
+            if span.start() >= end:
                 return
-            yield found.span()
+            yield span.span()

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from sqlalchemy import Engine, inspect, text
 
-from luxx.errors import DatabaseFromFuture, UpgradeFailed
+from luxx.errors import DatabaseTooNew, UpgradeFailed
 from luxx.infra.observe import redact
 
 SCRIPTS = Path(__file__).parent / "migrations"
@@ -24,7 +24,7 @@ LOCK = 7_402_117
 logger = structlog.get_logger()
 
 
-class Upgraded(msgspec.Struct):
+class UpgradeResult(msgspec.Struct):
     """What the process says on stdout.
 
     `refused` is the sentence of a DatabaseFromFuture, `failed` what a database said of a step.
@@ -37,7 +37,7 @@ class Upgraded(msgspec.Struct):
     failed: str | None = None
 
 
-def bring_up(engine: Engine, *, to: str | None = None) -> str:
+def upgrade_database(engine: Engine, *, to: str | None = None) -> str:
     """Brings the database to the newest step, if it is not there, and returns the step's name.
 
     `to` is an older step to bring an empty database to, as a backup needs it that was made there.
@@ -51,17 +51,17 @@ def bring_up(engine: Engine, *, to: str | None = None) -> str:
     if current == target:
         return target
     if current is not None and current not in steps:
-        raise from_future(current)
+        raise unknown_step_error(current)
     address = engine.url.render_as_string(hide_password=False)
-    made = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-m", "luxx.infra.store.migrate", *([to] if to else [])],
         input=address.encode(),
         capture_output=True,
         check=False,
     )
-    upgraded = _told(made)
+    upgraded = _read_output(process)
     if upgraded.refused is not None:
-        raise DatabaseFromFuture(upgraded.refused)
+        raise DatabaseTooNew(upgraded.refused)
     if upgraded.failed is not None:
         raise UpgradeFailed(
             f"the database could not be brought from step '{current or 'none'}' to '{target}' and is "
@@ -74,11 +74,13 @@ def bring_up(engine: Engine, *, to: str | None = None) -> str:
     return upgraded.after
 
 
-def _told(made: "subprocess.CompletedProcess[bytes]") -> Upgraded:
-    if made.returncode == 0:
-        return msgspec.json.decode(made.stdout, type=Upgraded)
-    said = made.stderr.decode(errors="replace").split("\n")
-    return Upgraded(failed=" ".join(said[-2:]).strip() or f"the process ended with code {made.returncode}")
+def _read_output(process: "subprocess.CompletedProcess[bytes]") -> UpgradeResult:
+    if process.returncode == 0:
+        return msgspec.json.decode(process.stdout, type=UpgradeResult)
+    error_lines = process.stderr.decode(errors="replace").split("\n")
+    return UpgradeResult(
+        failed=" ".join(error_lines[-2:]).strip() or f"the process ended with code {process.returncode}"
+    )
 
 
 def current_step(engine: Engine) -> str | None:
@@ -99,9 +101,9 @@ def newest_step() -> str:
     return known_steps()[-1]
 
 
-def from_future(current: str) -> DatabaseFromFuture:
+def unknown_step_error(current: str) -> DatabaseTooNew:
     """The error for a step that this version does not know."""
-    return DatabaseFromFuture(
+    return DatabaseTooNew(
         f"the database is at step '{current}', which this version of Luxx does not know: it was used "
         "with a newer version; start that version, or restore a backup made with this one"
     )

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError, ResourceClosedError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-Outcome = tuple["Waiter", Any, BaseException | None]
+WriteOutcome = tuple["Waiter", Any, BaseException | None]
 """Who is answered, with what the work gave, or what it raised."""
 
 
@@ -29,7 +29,7 @@ class Waiter(Protocol):
         ...
 
 
-class InThread:
+class ThreadWaiter:
     """A thread that sleeps on a bare lock."""
 
     __slots__ = ("_failure", "_lock", "_value", "loop")
@@ -59,7 +59,7 @@ class InThread:
             del failure
 
 
-class InLoop:
+class LoopWaiter:
     """A coroutine of the running loop, which awaits `future`. Cancelled, it is not answered."""
 
     __slots__ = ("future", "loop")
@@ -78,21 +78,21 @@ class InLoop:
             self.future.set_exception(failure)
 
 
-def answer_all(outcomes: list[Outcome]) -> None:
+def resolve_all(outcomes: list[WriteOutcome]) -> None:
     """Answers each where it waits; a loop is woken once for all of its own."""
-    on_loops: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WriteOutcome]] = {}
     for waiter, value, failure in outcomes:
         if waiter.loop is None:
             waiter.answer(value, failure)
         else:
-            on_loops.setdefault(waiter.loop, []).append((waiter, value, failure))
-    for loop, some in on_loops.items():
+            by_loop.setdefault(waiter.loop, []).append((waiter, value, failure))
+    for loop, loop_outcomes in by_loop.items():
         # A loop that has been closed: nobody waits any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_answer_here, some)
+            loop.call_soon_threadsafe(_resolve_in_loop, loop_outcomes)
 
 
-def _answer_here(outcomes: list[Outcome]) -> None:
+def _resolve_in_loop(outcomes: list[WriteOutcome]) -> None:
     for waiter, value, failure in outcomes:
         waiter.answer(value, failure)
 
@@ -110,16 +110,16 @@ ROWS = "luxx_rows"
 """The savepoint of a write without a Session."""
 
 
-class Form(Protocol):
+class WorkRunner(Protocol):
     """What a piece of work is given. `own`: in a savepoint of its own, else in the transaction as it is."""
 
     def __call__(self, connection: Connection, work: Callable[[Any], T], *, own: bool) -> T: ...
 
 
-_Asked = tuple[Form, Callable[[Any], Any], Waiter]
+_QueuedWrite = tuple[WorkRunner, Callable[[Any], Any], Waiter]
 
 
-class KeptConnections:
+class ThreadConnections:
     """One SQLite connection per thread, kept: taking one from the pool costs more than a query."""
 
     def __init__(self, engine: Engine) -> None:
@@ -127,7 +127,7 @@ class KeptConnections:
         self._local = threading.local()
         self._all: list[Connection] = []
 
-    def mine(self) -> Connection:
+    def current(self) -> Connection:
         """The calling thread's connection."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
@@ -160,13 +160,13 @@ class GroupWriter:
     """The one thread that writes to SQLite: takes all that has queued, commits once, then answers."""
 
     def __init__(self, engine: Engine) -> None:
-        self._kept = KeptConnections(engine)
-        self._queue: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._connections = ThreadConnections(engine)
+        self._queue: queue.SimpleQueue[_QueuedWrite | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._closed = False
         self._thread.start()
 
-    def submit(self, form: Form, work: Callable[[Any], Any], waiter: Waiter) -> None:
+    def submit(self, form: WorkRunner, work: Callable[[Any], Any], waiter: Waiter) -> None:
         """Has it done and `waiter` answered, once it is on disk. Raises RuntimeError after `close`."""
         if self._closed:
             raise RuntimeError(CLOSED)
@@ -185,19 +185,19 @@ class GroupWriter:
                 self._commit(group)
             # Else what it holds would live until the next write.
             del group
-        self._kept.close()
-        self._refuse_late()
+        self._connections.close()
+        self._reject_late()
 
-    def _refuse_late(self) -> None:
+    def _reject_late(self) -> None:
         """Whoever put work in as the store was being closed is told, and does not wait for ever."""
         with suppress(queue.Empty):
             while True:
-                late = self._queue.get_nowait()
-                if late is not None:
-                    answer_all([(late[-1], None, RuntimeError(CLOSED))])
+                rejected = self._queue.get_nowait()
+                if rejected is not None:
+                    resolve_all([(rejected[-1], None, RuntimeError(CLOSED))])
 
-    def _take(self) -> tuple[list[_Asked], bool]:
-        group: list[_Asked] = []
+    def _take(self) -> tuple[list[_QueuedWrite], bool]:
+        group: list[_QueuedWrite] = []
         item = self._queue.get()
         while True:
             if item is None:
@@ -210,21 +210,21 @@ class GroupWriter:
             except queue.Empty:
                 return group, False
 
-    def _commit(self, group: list[_Asked]) -> None:
-        outcomes: list[Outcome] = []
+    def _commit(self, group: list[_QueuedWrite]) -> None:
+        outcomes: list[WriteOutcome] = []
         try:
-            connection = self._kept.mine()
+            connection = self._connections.current()
             with connection.begin():
                 for form, work, waiter in group:
-                    outcomes.append((waiter, *_one(connection, form, work, alone=len(group) == 1)))
+                    outcomes.append((waiter, *_run_one(connection, form, work, alone=len(group) == 1)))
         except BaseException as error:
             failure: BaseException = error
             if isinstance(error, sqlite3.Error):
                 # Of a savepoint that went with its transaction: SQLite ends that itself on a full disk.
                 failure = OperationalError(None, None, error)
-            self._kept.drop_if_broken(failure)
+            self._connections.drop_if_broken(failure)
             outcomes = [(waiter, None, failure) for _form, _work, waiter in group]
-        answer_all(outcomes)
+        resolve_all(outcomes)
         # An error's traceback knows this frame: else they would live until the collector comes by.
         outcomes.clear()
 
@@ -258,8 +258,8 @@ def with_rows(connection: Connection, work: RowWork[T], *, own: bool) -> T:
     return value
 
 
-def _one(
-    connection: Connection, form: Form, work: Callable[[Any], Any], *, alone: bool
+def _run_one(
+    connection: Connection, form: WorkRunner, work: Callable[[Any], Any], *, alone: bool
 ) -> tuple[Any, BaseException | None]:
     """One write of a group: alone it owns the transaction, else a savepoint keeps its failure to itself."""
     try:

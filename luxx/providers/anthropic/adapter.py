@@ -10,13 +10,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from luxx.errors import Dropped, Garbled, ProviderError
+from luxx.errors import MalformedStream, ProviderError, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Held, Opening, Target, UpstreamRequest
-from luxx.providers.anthropic.content import ContentReader, Event, EventUsage, decode_event, message_of
+from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.anthropic.content import (
+    AnthropicEvent,
+    ContentReader,
+    EventUsage,
+    decode_event,
+    message_of,
+)
 from luxx.providers.anthropic.request import build_message_request, build_models_request
 from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
-from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.sse import SseSplitter
 from luxx.wire.delta import Delta, FinishDelta, FinishReason, ReplayDelta, Usage, UsageDelta
 
@@ -58,7 +64,7 @@ class AnthropicAdapter:
     def parse_models(self, body: bytes) -> list[str]:
         items = _page(body).get("data")
         if not isinstance(items, list):
-            raise Garbled("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models has no list in it.")
         models = [cast("dict[str, Any]", item) for item in cast("list[Any]", items) if isinstance(item, dict)]
         return [str(model["id"]) for model in models if model.get("id")]
 
@@ -78,16 +84,16 @@ class AnthropicParser:
     is whole when it told its stop reason, and it ends with the body: one stream may hold several messages.
     """
 
-    rest_seconds = 2.0
+    drain_seconds = 2.0
 
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._content = ContentReader(new_call_id)
-        self._opening = Opening()
-        self._held = Held()
+        self._framing = FramingDetector()
+        self._retained = RetainedBytes()
         self._failure: ProviderError | None = None
         self._usage = EventUsage()
-        self._has_begun = False
+        self._has_started = False
         self._has_stopped = False
         self._model = ""
         self._finish = ""
@@ -101,8 +107,8 @@ class AnthropicParser:
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:
             raise self._failure
-        if not self._opening.is_events:
-            piece = self._opening.gather(piece)
+        if not self._framing.is_events:
+            piece = self._framing.gather(piece)
         out: list[Delta] = []
         try:
             for name, data in self._splitter.feed(piece):
@@ -118,14 +124,14 @@ class AnthropicParser:
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._opening.is_json:
-            self._read_body(bytes(self._opening.body), out)
+        if self._failure is None and self._framing.is_json:
+            self._read_body(bytes(self._framing.body), out)
         elif self._failure is None:
             self._read_rest(out)
         if self._failure is not None:
             raise self._failure
         if not self._finish and not self._has_stopped:
-            raise self._broken_off()
+            raise self._incomplete_error()
         self._content.close(out)
         replay = self._replay()
         if replay:
@@ -141,16 +147,16 @@ class AnthropicParser:
             return
         event = decode_event(data)
         if event.delta is None or event.delta.type not in ("text_delta", "thinking_delta"):
-            self._held.coming = len(data)
-            self._held.keep()
+            self._retained.event_bytes = len(data)
+            self._retained.retain_event()
         self._read_event(event, data, out)
 
-    def _read_event(self, event: Event, data: bytes, out: list[Delta]) -> None:
+    def _read_event(self, event: AnthropicEvent, data: bytes, out: list[Delta]) -> None:
         match event.type:
             case "content_block_delta" if event.delta is not None:
                 self._content.grow(event.index, event.delta, out)
             case "content_block_start" if event.content_block is not None:
-                self._has_begun = True
+                self._has_started = True
                 self._content.begin(event.content_block, out)
             case "content_block_stop":
                 self._content.stop(event.index, out)
@@ -167,49 +173,49 @@ class AnthropicParser:
                 if event.error:
                     self._fail(data)
 
-    def _read_message(self, event: Event, out: list[Delta]) -> None:
-        if self._has_begun:
+    def _read_message(self, event: AnthropicEvent, out: list[Delta]) -> None:
+        if self._has_started:
             return  # a second message in one stream: its blocks are read, what it says of itself is not
-        self._has_begun = True
+        self._has_started = True
         message = message_of(event)
         self._model = message.model or ""
         for block in message.content or []:
             self._content.begin(block, out)
         if message.usage is not None:
-            self._count(message.usage, out)
+            self._read_usage(message.usage, out)
         if event.type == "message":
             self._has_stopped = True
             self._finish = event.stop_reason or ""
-            self._explain(event.stop_details)
+            self._read_refusal(event.stop_details)
 
-    def _read_end(self, event: Event, out: list[Delta]) -> None:
+    def _read_end(self, event: AnthropicEvent, out: list[Delta]) -> None:
         if event.delta is not None and event.delta.stop_reason:
             self._finish = event.delta.stop_reason
-            self._explain(event.delta.stop_details)
+            self._read_refusal(event.delta.stop_details)
         if event.usage is not None:
-            self._count(event.usage, out)
+            self._read_usage(event.usage, out)
 
-    def _explain(self, details: dict[str, Any] | None) -> None:
+    def _read_refusal(self, details: dict[str, Any] | None) -> None:
         explanation = (details or {}).get("explanation")
         self._explanation = explanation if isinstance(explanation, str) else ""
 
-    def _count(self, told: EventUsage, out: list[Delta]) -> None:
+    def _read_usage(self, reported: EventUsage, out: list[Delta]) -> None:
         known = self._usage
-        for name in told.__struct_fields__:
-            value = getattr(told, name)
+        for name in reported.__struct_fields__:
+            value = getattr(reported, name)
             if value is not None:
                 setattr(known, name, value)
         read, written = known.cache_read_input_tokens or 0, known.cache_creation_input_tokens or 0
         prompt = (known.input_tokens or 0) + read + written
         completion = known.output_tokens or 0
-        thought = known.output_tokens_details
+        output_details = known.output_tokens_details
         if not prompt and not completion:
             return
         usage = Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             total_tokens=prompt + completion,
-            reasoning_tokens=(thought.thinking_tokens or 0) if thought else 0,
+            reasoning_tokens=(output_details.thinking_tokens or 0) if output_details else 0,
             cached_tokens=read,
             cache_write_tokens=written,
         )
@@ -230,52 +236,52 @@ class AnthropicParser:
         return replay
 
     def _fail(self, data: bytes) -> None:
-        found = read_error_body(data)
-        if found.status is None:
-            status = next((s for name, s in _STATUS_OF_ERROR.items() if name in found.code), None)
-            found = msgspec.structs.replace(found, status=status)
-        self._failure = as_provider_error(found)
+        upstream_error = read_error_body(data)
+        if upstream_error.status is None:
+            status = next((s for name, s in _STATUS_OF_ERROR.items() if name in upstream_error.code), None)
+            upstream_error = msgspec.structs.replace(upstream_error, status=status)
+        self._failure = as_provider_error(upstream_error)
 
     def _read_body(self, body: bytes, out: list[Delta]) -> None:
         try:
             event = decode_event(body)
-        except Garbled as error:
+        except MalformedStream as error:
             if body.rstrip().endswith((b"}", b"]")):
                 raise
-            raise Dropped("The provider's answer ended in the middle.") from error
+            raise StreamInterrupted("The provider's answer ended in the middle.") from error
         self._read_event(event, body, out)
         if self._failure is None and event.type != "message":
-            raise Garbled("The provider's answer holds nothing that a model could have said.")
+            raise MalformedStream("The provider's answer holds nothing that a model could have said.")
 
     def _read_rest(self, out: list[Delta]) -> None:
         for name, data in self._splitter.finish():
             try:
                 self._read(name, data, out)
-            except Garbled:
+            except MalformedStream:
                 # Half an event: the stream was cut there, which `close` reports.
                 return
 
-    def _broken_off(self) -> ProviderError:
-        stray = self._splitter.stray.strip()
-        if stray.startswith((b"{", b"error:")):
-            return as_provider_error(read_error_body(stray.removeprefix(b"error:")))
-        if self._has_begun:
-            return Dropped("The provider's stream ended in the middle of the answer.")
-        if stray and not any(field.startswith(stray[:5]) for field in (b"data:", b"event:")):
-            shown = cut(stray.decode("utf-8", "replace"))[:80]
-            return Garbled(f"The provider sent what is no message: {shown!r}")
-        return Dropped("The provider's stream ended before the answer began.")
+    def _incomplete_error(self) -> ProviderError:
+        unparsed = self._splitter.unparsed.strip()
+        if unparsed.startswith((b"{", b"error:")):
+            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
+        if self._has_started:
+            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
+        if unparsed and not any(field.startswith(unparsed[:5]) for field in (b"data:", b"event:")):
+            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
+            return MalformedStream(f"The provider sent what is no message: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the answer began.")
 
 
 def _page(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Garbled("The provider's list of models is not JSON.") from error
+        raise MalformedStream("The provider's list of models is not JSON.") from error
     if isinstance(value, list):
         return {"data": value}
     if not isinstance(value, dict):
-        raise Garbled("The provider's list of models has no list in it.")
+        raise MalformedStream("The provider's list of models has no list in it.")
     fields = cast("dict[str, Any]", value)
     if fields.get("error"):
         raise as_provider_error(read_error(fields))

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
-Block = dict[str, Any]
+ContentBlock = dict[str, Any]
 
 
 class OutputDetails(msgspec.Struct):
@@ -46,30 +46,30 @@ class EventDelta(msgspec.Struct):
 
 class EventMessage(msgspec.Struct):
     model: str | None = None
-    content: list[Block] | None = None
+    content: list[ContentBlock] | None = None
     usage: EventUsage | None = None
 
 
-class Event(msgspec.Struct):
+class AnthropicEvent(msgspec.Struct):
     """An event; also a whole message, as a server answers that was not asked to stream."""
 
     type: str = ""
     index: int | None = None
     delta: EventDelta | None = None
-    content_block: Block | None = None
+    content_block: ContentBlock | None = None
     message: Any = None
     usage: EventUsage | None = None
     error: Any = None
     model: str | None = None
-    content: list[Block] | None = None
+    content: list[ContentBlock] | None = None
     stop_reason: str | None = None
     stop_details: dict[str, Any] | None = None
 
 
-_decode = msgspec.json.Decoder(Event).decode
+_decode = msgspec.json.Decoder(AnthropicEvent).decode
 
 
-def decode_event(data: bytes) -> Event:
+def decode_event(data: bytes) -> AnthropicEvent:
     """Raises Garbled when it is not JSON or no object that could be an event."""
     try:
         return _decode(data)
@@ -77,7 +77,7 @@ def decode_event(data: bytes) -> Event:
         return _decode_leniently(data)
 
 
-def message_of(event: Event) -> EventMessage:
+def message_of(event: AnthropicEvent) -> EventMessage:
     """The message that an event carries: of `message_start`, or the event itself."""
     if event.type == "message":
         return EventMessage(model=event.model, content=event.content, usage=event.usage)
@@ -87,30 +87,30 @@ def message_of(event: Event) -> EventMessage:
         return EventMessage()
 
 
-def _decode_leniently(data: bytes) -> Event:
-    shown = data[:80].decode("utf-8", "replace")
+def _decode_leniently(data: bytes) -> AnthropicEvent:
+    preview = data[:80].decode("utf-8", "replace")
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
-        raise Garbled(f"The provider sent what is not JSON: {shown!r}") from error
+        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
     if not isinstance(value, dict):
-        raise Garbled(f"The provider sent JSON that is no object: {shown!r}")
+        raise MalformedStream(f"The provider sent JSON that is no object: {preview!r}")
     try:
-        return msgspec.convert(_encodable(cast("object", value)), Event, strict=False)
+        return msgspec.convert(_replace_surrogates(cast("object", value)), AnthropicEvent, strict=False)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Garbled(f"The provider sent JSON that is no event of a message: {shown!r}") from error
+        raise MalformedStream(f"The provider sent JSON that is no event of a message: {preview!r}") from error
 
 
-def _encodable(value: object) -> object:
+def _replace_surrogates(value: object) -> object:
     """Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out."""
     match value:
         case str():
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case list():
-            return [_encodable(item) for item in cast("list[object]", value)]
+            return [_replace_surrogates(item) for item in cast("list[object]", value)]
         case dict():
             items = cast("dict[object, object]", value).items()
-            return {_encodable(key): _encodable(item) for key, item in items}
+            return {_replace_surrogates(key): _replace_surrogates(item) for key, item in items}
         case _:
             return value
 
@@ -121,14 +121,14 @@ _TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 class OpenBlock:
     """`slot` counts the calls among the blocks, None for others; `parts` are its text or its input."""
 
-    __slots__ = ("fields", "is_closed", "is_told", "parts", "slot", "type")
+    __slots__ = ("fields", "is_closed", "is_input_emitted", "parts", "slot", "type")
 
-    def __init__(self, fields: Block, slot: int | None) -> None:
+    def __init__(self, fields: ContentBlock, slot: int | None) -> None:
         self.fields = fields
         self.type = str(fields.get("type", ""))
         self.slot = slot
         self.parts: list[str] = []
-        self.is_told = False
+        self.is_input_emitted = False
         self.is_closed = False
 
 
@@ -157,37 +157,37 @@ class ContentReader:
     def has_text(self) -> bool:
         return any(block.type == "text" and any(block.parts) for block in self._blocks)
 
-    def begin(self, fields: Block, out: list[Delta]) -> None:
+    def begin(self, fields: ContentBlock, out: list[Delta]) -> None:
         is_call = fields.get("type") == "tool_use"
         block = OpenBlock(fields, self._calls if is_call else None)
         self._blocks.append(block)
         if is_call:
             self._calls += 1
-            fields["id"] = self._own_id(_text(fields, "id"))
+            fields["id"] = self._unique_id(_text(fields, "id"))
             fields["name"] = _text(fields, "name")
             out.append(_call_delta(block, ""))
         elif block.type == "text":
-            _say(block, _text(fields, "text"), TextDelta, out)
+            _emit_text(block, _text(fields, "text"), TextDelta, out)
         elif block.type == "thinking":
-            _say(block, _text(fields, "thinking"), ThinkingDelta, out)
+            _emit_text(block, _text(fields, "thinking"), ThinkingDelta, out)
 
     def grow(self, index: int | None, delta: EventDelta, out: list[Delta]) -> None:
         """A delta that does not fit its block is left out."""
-        block = self._at(index)
+        block = self._block_at(index)
         if block is None:
             return
         match delta.type, block.type:
             case "text_delta", "text":
-                _say(block, delta.text, TextDelta, out)
+                _emit_text(block, delta.text, TextDelta, out)
             case "thinking_delta", "thinking":
-                _say(block, delta.thinking, ThinkingDelta, out)
+                _emit_text(block, delta.thinking, ThinkingDelta, out)
             case "signature_delta", "thinking":
                 block.fields["signature"] = delta.signature or ""
             case "citations_delta", "text":
-                told = block.fields.get("citations")
-                if not isinstance(told, list):
-                    told = block.fields["citations"] = []
-                cast("list[Any]", told).append(delta.citation)
+                citations = block.fields.get("citations")
+                if not isinstance(citations, list):
+                    citations = block.fields["citations"] = []
+                cast("list[Any]", citations).append(delta.citation)
             case "compaction_delta", "compaction":
                 block.fields["content"] = delta.content
                 if delta.encrypted_content is not None:
@@ -197,53 +197,53 @@ class ContentReader:
             ):
                 block.parts.append(delta.partial_json)
                 if block.slot is not None:
-                    block.is_told = True
+                    block.is_input_emitted = True
                     out.append(_call_delta(block, delta.partial_json))
             case _:
                 pass
 
     def stop(self, index: int | None, out: list[Delta]) -> None:
-        block = self._at(index)
+        block = self._block_at(index)
         if block is not None:
             # An input is whole then; what a second message adds at this index is of another call.
             block.is_closed = True
-            _tell_input(block, out)
+            _emit_input(block, out)
 
     def close(self, out: list[Delta]) -> None:
         """A call's arguments are told even where there were none, and where its block was never closed."""
         for block in self._blocks:
-            _tell_input(block, out)
+            _emit_input(block, out)
 
-    def content(self) -> list[Block]:
+    def content(self) -> list[ContentBlock]:
         """The blocks whole, in their order, as they must be sent back."""
-        return [_whole(block) for block in self._blocks]
+        return [_complete_block(block) for block in self._blocks]
 
     def is_plain(self) -> bool:
         """Whether text and calls alone say all there is, so that nothing need be kept beside them."""
         return all(_is_plain(block) for block in self._blocks)
 
-    def _own_id(self, call_id: str) -> str:
+    def _unique_id(self, call_id: str) -> str:
         # The same id for two calls would make their results indistinguishable.
         if not call_id or call_id in self._call_ids:
             call_id = f"toolu_{self._new_id().replace('-', '')}"
         self._call_ids.add(call_id)
         return call_id
 
-    def _at(self, index: int | None) -> OpenBlock | None:
+    def _block_at(self, index: int | None) -> OpenBlock | None:
         if index is None or not 0 <= index < len(self._blocks):
             # A server that counts badly means the block it has just begun.
             return self._blocks[-1] if self._blocks else None
         return self._blocks[index]
 
 
-def _tell_input(block: OpenBlock, out: list[Delta]) -> None:
-    if block.slot is None or block.is_told:
+def _emit_input(block: OpenBlock, out: list[Delta]) -> None:
+    if block.slot is None or block.is_input_emitted:
         return
-    block.is_told = True
+    block.is_input_emitted = True
     out.append(_call_delta(block, msgspec.json.encode(block.fields.get("input") or {}).decode()))
 
 
-def _whole(block: OpenBlock) -> Block:
+def _complete_block(block: OpenBlock) -> ContentBlock:
     fields = dict(block.fields)
     if block.type in ("text", "thinking"):
         fields[block.type] = "".join(block.parts)
@@ -281,7 +281,7 @@ def _call_delta(block: OpenBlock, arguments: str) -> ToolCallDelta:
     )
 
 
-def _say(
+def _emit_text(
     block: OpenBlock, text: str | None, kind: type[TextDelta] | type[ThinkingDelta], out: list[Delta]
 ) -> None:
     if text:
@@ -289,6 +289,6 @@ def _say(
         out.append(kind(text=text))
 
 
-def _text(fields: Block, name: str) -> str:
+def _text(fields: ContentBlock, name: str) -> str:
     value = fields.get(name)
     return value if isinstance(value, str) else ""

@@ -19,17 +19,17 @@ CONTENT_KEY = "anthropic_content"
 MODEL_KEY = "anthropic_model"
 """The keys of a replay note: an answer's content blocks, and the model that gave them."""
 
-HISTORY_TOOL = "A tool that was used earlier and cannot be called now."
-NOTHING_SAID = "(no text)"
-BEFORE = "(The conversation began earlier.)"
+HISTORY_TOOL_DESCRIPTION = "A tool that was used earlier and cannot be called now."
+EMPTY_TEXT = "(no text)"
+EARLIER_CONVERSATION_TEXT = "(The conversation began earlier.)"
 
-Block = dict[str, Any]
-Turn = dict[str, Any]
+BlockJson = dict[str, Any]
+RequestMessage = dict[str, Any]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-_OF_USERS = frozenset({"tool_result", "image", "document", "search_result"})
+_USER_BLOCK_TYPES = frozenset({"tool_result", "image", "document", "search_result"})
 
 
 def system_text(messages: Iterable[PromptMessage]) -> str:
@@ -39,71 +39,82 @@ def system_text(messages: Iterable[PromptMessage]) -> str:
     )
 
 
-def turns_of(messages: Sequence[PromptMessage], model: str) -> list[Turn]:
+def build_messages(messages: Sequence[PromptMessage], model: str) -> list[RequestMessage]:
     """The turns of the history, for `model`: another model's thinking is left out of turns that are over."""
-    last_said = max((at for at, one in enumerate(messages) if isinstance(one, UserPrompt)), default=-1)
-    ids = _Ids()
-    turns: list[Turn] = []
+    last_user_index = max(
+        (at for at, recorded_name in enumerate(messages) if isinstance(recorded_name, UserPrompt)), default=-1
+    )
+    ids = _CallIds()
+    request_messages: list[RequestMessage] = []
     for at, message in enumerate(messages):
         match message:
             case SystemPrompt():
                 continue
             case UserPrompt():
-                _add(turns, "user", _said(message))
+                _add(request_messages, "user", _user_blocks(message))
             case ToolPrompt():
-                _add(turns, "user", [_result(message, ids)])
+                _add(request_messages, "user", [_result(message, ids)])
             case AssistantPrompt():
                 is_same = _is_same_model(str(message.replay.get(MODEL_KEY, "")), model)
-                content = _answer(message, ids, keeps_thinking=at > last_said or is_same)
-                _add(turns, "assistant", content)
-    if turns and turns[0]["role"] != "user":
-        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": BEFORE}]})
-    return _without_halves(turns)
+                content = _assistant_blocks(message, ids, includes_thinking=at > last_user_index or is_same)
+                _add(request_messages, "assistant", content)
+    if request_messages and request_messages[0]["role"] != "user":
+        request_messages.insert(
+            0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]}
+        )
+    return _drop_unpaired_server_calls(request_messages)
 
 
-def begins_with_thinking(turns: list[Turn]) -> bool:
+def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
     """Whether the answer that is being gone on with begins so; true where none is."""
-    begun = next((turn for turn in _going_on(turns) if turn["role"] == "assistant"), None)
-    return begun is None or begun["content"][0]["type"] in _THINKING
+    first_assistant = next(
+        (
+            request_message
+            for request_message in _unfinished_messages(request_messages)
+            if request_message["role"] == "assistant"
+        ),
+        None,
+    )
+    return first_assistant is None or first_assistant["content"][0]["type"] in _THINKING
 
 
-def called_tools(turns: list[Turn]) -> list[str]:
+def called_tools(request_messages: list[RequestMessage]) -> list[str]:
     """The names of the tools that the history calls, each once."""
-    blocks = (block for turn in turns for block in turn["content"])
+    blocks = (block for request_message in request_messages for block in request_message["content"])
     return list(dict.fromkeys(block["name"] for block in blocks if block["type"] == "tool_use"))
 
 
-class _Ids:
+class _CallIds:
     """Ids of calls as they are sent: of the characters the API takes, and each but once in a history."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._of_call: dict[str, str] = {}
+        self._used_ids: set[str] = set()
+        self._sent_ids: dict[str, str] = {}
 
-    def begin(self, call_id: str) -> str:
+    def assign(self, call_id: str) -> str:
         """The id of a call; its results, until the same id is called again, are sent under it."""
         sent = call_id if _NAME.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
-        if sent in self._taken:
-            sent = f"{sent[:48]}_{len(self._taken)}"
-        self._taken.add(sent)
-        self._of_call[call_id] = sent
+        if sent in self._used_ids:
+            sent = f"{sent[:48]}_{len(self._used_ids)}"
+        self._used_ids.add(sent)
+        self._sent_ids[call_id] = sent
         return sent
 
     def of_result(self, call_id: str) -> str:
-        return self._of_call.get(call_id, call_id)
+        return self._sent_ids.get(call_id, call_id)
 
 
-def _add(turns: list[Turn], role: str, content: list[Block]) -> None:
+def _add(request_messages: list[RequestMessage], role: str, content: list[BlockJson]) -> None:
     if not content:
         return
-    if turns and turns[-1]["role"] == role:
-        turns[-1]["content"] += content
+    if request_messages and request_messages[-1]["role"] == role:
+        request_messages[-1]["content"] += content
     else:
-        turns.append({"role": role, "content": content})
+        request_messages.append({"role": role, "content": content})
 
 
-def _said(message: UserPrompt) -> list[Block]:
-    blocks: list[Block] = [
+def _user_blocks(message: UserPrompt) -> list[BlockJson]:
+    blocks: list[BlockJson] = [
         {
             "type": "image",
             "source": {
@@ -116,11 +127,11 @@ def _said(message: UserPrompt) -> list[Block]:
     ]
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
-    return blocks or [{"type": "text", "text": NOTHING_SAID}]
+    return blocks or [{"type": "text", "text": EMPTY_TEXT}]
 
 
-def _result(message: ToolPrompt, ids: _Ids) -> Block:
-    block: Block = {"type": "tool_result", "tool_use_id": ids.of_result(message.call_id)}
+def _result(message: ToolPrompt, ids: _CallIds) -> BlockJson:
+    block: BlockJson = {"type": "tool_result", "tool_use_id": ids.of_result(message.call_id)}
     if message.content.strip():
         block["content"] = message.content
     if not message.success:
@@ -128,19 +139,19 @@ def _result(message: ToolPrompt, ids: _Ids) -> Block:
     return block
 
 
-def _answer(message: AssistantPrompt, ids: _Ids, *, keeps_thinking: bool) -> list[Block]:
+def _assistant_blocks(message: AssistantPrompt, ids: _CallIds, *, includes_thinking: bool) -> list[BlockJson]:
     calls = {call.call_id: call for call in message.tool_calls}
-    content: list[Block] = []
+    content: list[BlockJson] = []
     rest = message.text
-    kept = _kept_content(message)
-    if kept is not None:
-        rest = message.text[len(_text_of(kept)) :]
-        for block in kept:
+    stored = _stored_content(message)
+    if stored is not None:
+        rest = message.text[len(_text_of(stored)) :]
+        for block in stored:
             if block["type"] == "tool_use":
                 call = calls.pop(str(block.get("id")), None)
                 if call is not None:
                     content.append({**block, **_tool_use(call, ids)})
-            elif _is_sendable(block, keeps_thinking=keeps_thinking):
+            elif _is_sendable(block, includes_thinking=includes_thinking):
                 content.append(block)
     if rest.strip():
         content.append({"type": "text", "text": rest})
@@ -150,29 +161,29 @@ def _answer(message: AssistantPrompt, ids: _Ids, *, keeps_thinking: bool) -> lis
     return content
 
 
-def _kept_content(message: AssistantPrompt) -> list[Block] | None:
+def _stored_content(message: AssistantPrompt) -> list[BlockJson] | None:
     """The content as it came, if the stored text still begins with its text.
 
     A note may be an imported file's and hold anything; what is no block of an answer is left out.
     """
-    kept = message.replay.get(CONTENT_KEY)
-    if not isinstance(kept, list):
+    stored = message.replay.get(CONTENT_KEY)
+    if not isinstance(stored, list):
         return None
-    items = cast("list[object]", kept)
-    objects = [cast("Block", item) for item in items if isinstance(item, dict)]
-    blocks = [block for block in objects if _is_of_an_answer(block)]
+    items = cast("list[object]", stored)
+    objects = [cast("BlockJson", item) for item in items if isinstance(item, dict)]
+    blocks = [block for block in objects if _is_assistant_block(block)]
     return blocks if message.text.startswith(_text_of(blocks)) else None
 
 
-def _is_of_an_answer(block: Block) -> bool:
+def _is_assistant_block(block: BlockJson) -> bool:
     """Whether what is known of the block's type is there; a type that is not known may hold anything."""
     kind = block.get("type")
-    if not isinstance(kind, str) or kind in _OF_USERS:
+    if not isinstance(kind, str) or kind in _USER_BLOCK_TYPES:
         return False
     match kind:
         case "text":
-            cited = block.get("citations")
-            return isinstance(block.get("text"), str) and (cited is None or isinstance(cited, list))
+            citations = block.get("citations")
+            return isinstance(block.get("text"), str) and (citations is None or isinstance(citations, list))
         case "thinking":
             return isinstance(block.get("thinking"), str) and isinstance(block.get("signature"), str)
         case "redacted_thinking":
@@ -184,27 +195,27 @@ def _is_of_an_answer(block: Block) -> bool:
             return not kind.endswith("_tool_result") or isinstance(block.get("tool_use_id"), str)
 
 
-def _text_of(blocks: list[Block]) -> str:
+def _text_of(blocks: list[BlockJson]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _is_sendable(block: Block, *, keeps_thinking: bool) -> bool:
+def _is_sendable(block: BlockJson, *, includes_thinking: bool) -> bool:
     match block["type"]:
         case "text":
             return bool(block["text"].strip())
         case "thinking":
-            return keeps_thinking and bool(block["signature"])
+            return includes_thinking and bool(block["signature"])
         case "redacted_thinking":
-            return keeps_thinking
+            return includes_thinking
         case _:
             return True
 
 
-def _tool_use(call: ToolCall, ids: _Ids) -> Block:
+def _tool_use(call: ToolCall, ids: _CallIds) -> BlockJson:
     name = call.name if _NAME.fullmatch(call.name) else re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64]
     return {
         "type": "tool_use",
-        "id": ids.begin(call.call_id),
+        "id": ids.assign(call.call_id),
         "name": name or "unnamed",
         "input": _object(call.arguments),
     }
@@ -219,46 +230,54 @@ def _object(arguments: str) -> Any:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _is_same_model(told: str, asked: str) -> bool:
+def _is_same_model(recorded: str, requested: str) -> bool:
     """Whether both name one model: one of them may have a date at its end, or a vendor before it."""
-    one, other = (name.lower().rsplit("/", 1)[-1] for name in (told, asked))
-    return bool(one and other) and (one.startswith(other) or other.startswith(one))
+    recorded_name, other = (name.lower().rsplit("/", 1)[-1] for name in (recorded, requested))
+    return bool(recorded_name and other) and (
+        recorded_name.startswith(other) or other.startswith(recorded_name)
+    )
 
 
-def _without_halves(turns: list[Turn]) -> list[Turn]:
+def _drop_unpaired_server_calls(request_messages: list[RequestMessage]) -> list[RequestMessage]:
     """Without server tools' calls that have no result and results that have no call.
 
     A call that the server still works on (a paused turn, code that called a client's tool) stays.
     """
-    blocks = [block for turn in turns for block in turn["content"]]
+    blocks = [block for request_message in request_messages for block in request_message["content"]]
     called = {block["id"] for block in blocks if block["type"] in _SERVER_CALLS}
-    going_on = [block for turn in _going_on(turns) for block in turn["content"]]
-    stay = {block["tool_use_id"] for block in blocks if _is_server_result(block)}
-    stay |= {block["id"] for block in going_on if block["type"] in _SERVER_CALLS}
-    whole: list[Turn] = []
-    for turn in turns:
+    unfinished_blocks = [
+        block
+        for request_message in _unfinished_messages(request_messages)
+        for block in request_message["content"]
+    ]
+    kept_ids = {block["tool_use_id"] for block in blocks if _is_server_result(block)}
+    kept_ids |= {block["id"] for block in unfinished_blocks if block["type"] in _SERVER_CALLS}
+    complete: list[RequestMessage] = []
+    for request_message in request_messages:
         content = [
             block
-            for block in turn["content"]
+            for block in request_message["content"]
             if not (
-                (block["type"] in _SERVER_CALLS and block["id"] not in stay)
+                (block["type"] in _SERVER_CALLS and block["id"] not in kept_ids)
                 or (_is_server_result(block) and block["tool_use_id"] not in called)
             )
         ]
         if all(block["type"] in _THINKING for block in content):
             continue
-        _add(whole, turn["role"], content)
-    return whole
+        _add(complete, request_message["role"], content)
+    return complete
 
 
-def _going_on(turns: list[Turn]) -> list[Turn]:
+def _unfinished_messages(request_messages: list[RequestMessage]) -> list[RequestMessage]:
     """The turns after the last in which a person spoke: an answer that is not at its end."""
-    said = [
-        at for at, turn in enumerate(turns) if any(b["type"] in ("text", "image") for b in turn["content"])
+    content_indexes = [
+        at
+        for at, request_message in enumerate(request_messages)
+        if any(b["type"] in ("text", "image") for b in request_message["content"])
     ]
-    spoke = [at for at in said if turns[at]["role"] == "user"]
-    return turns[spoke[-1] + 1 :] if spoke else turns
+    user_indexes = [at for at in content_indexes if request_messages[at]["role"] == "user"]
+    return request_messages[user_indexes[-1] + 1 :] if user_indexes else request_messages
 
 
-def _is_server_result(block: Block) -> bool:
+def _is_server_result(block: BlockJson) -> bool:
     return block["type"] != "tool_result" and block["type"].endswith("_tool_result")

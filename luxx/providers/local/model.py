@@ -40,15 +40,15 @@ CACHE_MIB = 128
 LOAD_SECONDS = 300.0
 HEALTH_SECONDS = 60.0
 HEALTH_PAUSE_SECONDS = 0.05
-RESTARTS = 5
+MAX_RESTARTS = 5
 FIRST_DELAY_SECONDS = 0.5
-LONGEST_DELAY_SECONDS = 8.0
+MAX_DELAY_SECONDS = 8.0
 STABLE_SECONDS = 60.0
 """A child that was up this long has proved itself: the count of restarts begins anew."""
 RETRY_SECONDS = 10.0
 """A failed start is reported for this long before asking again tries again."""
 
-_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "SYSTEMROOT", "PYTHONPATH")
+_PASSED_ENV_VARS = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "SYSTEMROOT", "PYTHONPATH")
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _LOG_ERROR = re.compile(r"^[0-9.]+ E +(.*)$", re.MULTILINE)
 
@@ -81,7 +81,7 @@ class LocalStatus(msgspec.Struct, frozen=True, kw_only=True):
     note: str = NOTE
 
 
-class _Ended(Exception):
+class _ServerExited(Exception):
     """The child could not start or is gone; `was_ready` tells which."""
 
     def __init__(self, reason: str, *, was_ready: bool = False) -> None:
@@ -90,7 +90,7 @@ class _Ended(Exception):
         self.was_ready = was_ready
 
 
-class _Spoken(msgspec.Struct):
+class _StartupReport(msgspec.Struct):
     """The one line the child says."""
 
     address: str = ""
@@ -106,7 +106,7 @@ class LocalModel:
         self._failed_at = 0.0
         self._address: LocalAddress | None = None
         self._pid: int | None = None
-        self._settled = asyncio.Event()
+        self._start_finished = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -129,7 +129,7 @@ class LocalModel:
     def log_path(self) -> Path:
         return self._data_dir / "logs" / LOG_FILE
 
-    def missing(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """What keeps it from being started, as a sentence; None if nothing does."""
         if not self._config.enabled:
             return "the embedded model is switched off (local.enabled)"
@@ -145,7 +145,7 @@ class LocalModel:
     def status(self) -> LocalStatus:
         reason = self._reason
         if self._state is LocalState.STOPPED:
-            reason = self.missing() or ""
+            reason = self.unavailable_reason() or ""
         return LocalStatus(state=self._state, model=self.model_name, reason=reason)
 
     def host_ports(self) -> frozenset[str]:
@@ -158,7 +158,7 @@ class LocalModel:
         """Begins to start it, and returns at once. Does nothing where it is up, starting or cannot be."""
         if self._is_closed or (self._supervisor is not None and not self._supervisor.done()):
             return
-        self._settled.clear()
+        self._start_finished.clear()
         self._state, self._reason = LocalState.STARTING, ""
         self._supervisor = asyncio.create_task(self._supervise(), name="local-model")
 
@@ -170,16 +170,16 @@ class LocalModel:
             with suppress(asyncio.CancelledError):
                 await self._supervisor
         self._state = LocalState.STOPPED
-        self._settled.set()
+        self._start_finished.set()
 
     async def ensure_ready(self, timeout: float) -> LocalAddress:
         """Its address, once it answers. Raises Unavailable with the reason."""
-        recently = time.monotonic() - self._failed_at < RETRY_SECONDS
-        if self._state is LocalState.STOPPED or (self._state is LocalState.FAILED and not recently):
+        failed_recently = time.monotonic() - self._failed_at < RETRY_SECONDS
+        if self._state is LocalState.STOPPED or (self._state is LocalState.FAILED and not failed_recently):
             self.start()
         try:
             async with asyncio.timeout(timeout):
-                await self._settled.wait()
+                await self._start_finished.wait()
         except TimeoutError as error:
             raise Unavailable(f"the embedded model was not ready in {timeout:.0f} s; try again") from error
         match self._state:
@@ -199,50 +199,50 @@ class LocalModel:
         while True:
             started = time.monotonic()
             try:
-                await self._run()
-            except _Ended as ended:
+                await self._run_child()
+            except _ServerExited as exited:
                 if time.monotonic() - started > STABLE_SECONDS:
                     restarts = 0
-                if not ended.was_ready or restarts >= RESTARTS:
-                    self._fail(ended.reason)
+                if not exited.was_ready or restarts >= MAX_RESTARTS:
+                    self._fail(exited.reason)
                     return
-                delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**restarts)
+                delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**restarts)
                 restarts += 1
-                self._state, self._reason = LocalState.STARTING, ended.reason
-                log.warning("local_model_restarts", reason=ended.reason, delay_seconds=delay)
+                self._state, self._reason = LocalState.STARTING, exited.reason
+                log.warning("local_model_restarts", reason=exited.reason, delay_seconds=delay)
                 await asyncio.sleep(delay)
 
     def _fail(self, reason: str) -> None:
         self._state, self._reason, self._failed_at = LocalState.FAILED, reason, time.monotonic()
-        self._settled.set()
+        self._start_finished.set()
         log.warning("local_model_failed", reason=reason)
 
-    async def _run(self) -> None:
+    async def _run_child(self) -> None:
         """One life of the child, from its start to its end. Always raises: _Ended, or being cancelled."""
-        missing = self.missing()
+        unavailable_reason = self.unavailable_reason()
         path = find_model(self._config.model_path, self._data_dir)
-        if missing or path is None:
-            raise _Ended(missing or "the embedded model's file is gone")
+        if unavailable_reason or path is None:
+            raise _ServerExited(unavailable_reason or "the embedded model's file is gone")
         api_key = secrets.token_urlsafe(24)
         try:
             child = await self._spawn(path, api_key)
         except OSError as error:
-            raise _Ended(f"the embedded model's process cannot be started: {error}") from error
+            raise _ServerExited(f"the embedded model's process cannot be started: {error}") from error
         self._pid = child.pid
         try:
-            url = await self._listening(child, path)
+            url = await self._wait_until_listening(child, path)
             self._address = LocalAddress(base_url=f"{url}/v1", api_key=api_key)
             self._state, self._reason = LocalState.READY, ""
-            self._settled.set()
+            self._start_finished.set()
             log.info(
                 "local_model_ready", model=model_name_of(path), base_url=self._address.base_url, note=NOTE
             )
             code = await child.wait()
-            raise _Ended(
+            raise _ServerExited(
                 f"the embedded model ended by itself (code {code}); see {self.log_path}", was_ready=True
             )
         finally:
-            self._settled.clear()
+            self._start_finished.clear()
             self._address, self._pid = None, None
             if child.returncode is None:
                 child.kill()
@@ -278,27 +278,29 @@ class LocalModel:
         child.stdin.write(msgspec.json.encode(settings) + b"\n")
         return child
 
-    async def _listening(self, child: asyncio.subprocess.Process, path: Path) -> str:
+    async def _wait_until_listening(self, child: asyncio.subprocess.Process, path: Path) -> str:
         """The child's address once it says so and its `/health` is good (503 while it loads)."""
         assert child.stdout is not None
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 line = await child.stdout.readline()
         except TimeoutError as error:
-            raise _Ended(f"the embedded model {path.name} was not loaded in {LOAD_SECONDS:.0f} s") from error
+            raise _ServerExited(
+                f"the embedded model {path.name} was not loaded in {LOAD_SECONDS:.0f} s"
+            ) from error
         try:
-            spoken = msgspec.json.decode(line, type=_Spoken)
+            report = msgspec.json.decode(line, type=_StartupReport)
         except msgspec.DecodeError:
-            spoken = _Spoken(error="its process ended without a word")
-        if not spoken.address:
-            raise _Ended(
+            report = _StartupReport(error="its process ended without a word")
+        if not report.address:
+            raise _ServerExited(
                 f"the embedded model {path.name} cannot be run: "
-                f"{_last_error(self.log_path) or spoken.error}; see {self.log_path}"
+                f"{_last_error(self.log_path) or report.error}; see {self.log_path}"
             )
-        await self._healthy(spoken.address)
-        return spoken.address
+        await self._wait_until_healthy(report.address)
+        return report.address
 
-    async def _healthy(self, url: str) -> None:
+    async def _wait_until_healthy(self, url: str) -> None:
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(HEALTH_SECONDS),
@@ -309,18 +311,18 @@ class LocalModel:
                         if (await client.get(f"{url}/health")).status_code == 200:
                             return
                     await asyncio.sleep(HEALTH_PAUSE_SECONDS)
-        raise _Ended(f"the embedded model loaded but was not healthy in {HEALTH_SECONDS:.0f} s")
+        raise _ServerExited(f"the embedded model loaded but was not healthy in {HEALTH_SECONDS:.0f} s")
 
 
 def _environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
     """What the child may know of ours, which holds no secret; its threads wait without spinning."""
-    kept = {name: value for name, value in environ.items() if name in (*_PASSED_ON, *_LIBRARY_PATHS)}
-    return kept | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, threads))}
+    passed = {name: value for name, value in environ.items() if name in (*_PASSED_ENV_VARS, *_LIBRARY_PATHS)}
+    return passed | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(max(1, threads))}
 
 
 def _last_error(path: Path) -> str:
     """The first error line in the child's log: those after it only say that nothing came of it."""
     with suppress(OSError):
-        found = _LOG_ERROR.search(path.read_text(encoding="utf-8", errors="replace")[:65_536])
-        return found.group(1)[:300] if found else ""
+        match = _LOG_ERROR.search(path.read_text(encoding="utf-8", errors="replace")[:65_536])
+        return match.group(1)[:300] if match else ""
     return ""

@@ -21,17 +21,17 @@ QUIET = 2
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    _die_with(int(settings["parent"]))
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    _exit_with_parent(int(settings["parent"]))
+    threading.Thread(target=_exit_when_stdin_closes, daemon=True).start()
     # What the library prints goes into the log; stdout is kept for the one line of ours.
     report = os.dup(1)
     os.dup2(2, 1)
     try:
         server = _serve(settings)
     except Exception as error:
-        _say(report, {"error": f"{type(error).__name__}: {error}"})
+        _write_report(report, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
-    _say(report, {"address": server.listening_address})
+    _write_report(report, {"address": server.listening_address})
     threading.Event().wait()
 
 
@@ -58,7 +58,7 @@ def _serve(settings: dict[str, Any]) -> Any:
     return xllamacpp.Server(params)
 
 
-def _die_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Linux kills us when the parent is gone, even by kill -9; elsewhere the end of stdin must do."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -66,13 +66,13 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
-def _end_with_stdin() -> None:
+def _exit_when_stdin_closes() -> None:
     while sys.stdin.buffer.read(4096):
         pass
     os._exit(0)
 
 
-def _say(descriptor: int, message: dict[str, str]) -> None:
+def _write_report(descriptor: int, message: dict[str, str]) -> None:
     os.write(descriptor, json.dumps(message).encode() + b"\n")
 
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Dropped, Garbled, ProviderError, ProviderFailed
+from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import CompletionRequest, Held, Opening, Target, UpstreamRequest
-from luxx.providers.failures import as_provider_error, cut, read_error, read_error_body
-from luxx.providers.openai_chat.calls import InlineThinking, ReasoningDetails, TextPlace, ToolCallReader
+from luxx.providers.adapter import CompletionRequest, FramingDetector, RetainedBytes, Target, UpstreamRequest
+from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
+from luxx.providers.openai_chat.calls import InlineState, InlineThinking, ReasoningDetails, ToolCallReader
 from luxx.providers.openai_chat.chunk import (
-    Chunk,
     ChunkChoice,
     ChunkMessage,
     ChunkUsage,
     ContentPart,
+    OpenAIChunk,
     decode_chunk,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
@@ -50,7 +50,7 @@ _REASONS = {
     "sensitive": FinishReason.REFUSED,
     "refusal": FinishReason.REFUSED,
 }
-_FAILED = {"error", "network_error", "insufficient_system_resource"}
+_FAILED_REASONS = {"error", "network_error", "insufficient_system_resource"}
 
 
 class OpenAIAdapter:
@@ -73,12 +73,12 @@ class OpenAIAdapter:
         try:
             value = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Garbled("The provider's list of models is not JSON.") from error
+            raise MalformedStream("The provider's list of models is not JSON.") from error
         if isinstance(value, dict):
             fields = cast("dict[str, Any]", value)
             value = fields.get("data", fields.get("models"))
         if not isinstance(value, list):
-            raise Garbled("The provider's list of models has no list in it.")
+            raise MalformedStream("The provider's list of models has no list in it.")
         return [name for item in cast("list[object]", value) if (name := _model_name(item))]
 
 
@@ -89,14 +89,14 @@ class OpenAIParser:
     The answer is whole when it said [DONE], a finish reason, or its closing usage.
     """
 
-    rest_seconds = 0.2
+    drain_seconds = 0.2
 
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
         self._splitter = SseSplitter()
         self._calls = ToolCallReader(new_call_id)
         self._inline = InlineThinking()
-        self._opening = Opening()
-        self._held = Held()
+        self._framing = FramingDetector()
+        self._retained = RetainedBytes()
         self._failure: ProviderError | None = None
         self._has_ended = False
         self._has_chunks = False
@@ -116,11 +116,11 @@ class OpenAIParser:
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:
             raise self._failure
-        if not self._opening.is_events:
-            piece = self._opening.gather(piece)
+        if not self._framing.is_events:
+            piece = self._framing.gather(piece)
         out: list[Delta] = []
         try:
-            if (data := self._splitter.single(piece)) is not None:
+            if (data := self._splitter.single_event(piece)) is not None:
                 self._read_event(b"", data, out)
             else:
                 self._read_events(piece, out)
@@ -133,14 +133,14 @@ class OpenAIParser:
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._opening.is_json:
-            self._read_body(bytes(self._opening.body), out)
+        if self._failure is None and self._framing.is_json:
+            self._read_body(bytes(self._framing.body), out)
         elif self._failure is None:
             self._read_rest(out)
         if self._failure is not None:
             raise self._failure
         if not self._has_ended and not self._finish and not self._has_closing_usage:
-            raise self._broken_off()
+            raise self._incomplete_error()
         self._end(out)
         if self._failure is not None:
             raise self._failure
@@ -161,10 +161,10 @@ class OpenAIParser:
         if name == b"error":
             self._failure = as_provider_error(read_error_body(data))
             return
-        self._held.coming = len(data)
+        self._retained.event_bytes = len(data)
         try:
             chunk = decode_chunk(data)
-        except Garbled:
+        except MalformedStream:
             if b"\n" not in data:
                 raise
             # No blank line between the events of some servers: each line is one.
@@ -173,7 +173,7 @@ class OpenAIParser:
             return
         self._read_chunk(chunk, out)
 
-    def _read_chunk(self, chunk: Chunk, out: list[Delta]) -> None:
+    def _read_chunk(self, chunk: OpenAIChunk, out: list[Delta]) -> None:
         choices = chunk.choices
         if choices:
             self._has_chunks = True
@@ -211,62 +211,65 @@ class OpenAIParser:
     def _read_message(self, message: ChunkMessage, out: list[Delta]) -> None:
         if message.reasoning_content:
             self._used_reasoning_content = True
-            self._think(message.reasoning_content, out)
+            self._emit_thinking(message.reasoning_content, out)
         elif message.reasoning:
-            self._think(message.reasoning, out)
+            self._emit_thinking(message.reasoning, out)
         elif message.reasoning_details:
             for detail in message.reasoning_details:
-                self._think(detail.get("text") or detail.get("summary") or "", out)
+                self._emit_thinking(detail.get("text") or detail.get("summary") or "", out)
         if message.reasoning_details:
-            self._held.keep()
+            self._retained.retain_event()
             self._details.read(message.reasoning_details)
         content = message.content
         if content:
             if isinstance(content, list):
                 self._read_parts(content, out)
-            elif self._inline.place is TextPlace.TEXT:
+            elif self._inline.state is InlineState.TEXT:
                 out.append(TextDelta(text=content))
             else:
                 self._inline.read(content, out)
         if message.tool_calls:
-            self._held.keep()
+            self._retained.retain_event()
             self._inline.flush(out)
             self._calls.read(message.tool_calls, out)
         if message.refusal:
-            self._held.keep()
+            self._retained.retain_event()
             self._refusal.append(message.refusal)
 
     def _read_parts(self, parts: list[ContentPart], out: list[Delta]) -> None:
         for part in parts:
             if isinstance(part.thinking, str):
-                self._think(part.thinking, out)
+                self._emit_thinking(part.thinking, out)
             elif part.thinking:
                 for inner in part.thinking:
-                    self._think(inner.text or "", out)
+                    self._emit_thinking(inner.text or "", out)
             elif part.text:
                 self._inline.read(part.text, out)
 
-    def _think(self, text: object, out: list[Delta]) -> None:
+    def _emit_thinking(self, text: object, out: list[Delta]) -> None:
         if not isinstance(text, str) or not text:
             return
-        if self._inline.place is TextPlace.START:
+        if self._inline.state is InlineState.START:
             # Who thinks in a field of its own does not think inline.
             self._inline.flush(out)
         out.append(ThinkingDelta(text=text))
 
-    def _read_usage(self, told: ChunkUsage, out: list[Delta]) -> None:
-        prompt, completion = told.prompt_tokens or 0, told.completion_tokens or 0
+    def _read_usage(self, reported: ChunkUsage, out: list[Delta]) -> None:
+        prompt, completion = reported.prompt_tokens or 0, reported.completion_tokens or 0
         if not prompt and not completion:
             return
-        in_prompt, in_completion = told.prompt_tokens_details, told.completion_tokens_details
-        cached = in_prompt.cached_tokens if in_prompt else None
-        reasoning = in_completion.reasoning_tokens if in_completion else None
+        prompt_details, completion_details = (
+            reported.prompt_tokens_details,
+            reported.completion_tokens_details,
+        )
+        cached = prompt_details.cached_tokens if prompt_details else None
+        reasoning = completion_details.reasoning_tokens if completion_details else None
         usage = Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
-            total_tokens=told.total_tokens or prompt + completion,
-            reasoning_tokens=reasoning or told.reasoning_tokens or 0,
-            cached_tokens=cached or told.cached_tokens or told.prompt_cache_hit_tokens or 0,
+            total_tokens=reported.total_tokens or prompt + completion,
+            reasoning_tokens=reasoning or reported.reasoning_tokens or 0,
+            cached_tokens=cached or reported.cached_tokens or reported.prompt_cache_hit_tokens or 0,
         )
         out.append(UsageDelta(usage=usage))
 
@@ -275,11 +278,13 @@ class OpenAIParser:
             return
         self._has_ended = True
         self._inline.flush(out)
-        if self._finish in _FAILED:
-            self._failure = ProviderFailed(f"The provider broke off its answer: {cut(self._finish)}")
+        if self._finish in _FAILED_REASONS:
+            self._failure = ProviderFailed(f"The provider broke off its answer: {truncate(self._finish)}")
             return
         if not (self._has_delta or self._finish or self._has_closing_usage or self._calls.has_calls):
-            self._failure = Garbled("The provider's answer holds nothing that a model could have said.")
+            self._failure = MalformedStream(
+                "The provider's answer holds nothing that a model could have said."
+            )
             return
         self._calls.close(out)
         replay = self._replay()
@@ -308,10 +313,10 @@ class OpenAIParser:
     def _read_body(self, body: bytes, out: list[Delta]) -> None:
         try:
             self._read_chunk(decode_chunk(body), out)
-        except Garbled as error:
+        except MalformedStream as error:
             if body.rstrip().endswith((b"}", b"]")):
                 raise
-            raise Dropped("The provider's answer ended in the middle.") from error
+            raise StreamInterrupted("The provider's answer ended in the middle.") from error
         if self._has_chunks and not self._finish:
             self._has_closing_usage = True
 
@@ -319,20 +324,20 @@ class OpenAIParser:
         for name, data in self._splitter.finish():
             try:
                 self._read_event(name, data, out)
-            except Garbled:
+            except MalformedStream:
                 # Half an event: the stream was cut there, which `close` reports.
                 return
 
-    def _broken_off(self) -> ProviderError:
-        stray = self._splitter.stray.strip()
-        if stray.startswith((b"{", b"error:")):
-            return as_provider_error(read_error_body(stray.removeprefix(b"error:")))
+    def _incomplete_error(self) -> ProviderError:
+        unparsed = self._splitter.unparsed.strip()
+        if unparsed.startswith((b"{", b"error:")):
+            return as_provider_error(read_error_body(unparsed.removeprefix(b"error:")))
         if self._has_chunks:
-            return Dropped("The provider's stream ended in the middle of the answer.")
-        if stray and not b"data:".startswith(stray[:5]):
-            shown = cut(stray.decode("utf-8", "replace"))[:80]
-            return Garbled(f"The provider sent what is no completion: {shown!r}")
-        return Dropped("The provider's stream ended before the answer began.")
+            return StreamInterrupted("The provider's stream ended in the middle of the answer.")
+        if unparsed and not b"data:".startswith(unparsed[:5]):
+            preview = truncate(unparsed.decode("utf-8", "replace"))[:80]
+            return MalformedStream(f"The provider sent what is no completion: {preview!r}")
+        return StreamInterrupted("The provider's stream ended before the answer began.")
 
 
 def _model_name(item: object) -> str:

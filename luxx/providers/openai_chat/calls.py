@@ -12,8 +12,8 @@ from typing import Any
 from luxx.providers.openai_chat.chunk import ChunkToolCall
 from luxx.wire.delta import Delta, TextDelta, ThinkingDelta, ToolCallDelta
 
-_MARKS = re.compile(r'["{}\[\]]')
-_STRING_MARKS = re.compile(r'"|\\.?', re.DOTALL)
+_DELIMITERS = re.compile(r'["{}\[\]]')
+_STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
 
 
 class ToolCallReader:
@@ -21,9 +21,9 @@ class ToolCallReader:
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
-        self._calls: list[_OpenCall] = []
-        self._by_index: dict[int, _OpenCall] = {}
-        self._by_id: dict[str, _OpenCall] = {}
+        self._calls: list[_OpenAICall] = []
+        self._by_index: dict[int, _OpenAICall] = {}
+        self._by_id: dict[str, _OpenAICall] = {}
 
     @property
     def has_calls(self) -> bool:
@@ -31,17 +31,17 @@ class ToolCallReader:
 
     def read(self, fragments: list[ChunkToolCall], out: list[Delta]) -> None:
         for position, fragment in enumerate(fragments):
-            name, arguments = _words(fragment)
+            name, arguments = _name_and_arguments(fragment)
             call = self._call_of(fragment, position, name, arguments)
             self._grow(call, name, arguments, out)
 
     def close(self, out: list[Delta]) -> None:
         """Gives calls that never got a name, so that the loop can answer them with an error."""
         for call in self._calls:
-            if not call.is_shown:
-                self._show(call, out)
+            if not call.is_emitted:
+                self._emit_first(call, out)
 
-    def _call_of(self, fragment: ChunkToolCall, position: int, name: str, arguments: str) -> "_OpenCall":
+    def _call_of(self, fragment: ChunkToolCall, position: int, name: str, arguments: str) -> "_OpenAICall":
         index, call_id = fragment.index, fragment.id or ""
         if index is not None:
             call = self._by_index.get(index)
@@ -49,9 +49,9 @@ class ToolCallReader:
             call = None
         else:
             call = self._by_id.get(call_id) or (self._calls[-1] if self._calls else None)
-        if call is None or _begins_another(call, call_id, name, arguments):
+        if call is None or _starts_new_call(call, call_id, name, arguments):
             # The same id for two calls would make their results indistinguishable.
-            call = _OpenCall(len(self._calls), "" if call_id in self._by_id else call_id)
+            call = _OpenAICall(len(self._calls), "" if call_id in self._by_id else call_id)
             self._calls.append(call)
         elif call_id and not call.call_id and call_id not in self._by_id:
             call.call_id = call_id
@@ -61,20 +61,20 @@ class ToolCallReader:
             self._by_index[index] = call
         return call
 
-    def _grow(self, call: "_OpenCall", name: str, arguments: str, out: list[Delta]) -> None:
+    def _grow(self, call: "_OpenAICall", name: str, arguments: str, out: list[Delta]) -> None:
         if arguments:
             call.arguments.append(arguments)
-        if call.is_shown:
+        if call.is_emitted:
             if arguments:
                 out.append(
                     ToolCallDelta(slot=call.slot, call_id=call.call_id, name=call.name, arguments=arguments)
                 )
         elif name:
             call.name = name
-            self._show(call, out)
+            self._emit_first(call, out)
 
-    def _show(self, call: "_OpenCall", out: list[Delta]) -> None:
-        call.is_shown = True
+    def _emit_first(self, call: "_OpenAICall", out: list[Delta]) -> None:
+        call.is_emitted = True
         # 40 characters is the longest id OpenAI takes back.
         call.call_id = call.call_id or f"call_{self._new_id().replace('-', '')}"
         out.append(
@@ -84,27 +84,27 @@ class ToolCallReader:
         )
 
 
-class _OpenCall:
+class _OpenAICall:
     """`is_shown`: its first delta, with id and name, is out."""
 
-    __slots__ = ("_looked_at", "_object", "arguments", "call_id", "is_shown", "name", "slot")
+    __slots__ = ("_object", "_scanned_count", "arguments", "call_id", "is_emitted", "name", "slot")
 
     def __init__(self, slot: int, call_id: str) -> None:
         self.slot = slot
         self.call_id = call_id
         self.name = ""
         self.arguments: list[str] = []
-        self.is_shown = False
+        self.is_emitted = False
         self._object = _ObjectReader()
-        self._looked_at = 0
+        self._scanned_count = 0
 
     def is_whole(self) -> bool:
         """Whether the arguments so far are an object that has ended; what was looked at is not again."""
         if not self.arguments or not self.arguments[-1].rstrip().endswith("}"):
             return False
-        for fragment in self.arguments[self._looked_at :]:
+        for fragment in self.arguments[self._scanned_count :]:
             self._object.read(fragment)
-        self._looked_at = len(self.arguments)
+        self._scanned_count = len(self.arguments)
         return self._object.has_ended
 
 
@@ -128,34 +128,34 @@ class _ObjectReader:
         self._start = self._start or fragment.lstrip()[:1]
         at = int(self._is_escaped)
         self._is_escaped = False
-        while found := (_STRING_MARKS if self._in_string else _MARKS).search(fragment, at):
-            at = found.end()
-            mark = found[0]
-            if mark == '"':
+        while match := (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(fragment, at):
+            at = match.end()
+            delimiter = match[0]
+            if delimiter == '"':
                 self._in_string = not self._in_string
-            elif mark[0] == "\\":
+            elif delimiter[0] == "\\":
                 # What it escapes may come with the next fragment.
-                self._is_escaped = len(mark) == 1
-            elif mark in "{[":
+                self._is_escaped = len(delimiter) == 1
+            elif delimiter in "{[":
                 self._depth += 1
             else:
                 self._depth -= 1
                 self._ends += self._depth == 0
 
 
-def _words(fragment: ChunkToolCall) -> tuple[str, str]:
+def _name_and_arguments(fragment: ChunkToolCall) -> tuple[str, str]:
     function = fragment.function
     if function is None:
         return "", ""
     return function.name or "", function.arguments or ""
 
 
-def _begins_another(call: _OpenCall, call_id: str, name: str, arguments: str) -> bool:
+def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str) -> bool:
     if not name or call_id == call.call_id != "":
         return False
     if call_id and call.call_id:
         # A new id alone is no new call: some servers make one up for every fragment.
-        return not call.is_shown or name != call.name or call.is_whole() or not call.arguments
+        return not call.is_emitted or name != call.name or call.is_whole() or not call.arguments
     if not call.name:
         return False
     return name != call.name or (bool(arguments) and call.is_whole())
@@ -174,7 +174,7 @@ class ReasoningDetails:
         """Joins fragments of one reasoning block: same type and index, no data of their own."""
         for detail in details:
             last = self._blocks[-1] if self._blocks else None
-            if last is None or "data" in detail or not last.goes_on_with(detail):
+            if last is None or "data" in detail or not last.continues_with(detail):
                 last = _Block()
                 self._blocks.append(last)
             last.grow(detail)
@@ -191,7 +191,7 @@ class _Block:
         self._fields: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
 
-    def goes_on_with(self, detail: dict[str, Any]) -> bool:
+    def continues_with(self, detail: dict[str, Any]) -> bool:
         return all(self._fields.get(key) == detail.get(key) for key in ("type", "index"))
 
     def grow(self, detail: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ MAX_BLANKS = 1_000
 """Characters before a tag that are waited for; past them, what comes is text."""
 
 
-class TextPlace(StrEnum):
+class InlineState(StrEnum):
     START = "start"
     THINKING = "thinking"
     TEXT = "text"
@@ -223,47 +223,47 @@ class InlineThinking:
     """Splits text into thinking and text; every character between the tags is kept as it came."""
 
     def __init__(self) -> None:
-        self.place = TextPlace.START
-        self._held = ""
+        self.state = InlineState.START
+        self._pending = ""
 
     def read(self, text: str, out: list[Delta]) -> None:
-        text = self._held + text
-        self._held = ""
-        if self.place is TextPlace.START:
+        text = self._pending + text
+        self._pending = ""
+        if self.state is InlineState.START:
             text = self._read_start(text)
-        if self.place is TextPlace.THINKING and text:
+        if self.state is InlineState.THINKING and text:
             text = self._read_thinking(text, out)
-        if self.place is TextPlace.TEXT and text:
+        if self.state is InlineState.TEXT and text:
             out.append(TextDelta(text=text))
 
     def flush(self, out: list[Delta]) -> None:
         """What was held back because a tag might have begun there; no tag can begin after this."""
-        held, self._held = self._held, ""
-        if self.place is TextPlace.THINKING:
-            if held:
-                out.append(ThinkingDelta(text=held))
+        pending, self._pending = self._pending, ""
+        if self.state is InlineState.THINKING:
+            if pending:
+                out.append(ThinkingDelta(text=pending))
             return
-        self.place = TextPlace.TEXT
-        if held:
-            out.append(TextDelta(text=held))
+        self.state = InlineState.TEXT
+        if pending:
+            out.append(TextDelta(text=pending))
 
     def _read_start(self, text: str) -> str:
-        begun = text.lstrip()
-        if begun.startswith(_OPEN):
-            self.place = TextPlace.THINKING
-            return begun[len(_OPEN) :]
-        if _OPEN.startswith(begun) and len(text) <= MAX_BLANKS:
-            self._held = text
+        stripped = text.lstrip()
+        if stripped.startswith(_OPEN):
+            self.state = InlineState.THINKING
+            return stripped[len(_OPEN) :]
+        if _OPEN.startswith(stripped) and len(text) <= MAX_BLANKS:
+            self._pending = text
             return ""
-        self.place = TextPlace.TEXT
+        self.state = InlineState.TEXT
         return text
 
     def _read_thinking(self, text: str, out: list[Delta]) -> str:
         thinking, tag, rest = text.partition(_CLOSE)
         if tag:
-            self.place = TextPlace.TEXT
+            self.state = InlineState.TEXT
         else:
-            thinking, self._held = _without_tag_start(text)
+            thinking, self._pending = _without_tag_start(text)
         if thinking:
             out.append(ThinkingDelta(text=thinking))
         return rest

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 
 
 class ChunkFunction(msgspec.Struct, gc=False):
@@ -71,7 +71,7 @@ class GroqExtra(msgspec.Struct):
     error: Any = None
 
 
-class Chunk(msgspec.Struct):
+class OpenAIChunk(msgspec.Struct):
     choices: list[ChunkChoice] | None = None
     usage: ChunkUsage | None = None
     x_groq: GroqExtra | None = None
@@ -82,32 +82,34 @@ class Chunk(msgspec.Struct):
     type: Any = None
 
 
-_decode = msgspec.json.Decoder(Chunk).decode
+_decode = msgspec.json.Decoder(OpenAIChunk).decode
 
 
-def decode_chunk(data: bytes) -> Chunk:
+def decode_chunk(data: bytes) -> OpenAIChunk:
     """One chunk, or a whole answer. Raises Garbled when it is not JSON or no object at all."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_by_hand(data)
+        return _decode_leniently(data)
 
 
-def _decode_by_hand(data: bytes) -> Chunk:
+def _decode_leniently(data: bytes) -> OpenAIChunk:
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
-        shown = data[:80].decode("utf-8", "replace")
-        raise Garbled(f"The provider sent what is not JSON: {shown!r}") from error
+        preview = data[:80].decode("utf-8", "replace")
+        raise MalformedStream(f"The provider sent what is not JSON: {preview!r}") from error
     if value is None:
-        return Chunk()
+        return OpenAIChunk()
     if isinstance(value, list) and value:
         value = cast("object", value[0])
     if not isinstance(value, dict):
-        raise Garbled(f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}")
+        raise MalformedStream(
+            f"The provider sent JSON that is no object: {str(cast('object', value))[:80]!r}"
+        )
     fields = cast("dict[str, Any]", value)
     groq = _object(fields.get("x_groq"))
-    return Chunk(
+    return OpenAIChunk(
         choices=[_choice(item) for item in _objects(fields.get("choices"))],
         usage=_usage(fields.get("usage")),
         x_groq=GroqExtra(usage=_usage(groq.get("usage")), error=groq.get("error")),

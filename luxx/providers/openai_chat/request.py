@@ -13,13 +13,13 @@ from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, Tool
 from luxx.wire.tool import ToolCall, ToolSpec
 
 # Models that think before they answer take an effort and no temperature.
-_OPENAI_THINKERS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
+_OPENAI_REASONING_MODELS = re.compile(r"^(o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
-_USAGE_COMES_UNASKED = frozenset({"mistral"})
+_SENDS_USAGE_BY_DEFAULT = frozenset({"mistral"})
 _TAKES_REASONING_DETAILS = frozenset({"openrouter", "openai_compatible"})
 # These refuse the whole request for a key of a message that they do not know.
 _TAKES_NO_REASONING = frozenset({"openai", "mistral", "groq"})
-_LONGEST_CALL_ID = 40
+_MAX_CALL_ID_LENGTH = 40
 
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
@@ -32,11 +32,13 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
         ],
         "stream": stream,
     }
-    if stream and kind not in _USAGE_COMES_UNASKED:
+    if stream and kind not in _SENDS_USAGE_BY_DEFAULT:
         body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
-    if request.temperature is not None and not (kind == "openai" and _OPENAI_THINKERS.match(request.model)):
+    if request.temperature is not None and not (
+        kind == "openai" and _OPENAI_REASONING_MODELS.match(request.model)
+    ):
         body["temperature"] = request.temperature
     if request.max_tokens is not None:
         body["max_completion_tokens" if kind == "openai" else "max_tokens"] = request.max_tokens
@@ -73,8 +75,8 @@ def provider_kind(target: Target) -> str:
     except ValueError:
         # No address at all; the transport says so.
         return target.provider_type
-    for ending, kind in _KNOWN_HOSTS.items():
-        if host == ending or host.endswith("." + ending):
+    for domain, kind in _KNOWN_HOSTS.items():
+        if host == domain or host.endswith("." + domain):
             return kind
     return target.provider_type
 
@@ -100,7 +102,7 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
         case SystemPrompt():
             return {"role": "system", "content": message.text}
         case UserPrompt():
-            return {"role": "user", "content": _said(message)}
+            return {"role": "user", "content": _user_blocks(message)}
         case ToolPrompt():
             return {
                 "role": "tool",
@@ -111,7 +113,7 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
             return _assistant(message, kind, request)
 
 
-def _said(message: UserPrompt) -> str | list[dict[str, Any]]:
+def _user_blocks(message: UserPrompt) -> str | list[dict[str, Any]]:
     """The text alone, or the images and then the text; many servers know no parts but for images."""
     if not message.images:
         return message.text
@@ -135,8 +137,8 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     if prompt.tool_calls:
         message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
         field = "reasoning_content" if kind == "deepseek" else prompt.replay.get("reasoning_field")
-        is_taken = field == "reasoning_content" and kind not in _TAKES_NO_REASONING
-        if is_taken and (prompt.thinking or request.thinking_enabled):
+        is_accepted = field == "reasoning_content" and kind not in _TAKES_NO_REASONING
+        if is_accepted and (prompt.thinking or request.thinking_enabled):
             message["reasoning_content"] = prompt.thinking
     details = _reasoning_details(prompt)
     if kind in _TAKES_REASONING_DETAILS and details:
@@ -146,8 +148,8 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
 
 def _reasoning_details(prompt: AssistantPrompt) -> list[dict[str, Any]]:
     """As they came; a note may be an imported file's, and what is no detail is left out."""
-    kept = prompt.replay.get("reasoning_details")
-    items = cast("list[object]", kept) if isinstance(kept, list) else []
+    stored = prompt.replay.get("reasoning_details")
+    items = cast("list[object]", stored) if isinstance(stored, list) else []
     objects = [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
     return [item for item in objects if isinstance(item.get("type"), str)]
 
@@ -172,7 +174,7 @@ def _call_id(call_id: str, kind: str) -> str:
     """
     if kind == "mistral" and not re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
         return sha256(call_id.encode()).hexdigest()[:9]
-    if kind == "openai" and len(call_id) > _LONGEST_CALL_ID:
+    if kind == "openai" and len(call_id) > _MAX_CALL_ID_LENGTH:
         return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
     return call_id
 
@@ -209,7 +211,11 @@ def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:
         case "openrouter":
             return {"reasoning": {"enabled": True}} if wanted else {}
         case "openai":
-            return {"reasoning_effort": "medium"} if wanted and _OPENAI_THINKERS.match(request.model) else {}
+            return (
+                {"reasoning_effort": "medium"}
+                if wanted and _OPENAI_REASONING_MODELS.match(request.model)
+                else {}
+            )
         case "qwen":
             return {"enable_thinking": wanted}
         case "local":

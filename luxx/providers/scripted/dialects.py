@@ -6,7 +6,6 @@ from typing import Any, Protocol
 import msgspec
 
 from luxx.providers.scripted.script import (
-    Asked,
     Bytes,
     Call,
     Counts,
@@ -15,28 +14,29 @@ from luxx.providers.scripted.script import (
     Gate,
     Pause,
     ReplyEvent,
+    ScriptedRequest,
     Text,
     Thinking,
 )
 
-Told = Thinking | Text | Call | Counts | Finish | Fail
+DialectEvent = Thinking | Text | Call | Counts | Finish | Fail
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class WireBytes(msgspec.Struct, frozen=True, kw_only=True):
     """`is_delta`: the pace of the script applies before it."""
 
     data: bytes
     is_delta: bool = True
 
 
-Move = Written | Gate | Pause
+StreamAction = WireBytes | Gate | Pause
 
 
-class Speaker(Protocol):
+class DialectWriter(Protocol):
     """Writes one stream of a dialect; `event` is told each scripted event, in order."""
 
     def begin(self) -> list[Any]: ...
-    def event(self, event: Told) -> list[Any]: ...
+    def event(self, event: DialectEvent) -> list[Any]: ...
     def end(self) -> list[Any]: ...
     def frame(self, value: Any) -> bytes: ...
 
@@ -50,28 +50,30 @@ def complete_reply(reply: list[ReplyEvent]) -> list[ReplyEvent]:
     return [*reply[:at], Finish(reason="tool_calls" if has_call else "stop"), *reply[at:]]
 
 
-def write_stream(asked: Asked, reply: list[ReplyEvent], speaker: Speaker) -> Iterator[Move]:
+def write_stream(
+    request: ScriptedRequest, reply: list[ReplyEvent], dialect_writer: DialectWriter
+) -> Iterator[StreamAction]:
     """The stream's bytes in the order they are sent, with the script's gates and pauses between."""
     events = complete_reply(reply)
-    is_bare = any(isinstance(event, Bytes) for event in events)
-    if not is_bare:
-        yield from _frames(speaker, speaker.begin(), is_delta=False)
+    is_raw = any(isinstance(event, Bytes) for event in events)
+    if not is_raw:
+        yield from _frames(dialect_writer, dialect_writer.begin(), is_delta=False)
     for event in events:
         match event:
             case Gate() | Pause():
                 yield event
             case Bytes():
-                yield Written(data=event.data.encode())
+                yield WireBytes(data=event.data.encode())
             case Text():
                 for piece in _pieces(event):
-                    yield from _frames(speaker, speaker.event(Text(text=piece)))
+                    yield from _frames(dialect_writer, dialect_writer.event(Text(text=piece)))
             case Fail():
-                yield from _frames(speaker, speaker.event(event))
+                yield from _frames(dialect_writer, dialect_writer.event(event))
                 return
             case _:
-                yield from _frames(speaker, speaker.event(event))
-    if not is_bare:
-        yield from _frames(speaker, speaker.end(), is_delta=False)
+                yield from _frames(dialect_writer, dialect_writer.event(event))
+    if not is_raw:
+        yield from _frames(dialect_writer, dialect_writer.end(), is_delta=False)
 
 
 def call_id(event: Call, number: int) -> str:
@@ -84,16 +86,18 @@ def arguments_text(event: Call) -> str:
     return msgspec.json.encode(event.arguments).decode()
 
 
-def _frames(speaker: Speaker, values: list[Any], *, is_delta: bool = True) -> Iterator[Written]:
+def _frames(
+    dialect_writer: DialectWriter, values: list[Any], *, is_delta: bool = True
+) -> Iterator[WireBytes]:
     for value in values:
-        yield Written(data=speaker.frame(value), is_delta=is_delta)
+        yield WireBytes(data=dialect_writer.frame(value), is_delta=is_delta)
 
 
 def _pieces(event: Text) -> list[str]:
     if event.pieces == 1 or not event.text:
         return [event.text]
     if event.pieces == 0:
-        words = event.text.split(" ")
-        return [word if n == 0 else " " + word for n, word in enumerate(words)]
+        tokens = event.text.split(" ")
+        return [word if n == 0 else " " + word for n, word in enumerate(tokens)]
     size = -(-len(event.text) // event.pieces)
     return [event.text[at : at + size] for at in range(0, len(event.text), size)]

@@ -20,7 +20,7 @@ class Received:
     """A request the scripted provider got, and how it went on. `closed_at` is a monotonic time."""
 
     def __init__(
-        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: "Connection"
+        self, method: str, path: str, headers: dict[str, str], body: bytes, connection: "ClientConnection"
     ) -> None:
         self.method = method
         self.path = path
@@ -42,20 +42,20 @@ class Received:
     async def wait_closed(self, timeout: float) -> None:
         """Returns once the client closed the socket; raises TimeoutError. Only in the server's own loop."""
         async with asyncio.timeout(timeout):
-            await self.connection.gone.wait()
+            await self.connection.closed.wait()
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the socket before the answer was whole."""
 
 
-class Connection(asyncio.StreamReaderProtocol):
+class ClientConnection(asyncio.StreamReaderProtocol):
     """One client's socket. `gone` is set the moment the client closes it."""
 
-    def __init__(self, serve: Callable[["Connection"], Awaitable[None]]) -> None:
+    def __init__(self, serve: Callable[["ClientConnection"], Awaitable[None]]) -> None:
         self.reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
         super().__init__(self.reader, self._begin)
-        self.gone = asyncio.Event()
+        self.closed = asyncio.Event()
         self.closed_at: float | None = None
         self._serve = serve
         self._writer: asyncio.StreamWriter | None = None
@@ -66,35 +66,35 @@ class Connection(asyncio.StreamReaderProtocol):
         return self._writer
 
     def eof_received(self) -> bool | None:
-        self._note_gone()
+        self._record_closed()
         return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._note_gone()
+        self._record_closed()
         super().connection_lost(exc)
 
     async def wait_for(self, awaitable: Awaitable[object]) -> None:
         """Awaits this, unless the client leaves first: then ClientGone."""
-        waits = [asyncio.ensure_future(awaitable), asyncio.ensure_future(self.gone.wait())]
+        waits = [asyncio.ensure_future(awaitable), asyncio.ensure_future(self.closed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        if self.gone.is_set():
-            raise ClientGone
+        if self.closed.is_set():
+            raise ClientDisconnected
 
     async def _begin(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         await self._serve(self)
 
-    def _note_gone(self) -> None:
+    def _record_closed(self) -> None:
         if self.closed_at is None:
             self.closed_at = time.monotonic()
-            self.gone.set()
+            self.closed.set()
 
 
-async def read_request(connection: Connection) -> Received | None:
+async def read_request(connection: ClientConnection) -> Received | None:
     """The next request on this socket; None when the client is done with it."""
     reader = connection.reader
     try:
@@ -116,7 +116,7 @@ async def read_request(connection: Connection) -> Received | None:
 class Reply:
     """One answer on its way out: the head, then the body, with the faults at their offsets."""
 
-    def __init__(self, connection: Connection, faults: Faults) -> None:
+    def __init__(self, connection: ClientConnection, faults: Faults) -> None:
         self._connection = connection
         self._faults = faults
         self._sent = 0
@@ -133,34 +133,34 @@ class Reply:
         self._connection.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
     async def write(self, data: bytes) -> None:
-        data = self._garbled(data)
-        end = self._end()
+        data = self._corrupt(data)
+        end = self._cut_offset()
         if end is not None and self._sent + len(data) >= end:
-            await self._put(data[: max(0, end - self._sent)])
-            await self._break_off()
-        await self._put(data)
+            await self._send_pieces(data[: max(0, end - self._sent)])
+            await self._disconnect()
+        await self._send_pieces(data)
 
     async def finish(self) -> None:
-        if self._end() is not None:
-            await self._break_off()
+        if self._cut_offset() is not None:
+            await self._disconnect()
         if self._faults.keep_open:
             await self._connection.wait_for(asyncio.Event().wait())
         if self._is_chunked:
             self._connection.writer.write(b"0\r\n\r\n")
         await self._connection.writer.drain()
 
-    def _end(self) -> int | None:
+    def _cut_offset(self) -> int | None:
         ends = [at for at in (self._faults.drop_at, self._faults.stall_at) if at is not None]
         return min(ends) if ends else None
 
-    async def _break_off(self) -> None:
+    async def _disconnect(self) -> None:
         await self._connection.writer.drain()
-        if self._faults.stall_at is not None and self._faults.stall_at == self._end():
+        if self._faults.stall_at is not None and self._faults.stall_at == self._cut_offset():
             await self._connection.wait_for(asyncio.Event().wait())
         self._connection.writer.close()
-        raise ClientGone
+        raise ClientDisconnected
 
-    async def _put(self, data: bytes) -> None:
+    async def _send_pieces(self, data: bytes) -> None:
         size = self._faults.split or len(data)
         writer = self._connection.writer
         for at in range(0, len(data), size or 1):
@@ -171,15 +171,15 @@ class Reply:
                 # Lets the piece leave before the next is written.
                 await asyncio.sleep(0)
         await writer.drain()
-        if self._connection.gone.is_set():
-            raise ClientGone
+        if self._connection.closed.is_set():
+            raise ClientDisconnected
 
-    def _garbled(self, data: bytes) -> bytes:
+    def _corrupt(self, data: bytes) -> bytes:
         at = self._faults.garble_at
         if at is None or at + len(GARBAGE) <= self._sent or at >= self._sent + len(data):
             return data
-        spoiled = bytearray(data)
+        corrupted = bytearray(data)
         for n, byte in enumerate(GARBAGE):
             if 0 <= at + n - self._sent < len(data):
-                spoiled[at + n - self._sent] = byte
-        return bytes(spoiled)
+                corrupted[at + n - self._sent] = byte
+        return bytes(corrupted)

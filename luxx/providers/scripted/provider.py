@@ -19,20 +19,20 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from luxx.errors import InvalidInput
-from luxx.providers.scripted.dialects import Written, write_stream
-from luxx.providers.scripted.http import ClientGone, Connection, Received, Reply, read_request
-from luxx.providers.scripted.requests import read_request as read_asked
+from luxx.providers.scripted.dialects import WireBytes, write_stream
+from luxx.providers.scripted.http import ClientConnection, ClientDisconnected, Received, Reply, read_request
+from luxx.providers.scripted.requests import read_request as parse_request
 from luxx.providers.scripted.script import (
-    Asked,
     Faults,
     Gate,
     Pause,
     Rule,
-    RuleBook,
+    RuleMatcher,
     Script,
+    ScriptedRequest,
     load_script,
 )
-from luxx.providers.scripted.speakers import error_body, speaker_of, whole_body
+from luxx.providers.scripted.speakers import dialect_writer_for, error_body, whole_body
 
 STOP_SECONDS = 5.0
 _T = TypeVar("_T")
@@ -52,11 +52,11 @@ class ScriptedProvider:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
         self._script = script
-        self._rules = RuleBook(script.rules)
+        self._rules = RuleMatcher(script.rules)
         self._host = host
         self._port = port
         self._gates: dict[str, asyncio.Event] = {}
-        self._reached: dict[str, asyncio.Event] = {}
+        self._gate_reached: dict[str, asyncio.Event] = {}
         self._arrival = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
@@ -83,7 +83,7 @@ class ScriptedProvider:
     async def reached(self, gate: str, timeout: float = 10.0) -> None:
         """Returns once a reply waits at this gate; raises TimeoutError. Only in the server's own loop."""
         async with asyncio.timeout(timeout):
-            await self._reached.setdefault(gate, asyncio.Event()).wait()
+            await self._gate_reached.setdefault(gate, asyncio.Event()).wait()
 
     async def arrived(self, count: int = 1, timeout: float = 10.0) -> None:
         """Returns once so many requests came; raises TimeoutError. Only in the server's own loop."""
@@ -99,7 +99,7 @@ class ScriptedProvider:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = await self._loop.create_server(
-            lambda: Connection(self._serve), self._host, self._port, backlog=2048
+            lambda: ClientConnection(self._serve), self._host, self._port, backlog=2048
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -149,7 +149,7 @@ class ScriptedProvider:
     def _gate(self, name: str) -> asyncio.Event:
         return self._gates.setdefault(name, asyncio.Event())
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ClientConnection) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -159,7 +159,7 @@ class ScriptedProvider:
                 self._arrival.set()
                 await self._answer(received)
                 received.is_answered = True
-        except (ClientGone, ConnectionError):
+        except (ClientDisconnected, ConnectionError):
             pass
         except asyncio.CancelledError:
             # `stop` ends us; the loop would otherwise report the task as failed.
@@ -172,46 +172,46 @@ class ScriptedProvider:
         path = received.path.partition("?")[0]
         if received.method == "GET" and path.endswith("/models"):
             return await self._send_json(received, self._script.models_status, self._models(path))
-        asked = read_asked(received.method, received.path, received.body)
-        rule = self._rules.pick(asked) if asked is not None else None
-        if asked is None or rule is None:
+        request = parse_request(received.method, received.path, received.body)
+        rule = self._rules.pick(request) if request is not None else None
+        if request is None or rule is None:
             call = f"{received.method} {received.path}"
-            if asked is not None:
-                call += f" (model {asked.model!r}, last user message {asked.user[:200]!r})"
+            if request is not None:
+                call += f" (model {request.model!r}, last user message {request.user[:200]!r})"
             self.unscripted.append(call)
-            body = error_body(asked, 500, f"No rule of the script answers this call: {call}")
+            body = error_body(request, 500, f"No rule of the script answers this call: {call}")
             return await self._send_json(received, 500, body)
         received.rule = rule.name
         if rule.status != 200 or rule.body is not None:
-            return await self._send_failure(received, asked, rule)
-        if not asked.stream:
-            body = msgspec.json.encode(whole_body(asked, rule.reply))
+            return await self._send_failure(received, request, rule)
+        if not request.stream:
+            body = msgspec.json.encode(whole_body(request, rule.reply))
             return await self._send(received, 200, rule.headers, body, rule.faults)
-        return await self._send_stream(received, asked, rule)
+        return await self._send_stream(received, request, rule)
 
-    async def _send_stream(self, received: Received, asked: Asked, rule: Rule) -> None:
-        is_array = asked.dialect == "gemini_array"
+    async def _send_stream(self, received: Received, request: ScriptedRequest, rule: Rule) -> None:
+        is_array = request.dialect == "gemini_array"
         kind = "application/json" if is_array else "text/event-stream; charset=utf-8"
         reply = Reply(received.connection, rule.faults)
         await reply.begin(200, {"content-type": kind, **rule.headers}, size=None)
-        speaker = speaker_of(asked, is_crlf=rule.crlf)
-        for move in write_stream(asked, rule.reply, speaker):
-            match move:
+        dialect_writer = dialect_writer_for(request, is_crlf=rule.crlf)
+        for action in write_stream(request, rule.reply, dialect_writer):
+            match action:
                 case Gate():
-                    self._reached.setdefault(move.name, asyncio.Event()).set()
-                    await received.connection.wait_for(self._gate(move.name).wait())
+                    self._gate_reached.setdefault(action.name, asyncio.Event()).set()
+                    await received.connection.wait_for(self._gate(action.name).wait())
                 case Pause():
-                    await received.connection.wait_for(asyncio.sleep(move.seconds))
-                case Written():
-                    if rule.delay and move.is_delta:
+                    await received.connection.wait_for(asyncio.sleep(action.seconds))
+                case WireBytes():
+                    if rule.delay and action.is_delta:
                         await received.connection.wait_for(asyncio.sleep(rule.delay))
-                    await reply.write(move.data)
+                    await reply.write(action.data)
         await reply.finish()
 
-    async def _send_failure(self, received: Received, asked: Asked, rule: Rule) -> None:
+    async def _send_failure(self, received: Received, request: ScriptedRequest, rule: Rule) -> None:
         body = rule.body.encode() if rule.body is not None else b""
         if rule.body is None and rule.status >= 400:
-            body = msgspec.json.encode(error_body(asked, rule.status, rule.message))
+            body = msgspec.json.encode(error_body(request, rule.status, rule.message))
         await self._send(received, rule.status, rule.headers, body, rule.faults)
 
     async def _send_json(self, received: Received, status: int, value: Any) -> None:
@@ -240,10 +240,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--script", type=Path, required=True, help="a YAML file with `rules:`")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        script = load_script(given.script)
-        asyncio.run(_serve_until_signal(ScriptedProvider(script, host=given.host, port=given.port)))
+        script = load_script(options.script)
+        asyncio.run(_serve_until_signal(ScriptedProvider(script, host=options.host, port=options.port)))
     except (ScriptBroken, InvalidInput, OSError) as error:
         print(error, file=sys.stderr)
         return 1

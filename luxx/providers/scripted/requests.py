@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.providers.scripted.script import Asked
+from luxx.providers.scripted.script import ScriptedRequest
 
 
-def read_request(method: str, path: str, body: bytes) -> Asked | None:
+def read_request(method: str, path: str, body: bytes) -> ScriptedRequest | None:
     """What a POST asks, by its path; None for a path or body that belongs to no dialect."""
     path, _, query = path.partition("?")
     if method != "POST":
@@ -27,10 +27,10 @@ def read_request(method: str, path: str, body: bytes) -> Asked | None:
     return None
 
 
-def _openai(fields: dict[str, Any]) -> Asked:
+def _openai(fields: dict[str, Any]) -> ScriptedRequest:
     messages = _objects(fields.get("messages"))
     roles = [str(message.get("role")) for message in messages]
-    return Asked(
+    return ScriptedRequest(
         dialect="openai",
         model=str(fields.get("model", "")),
         system="\n".join(
@@ -44,9 +44,9 @@ def _openai(fields: dict[str, Any]) -> Asked:
     )
 
 
-def _anthropic(fields: dict[str, Any]) -> Asked:
+def _anthropic(fields: dict[str, Any]) -> ScriptedRequest:
     messages = _objects(fields.get("messages"))
-    said: list[str] = []
+    user_texts: list[str] = []
     has_result = False
     for message in messages:
         if message.get("role") != "user":
@@ -55,35 +55,35 @@ def _anthropic(fields: dict[str, Any]) -> Asked:
         if any(part.get("type") == "tool_result" for part in _objects(content)):
             has_result = True
         if text := _text(content):
-            said.append(text)
+            user_texts.append(text)
             has_result = any(part.get("type") == "tool_result" for part in _objects(content))
-    return Asked(
+    return ScriptedRequest(
         dialect="anthropic",
         model=str(fields.get("model", "")),
         system=_text(fields.get("system")),
-        user=_last(said),
+        user=_last(user_texts),
         has_tool_result=has_result,
         stream=bool(fields.get("stream")),
     )
 
 
-def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool) -> Asked:
-    said: list[str] = []
+def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool) -> ScriptedRequest:
+    user_texts: list[str] = []
     has_result = False
     for content in _objects(fields.get("contents")):
         if content.get("role") == "model":
             continue
         parts = _objects(content.get("parts"))
         if text := _text(parts):
-            said.append(text)
+            user_texts.append(text)
             has_result = False
         has_result = has_result or any("functionResponse" in part for part in parts)
     system = _objects([fields.get("systemInstruction") or fields.get("system_instruction")])
-    return Asked(
+    return ScriptedRequest(
         dialect="gemini" if is_sse or not is_stream else "gemini_array",
         model=model,
         system=_text(system[0].get("parts")) if system else "",
-        user=_last(said),
+        user=_last(user_texts),
         has_tool_result=has_result,
         stream=is_stream,
     )

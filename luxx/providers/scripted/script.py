@@ -127,7 +127,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models_status: int = 200
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request, read from any dialect, as far as rules look at it."""
 
     dialect: str
@@ -138,7 +138,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
 
 
-class RuleBook:
+class RuleMatcher:
     """A script with what has been used of it."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -146,15 +146,15 @@ class RuleBook:
         self._matched = [0] * len(self._rules)
         self._used = [0] * len(self._rules)
 
-    def pick(self, asked: Asked) -> Rule | None:
+    def pick(self, request: ScriptedRequest) -> Rule | None:
         """The rule that answers this request, counted as used; None when nobody scripted it."""
-        fitting = [at for at, rule in enumerate(self._rules) if _fits(rule.when, asked)]
-        for at in fitting:
+        matching = [at for at, rule in enumerate(self._rules) if _matches(rule.when, request)]
+        for at in matching:
             self._matched[at] += 1
-        for at in fitting:
+        for at in matching:
             rule = self._rules[at]
-            is_turn = rule.when.call is None or rule.when.call == self._matched[at]
-            if is_turn and (rule.times is None or self._used[at] < rule.times):
+            is_due = rule.when.call is None or rule.when.call == self._matched[at]
+            if is_due and (rule.times is None or self._used[at] < rule.times):
                 self._used[at] += 1
                 return rule
         return None
@@ -172,8 +172,8 @@ def load_script(path: Path) -> Script:
         raise InvalidInput(f"{path}: {error}", kind="script_invalid") from error
 
 
-def _fits(when: When, asked: Asked) -> bool:
-    if when.has_tool_result is not None and when.has_tool_result != asked.has_tool_result:
+def _matches(when: When, request: ScriptedRequest) -> bool:
+    if when.has_tool_result is not None and when.has_tool_result != request.has_tool_result:
         return False
-    wanted = ((when.system, asked.system), (when.user, asked.user), (when.model, asked.model))
+    wanted = ((when.system, request.system), (when.user, request.user), (when.model, request.model))
     return all(pattern is None or re.search(pattern, text) for pattern, text in wanted)

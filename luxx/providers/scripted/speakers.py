@@ -4,27 +4,42 @@ from typing import Any, assert_never
 
 import msgspec
 
-from luxx.providers.scripted.dialects import Speaker, Told, arguments_text, call_id, complete_reply
-from luxx.providers.scripted.script import Asked, Call, Counts, Fail, Finish, ReplyEvent, Text, Thinking
+from luxx.providers.scripted.dialects import (
+    DialectEvent,
+    DialectWriter,
+    arguments_text,
+    call_id,
+    complete_reply,
+)
+from luxx.providers.scripted.script import (
+    Call,
+    Counts,
+    Fail,
+    Finish,
+    ReplyEvent,
+    ScriptedRequest,
+    Text,
+    Thinking,
+)
 
 _ANTHROPIC_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _GEMINI_REASONS = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS"}
 
 
-def speaker_of(asked: Asked, *, is_crlf: bool) -> Speaker:
+def dialect_writer_for(request: ScriptedRequest, *, is_crlf: bool) -> DialectWriter:
     line = b"\r\n" if is_crlf else b"\n"
-    match asked.dialect:
+    match request.dialect:
         case "openai":
-            return OpenAISpeaker(asked.model, line)
+            return OpenAIWriter(request.model, line)
         case "anthropic":
-            return AnthropicSpeaker(asked.model, line)
+            return AnthropicWriter(request.model, line)
         case _:
-            return GeminiSpeaker(asked.model, line, is_array=asked.dialect == "gemini_array")
+            return GeminiWriter(request.model, line, is_array=request.dialect == "gemini_array")
 
 
-def error_body(asked: Asked | None, status: int, message: str) -> dict[str, Any]:
+def error_body(request: ScriptedRequest | None, status: int, message: str) -> dict[str, Any]:
     """An HTTP error's body as the dialect has it."""
-    match asked.dialect if asked is not None else "openai":
+    match request.dialect if request is not None else "openai":
         case "openai":
             return {"error": {"message": message, "type": "scripted", "code": status}}
         case "anthropic":
@@ -33,7 +48,7 @@ def error_body(asked: Asked | None, status: int, message: str) -> dict[str, Any]
             return {"error": {"code": status, "message": message, "status": "SCRIPTED"}}
 
 
-class OpenAISpeaker:
+class OpenAIWriter:
     def __init__(self, model: str, line: bytes) -> None:
         self._head = {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "model": model}
         self._line = line
@@ -42,7 +57,7 @@ class OpenAISpeaker:
     def begin(self) -> list[Any]:
         return [self._chunk({"role": "assistant", "content": ""})]
 
-    def event(self, event: Told) -> list[Any]:
+    def event(self, event: DialectEvent) -> list[Any]:
         match event:
             case Thinking():
                 return [self._chunk({"reasoning_content": event.text})]
@@ -83,7 +98,7 @@ class OpenAISpeaker:
         return [named, *parts]
 
 
-class AnthropicSpeaker:
+class AnthropicWriter:
     def __init__(self, model: str, line: bytes) -> None:
         self._model = model
         self._line = line
@@ -106,13 +121,15 @@ class AnthropicSpeaker:
         }
         return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
-    def event(self, event: Told) -> list[Any]:
+    def event(self, event: DialectEvent) -> list[Any]:
         match event:
             case Thinking():
                 block = {"type": "thinking", "thinking": "", "signature": ""}
-                return self._grow(block, {"type": "thinking_delta", "thinking": event.text})
+                return self._append_delta(block, {"type": "thinking_delta", "thinking": event.text})
             case Text():
-                return self._grow({"type": "text", "text": ""}, {"type": "text_delta", "text": event.text})
+                return self._append_delta(
+                    {"type": "text", "text": ""}, {"type": "text_delta", "text": event.text}
+                )
             case Call():
                 return self._call(event)
             case Counts():
@@ -127,11 +144,11 @@ class AnthropicSpeaker:
                 assert_never(event)
 
     def end(self) -> list[Any]:
-        told = self._usage
-        usage = {"input_tokens": told.prompt, "output_tokens": told.completion}
+        counts = self._usage
+        usage = {"input_tokens": counts.prompt, "output_tokens": counts.completion}
         delta = {"stop_reason": self._reason, "stop_sequence": None}
         return [
-            *self._shut(),
+            *self._close_block(),
             {"type": "message_delta", "delta": delta, "usage": usage},
             {"type": "message_stop"},
         ]
@@ -150,18 +167,18 @@ class AnthropicSpeaker:
         }
         self._calls += 1
         half = len(text) // 2
-        opened = self._shut()
+        opened = self._close_block()
         self._open = "tool_use"
         opened.append({"type": "content_block_start", "index": self._blocks, "content_block": block})
         parts = [
             self._delta({"type": "input_json_delta", "partial_json": p}) for p in (text[:half], text[half:])
         ]
-        return [*opened, *parts, *self._shut()]
+        return [*opened, *parts, *self._close_block()]
 
-    def _grow(self, block: dict[str, Any], delta: dict[str, Any]) -> list[Any]:
+    def _append_delta(self, block: dict[str, Any], delta: dict[str, Any]) -> list[Any]:
         opened: list[Any] = []
         if self._open != block["type"]:
-            opened = self._shut()
+            opened = self._close_block()
             self._open = str(block["type"])
             opened.append({"type": "content_block_start", "index": self._blocks, "content_block": block})
         return [*opened, self._delta(delta)]
@@ -169,7 +186,7 @@ class AnthropicSpeaker:
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
 
-    def _shut(self) -> list[Any]:
+    def _close_block(self) -> list[Any]:
         if not self._open:
             return []
         closing: list[Any] = []
@@ -181,7 +198,7 @@ class AnthropicSpeaker:
         return closing
 
 
-class GeminiSpeaker:
+class GeminiWriter:
     """With `is_array`, one JSON array instead of events, as the API answers without `alt=sse`."""
 
     def __init__(self, model: str, line: bytes, *, is_array: bool) -> None:
@@ -195,7 +212,7 @@ class GeminiSpeaker:
     def begin(self) -> list[Any]:
         return []
 
-    def event(self, event: Told) -> list[Any]:
+    def event(self, event: DialectEvent) -> list[Any]:
         match event:
             case Thinking():
                 return [self._chunk({"text": event.text, "thought": True})]
@@ -251,22 +268,22 @@ def openai_usage(counts: Counts) -> dict[str, Any]:
     }
 
 
-def whole_body(asked: Asked, reply: list[ReplyEvent]) -> dict[str, Any]:
+def whole_body(request: ScriptedRequest, reply: list[ReplyEvent]) -> dict[str, Any]:
     """The JSON a server answers when it was not asked to stream."""
     events = complete_reply(reply)
     for event in events:
         if isinstance(event, Fail):
-            return error_body(asked, 500, event.message)
-    match asked.dialect:
+            return error_body(request, 500, event.message)
+    match request.dialect:
         case "openai":
-            return _openai(asked, events)
+            return _openai(request, events)
         case "anthropic":
-            return _anthropic(asked, events)
+            return _anthropic(request, events)
         case _:
-            return _gemini(asked, events)
+            return _gemini(request, events)
 
 
-def _openai(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
+def _openai(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _text(events) or None}
     if thinking := _thinking(events):
         message["reasoning_content"] = thinking
@@ -283,13 +300,13 @@ def _openai(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
     return {
         "id": "chatcmpl-scripted",
         "object": "chat.completion",
-        "model": asked.model,
+        "model": request.model,
         "choices": [{"index": 0, "message": message, "finish_reason": _reason(events)}],
         "usage": openai_usage(_counts(events)),
     }
 
 
-def _anthropic(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
+def _anthropic(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
     if thinking := _thinking(events):
         content.append({"type": "thinking", "thinking": thinking, "signature": "scripted-signature"})
@@ -306,14 +323,14 @@ def _anthropic(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
         "id": "msg_scripted",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": content,
         "stop_reason": reasons.get(_reason(events), "end_turn"),
         "usage": {"input_tokens": counts.prompt, "output_tokens": counts.completion},
     }
 
 
-def _gemini(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
+def _gemini(request: ScriptedRequest, events: list[ReplyEvent]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     if thinking := _thinking(events):
         parts.append({"text": thinking, "thought": True})
@@ -332,7 +349,7 @@ def _gemini(asked: Asked, events: list[ReplyEvent]) -> dict[str, Any]:
             "candidatesTokenCount": counts.completion,
             "totalTokenCount": counts.prompt + counts.completion,
         },
-        "modelVersion": asked.model,
+        "modelVersion": request.model,
     }
 
 

@@ -43,14 +43,14 @@ class CancelSignal:
                 raise RunCancelled from None
             raise
         except BaseException:
-            await self._settle(task)
+            await self._take_pending_cancel(task)
             raise
         finally:
             self._task = None
-        await self._settle(task)
+        await self._take_pending_cancel(task)
         return result
 
-    async def _settle(self, task: asyncio.Task[object]) -> None:
+    async def _take_pending_cancel(self, task: asyncio.Task[object]) -> None:
         """Takes a cancellation that came while the last work was held: here, not at the next await."""
         self._task = None
         if not task.cancelling():
@@ -62,7 +62,7 @@ class CancelSignal:
                 raise RunCancelled from None
             raise
 
-    async def hold(self, awaitable: Awaitable[T]) -> T:
+    async def shield(self, awaitable: Awaitable[T]) -> T:
         """The awaitable's result, which the signal does not interrupt although it is inside a `wait`."""
         task, self._task = self._task, None
         try:
@@ -73,7 +73,7 @@ class CancelSignal:
                 task.cancel()
 
 
-async def on_its_own(work: Coroutine[Any, Any, None]) -> None:
+async def run_in_own_task(work: Coroutine[Any, Any, None]) -> None:
     """Awaits the work in a task of its own: every token wakes it, and what waits for it is deep."""
     task = asyncio.create_task(work)
     try:

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, insert, null, select
 
 from luxx.domain.conversations.models import ConversationRow
-from luxx.domain.usage.reserve import settle_left
+from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LostRun
@@ -24,14 +24,14 @@ from luxx.wire.run import RunStatus, StopReason
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
 _encode = msgspec.json.Encoder().encode
-_seen = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
+_owned_run = select(_runs.c.last_seq, _runs.c.message_id, _runs.c.usage).where(
     _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
 )
 
 
-def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
+def fail_run(connection: Connection, run_id: str, fence: int, *, error: str, kind: str) -> None:
     """Ends the run with `error` and `done` and frees its conversation, if it is still ours."""
-    run = connection.execute(_seen, {"run_id": run_id, "fence": fence}).one_or_none()
+    run = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
         return
     usage = msgspec.json.decode(run.usage, type=Usage)
@@ -60,7 +60,7 @@ def give_up(connection: Connection, run_id: str, fence: int, *, error: str, kind
     close_questions(connection, run_id)
     cancel_subagents(connection, run_id)
     connection.execute(_conversations.update().where(_conversations.c.run_id == run_id).values(run_id=null()))
-    settle_left(connection, run_id)
+    charge_orphaned_reserve(connection, run_id)
 
 
 def _last_events(

@@ -47,7 +47,7 @@ class ProcessKind(StrEnum):
     WORKER = "worker"
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Who a process is. `id` is new at each start and owns the runs that it drives."""
 
     id: str
@@ -58,16 +58,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
 
 
-class ProcessView(Process, frozen=True, kw_only=True):
+class ProcessView(ProcessInfo, frozen=True, kw_only=True):
     """A process as operators see it. `runs`: how many it drives. One that is not alive is about to go."""
 
     is_alive: bool
     runs: int
 
 
-def this_process(process_id: str, kind: ProcessKind) -> Process:
+def this_process(process_id: str, kind: ProcessKind) -> ProcessInfo:
     """The process that asks."""
-    return Process(
+    return ProcessInfo(
         id=process_id,
         kind=kind,
         host=socket.gethostname()[:HOST_LENGTH],
@@ -79,10 +79,10 @@ def this_process(process_id: str, kind: ProcessKind) -> Process:
 
 _processes = table_of(ProcessRow)
 _runs = table_of(RunRow)
-_forget = delete(_processes).where(_processes.c.id == bindparam("b_id"))
+_delete_process = delete(_processes).where(_processes.c.id == bindparam("b_id"))
 
 
-def register(connection: Connection, process: Process, lease_seconds: float | None) -> None:
+def register(connection: Connection, process: ProcessInfo, lease_seconds: float | None) -> None:
     """Makes the process known. Without `lease_seconds` it is alone: no other can be alive, nothing ends."""
     if lease_seconds is None:
         connection.execute(delete(_processes))
@@ -91,7 +91,7 @@ def register(connection: Connection, process: Process, lease_seconds: float | No
     connection.execute(insert(_processes).values(values))
 
 
-def renew(connection: Connection, process: Process, lease_seconds: float) -> bool:
+def renew(connection: Connection, process: ProcessInfo, lease_seconds: float) -> bool:
     """Extends the process's lease. False where it had been declared dead: then it is known again."""
     renewed = connection.execute(
         update(_processes)
@@ -104,24 +104,24 @@ def renew(connection: Connection, process: Process, lease_seconds: float) -> boo
     return False
 
 
-def sweep(connection: Connection) -> None:
+def delete_expired(connection: Connection) -> None:
     """Forgets processes whose lease is over; one that still lives makes itself known again."""
     connection.execute(delete(_processes).where(_processes.c.lease_until < database_time(connection)))
 
 
-def forget(connection: Connection, process_id: str) -> None:
+def unregister(connection: Connection, process_id: str) -> None:
     """The process ends by itself."""
-    connection.execute(_forget, {"b_id": process_id})
+    connection.execute(_delete_process, {"b_id": process_id})
 
 
-def living(connection: Connection) -> Select[str]:
+def alive_process_ids(connection: Connection) -> Select[str]:
     """The ids of processes that are alive, as SQL."""
     return select(_processes.c.id).where(_is_alive(connection))
 
 
 def has_workers(connection: Connection) -> bool:
     """Whether a `luxx worker` is alive."""
-    worker = living(connection).where(_processes.c.kind == ProcessKind.WORKER.value).limit(1)
+    worker = alive_process_ids(connection).where(_processes.c.kind == ProcessKind.WORKER.value).limit(1)
     return connection.scalar(worker) is not None
 
 
@@ -134,9 +134,9 @@ class ProcessService:
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[ProcessView], int]:
         """The processes of this database, newest first, and how many there are. Raises NotAllowed."""
         caller.require_operator()
-        known = await self._store.read(read_processes)
+        all_processes = await self._store.read(read_processes)
         begin = (page - 1) * page_size
-        return known[begin : begin + page_size], len(known)
+        return all_processes[begin : begin + page_size], len(all_processes)
 
 
 def read_processes(session: Session) -> list[ProcessView]:
@@ -180,7 +180,7 @@ UNDRIVEN = (RunStatus.QUEUED.value, RunStatus.WAITING.value, RunStatus.PAUSED.va
 _is_running = _runs.c.status == RunStatus.RUNNING.value
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ClaimedRun(msgspec.Struct, frozen=True):
     """A run that is ours now; `fence` above 1 means that somebody drove it before, `losses` how often a
     process that drove it was lost."""
 
@@ -189,7 +189,7 @@ class Taken(msgspec.Struct, frozen=True):
     losses: int = 0
 
 
-class Owned(msgspec.Struct, frozen=True):
+class OwnedRun(msgspec.Struct, frozen=True):
     """A run that a process drives, as its row has it."""
 
     run_id: str
@@ -197,28 +197,28 @@ class Owned(msgspec.Struct, frozen=True):
     is_cancelled: bool
 
 
-def owned_by(connection: Connection, owner: str) -> list[Owned]:
+def owned_by(connection: Connection, owner: str) -> list[OwnedRun]:
     """What the database calls driven by `owner`."""
     rows = connection.execute(
         select(_runs.c.id, _runs.c.fence, _runs.c.is_cancelled).where(_is_running, _runs.c.owner == owner)
     )
-    return [Owned(row.id, row.fence, row.is_cancelled) for row in rows]
+    return [OwnedRun(row.id, row.fence, row.is_cancelled) for row in rows]
 
 
-def taken_from(connection: Connection, owner: str, run_ids: Collection[str]) -> set[str]:
+def lost_to_others(connection: Connection, owner: str, run_ids: Collection[str]) -> set[str]:
     """Those of the runs that `owner` drove and that another drives or will drive now, or that are gone."""
     if not run_ids:
         return set()
     rows = connection.execute(
         select(_runs.c.id, _runs.c.status, _runs.c.owner).where(_runs.c.id.in_(list(run_ids)))
     )
-    kept = {row.id for row in rows if row.owner == owner or row.status != RunStatus.RUNNING.value}
-    return set(run_ids) - kept
+    still_owned = {row.id for row in rows if row.owner == owner or row.status != RunStatus.RUNNING.value}
+    return set(run_ids) - still_owned
 
 
 def find_lost(
     connection: Connection, owner: str, kinds: Collection[RunKind], *, is_alone: bool
-) -> list[Taken]:
+) -> list[ClaimedRun]:
     """Running runs that nobody drives, oldest first, with the fence they have.
 
     `is_alone`: whoever else is named cannot be alive.
@@ -228,13 +228,13 @@ def find_lost(
         .where(_is_running, _of_kinds(kinds), _is_lost(connection, owner, is_alone=is_alone))
         .order_by(_runs.c.id)
     )
-    return [Taken(row.id, row.fence) for row in rows]
+    return [ClaimedRun(row.id, row.fence) for row in rows]
 
 
-def take(connection: Connection, owner: str, found: Sequence[Taken]) -> list[Taken]:
+def claim(connection: Connection, owner: str, lost_runs: Sequence[ClaimedRun]) -> list[ClaimedRun]:
     """Takes running runs whose fence is still the one that was found; nobody else can have them then."""
-    taken: list[Taken] = []
-    for run in found:
+    claimed: list[ClaimedRun] = []
+    for run in lost_runs:
         losses = connection.execute(
             update(_runs)
             .where(_runs.c.id == run.run_id, _runs.c.fence == run.fence, _is_running)
@@ -242,11 +242,11 @@ def take(connection: Connection, owner: str, found: Sequence[Taken]) -> list[Tak
             .returning(_runs.c.losses)
         ).scalar()
         if losses is not None:
-            taken.append(Taken(run.run_id, run.fence + 1, losses))
-    return taken
+            claimed.append(ClaimedRun(run.run_id, run.fence + 1, losses))
+    return claimed
 
 
-def begin(connection: Connection, owner: str, run_id: str) -> list[Taken]:
+def claim_undriven(connection: Connection, owner: str, run_id: str) -> list[ClaimedRun]:
     """Takes a run that is queued, waits for a person or is paused."""
     row = connection.execute(
         update(_runs)
@@ -260,7 +260,7 @@ def begin(connection: Connection, owner: str, run_id: str) -> list[Taken]:
         )
         .returning(_runs.c.id, _runs.c.fence)
     ).one_or_none()
-    return [] if row is None else [Taken(row.id, row.fence)]
+    return [] if row is None else [ClaimedRun(row.id, row.fence)]
 
 
 def find_cancelled(connection: Connection) -> list[str]:
@@ -277,17 +277,17 @@ def find_cancelled(connection: Connection) -> list[str]:
     )
 
 
-def take_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool) -> list[Taken]:
+def claim_one(connection: Connection, owner: str, run_id: str, *, is_alone: bool) -> list[ClaimedRun]:
     """Takes one run if nobody drives it."""
-    begun = begin(connection, owner, run_id)
-    if begun:
-        return begun
+    claimed = claim_undriven(connection, owner, run_id)
+    if claimed:
+        return claimed
     lost = connection.execute(
         select(_runs.c.id, _runs.c.fence).where(
             _runs.c.id == run_id, _is_running, _is_lost(connection, owner, is_alone=is_alone)
         )
     )
-    return take(connection, owner, [Taken(row.id, row.fence) for row in lost])
+    return claim(connection, owner, [ClaimedRun(row.id, row.fence) for row in lost])
 
 
 def release(connection: Connection, owner: str) -> None:
@@ -303,11 +303,11 @@ def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnEle
     # What is its own a process knows itself, whatever has become of its lease.
     others = _runs.c.owner != owner
     if not is_alone:
-        others = and_(others, _runs.c.owner.not_in(living(connection)))
+        others = and_(others, _runs.c.owner.not_in(alive_process_ids(connection)))
     return or_(_runs.c.owner.is_(None), others)
 
 
-class Engine(Protocol):
+class RunEngine(Protocol):
     """Who drives runs (`durable.py`)."""
 
     process: str
@@ -316,7 +316,7 @@ class Engine(Protocol):
     is_open: bool
     """Whether it takes anything more."""
 
-    turn: AbstractAsyncContextManager[object]
+    admission_lock: AbstractAsyncContextManager[object]
     """For whatever counts places: where processes share a database, one at a time in each of them. A frozen
     one then stands in the line for the lock once, and not with every message that it was sent."""
 

@@ -21,44 +21,44 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.streams.frames import logged_frame
 from luxx.runs.streams.hub import Channel, Frame
-from luxx.wire.event import ENDING, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
+from luxx.wire.event import CLOSING_EVENT_TYPES, CompletionNote, ErrorEvent, Event, LoggedEvent, ProcessStep
 from luxx.wire.step import Step, StepStatus, StepType
 
 _calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
-_keep_output = insert(_results)
-_forget_output = delete(_results).where(
+_insert_output = insert(_results)
+_delete_output = delete(_results).where(
     _results.c.run_id == bindparam("b_run"), _results.c.call_id == bindparam("b_call")
 )
 
 
-def noted_calls(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
+def tool_call_rows(run_id: str, logged: Sequence[LoggedEvent]) -> list[dict[str, Any]]:
     """The rows that these events of one append make or change.
 
     A result is logged right after the last word on the call it answers.
     """
     calls: dict[int, dict[str, Any]] = {}
-    answered: dict[str, Any] = {}
+    last_call: dict[str, Any] = {}
     for item in logged:
         if not isinstance(item.event, ProcessStep):
             continue
         step = item.event.step
         if step.type == StepType.TOOL_CALL:
-            answered = calls.setdefault(step.index, _new(run_id, item.seq, step))
-            _note(answered, step, utc_now())
-        elif step.type == StepType.TOOL_RESULT and answered:
-            answered["result_seq"] = item.seq
+            last_call = calls.setdefault(step.index, _new(run_id, item.seq, step))
+            _set_status(last_call, step, utc_now())
+        elif step.type == StepType.TOOL_RESULT and last_call:
+            last_call["result_seq"] = item.seq
     return list(calls.values())
 
 
-def keep_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
+def store_calls(connection: Connection, calls: list[dict[str, Any]]) -> None:
     """Writes what `noted_calls` made; what was known before and is not said again stays."""
-    connection.execute(_keep[connection.dialect.name], calls)
+    connection.execute(_upserts[connection.dialect.name], calls)
 
 
-def keep_output(connection: Connection, row: dict[str, str]) -> None:
+def store_output(connection: Connection, row: dict[str, str]) -> None:
     """Stores the whole of an output that was cut in the log, in place of one that the call may have."""
-    connection.execute(_forget_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
-    connection.execute(_keep_output, row)
+    connection.execute(_delete_output, {"b_run": row["run_id"], "b_call": row["call_id"]})
+    connection.execute(_insert_output, row)
 
 
 def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _new(run_id: str, seq: int, step: Step) -> dict[str, Any]:
     }
 
 
-def _note(call: dict[str, Any], step: Step, now: datetime) -> None:
+def _set_status(call: dict[str, Any], step: Step, now: datetime) -> None:
     call["status"] = step.status.value
     if step.status == StepStatus.RUNNING:
         call["started_at"] = now
@@ -85,55 +85,59 @@ def _note(call: dict[str, Any], step: Step, now: datetime) -> None:
 
 
 def _upsert(dialect_insert: Any) -> Any:
-    made = dialect_insert(_calls)
+    statement = dialect_insert(_calls)
     changed = {
-        name: func.coalesce(made.excluded[name], _calls.c[name])
+        name: func.coalesce(statement.excluded[name], _calls.c[name])
         for name in ("result_seq", "started_at", "completed_at", "duration_ms")
     }
-    return made.on_conflict_do_update(
-        index_elements=["run_id", "step_index"], set_={"status": made.excluded.status, **changed}
+    return statement.on_conflict_do_update(
+        index_elements=["run_id", "step_index"], set_={"status": statement.excluded.status, **changed}
     )
 
 
-_keep = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+_upserts = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
 """Made once: every tool call is written with it, twice."""
 
 
-PAGE = 500
+PAGE_EVENTS = 500
 """Events read at once in a replay."""
 
 PAGE_BYTES = 512 * 1024
 """Bytes of events read at once, but for the last of them: as much waits for a client that does not read."""
 
-SMALL = 1024
+SMALL_EVENT_BYTES = 1024
 """Bytes of an event that is read together with its length; of larger ones, only those that have room are."""
 
 
 @lru_cache(maxsize=64)
-def _claim(columns: tuple[str, ...]) -> Update:
+def _fenced_update(columns: tuple[str, ...]) -> Update:
     """The UPDATE that sets these columns of a run and adds to its size, if its fence is what it was."""
     runs = table_of(RunRow)
-    mine = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
+    owned = runs.update().where(runs.c.id == bindparam("b_id"), runs.c.fence == bindparam("b_fence"))
     values: dict[str, Any] = {column: bindparam(column) for column in columns}
-    return mine.values({**values, "stored_bytes": runs.c.stored_bytes + bindparam("b_stored")})
+    return owned.values({**values, "stored_bytes": runs.c.stored_bytes + bindparam("b_stored")})
 
 
-Entry = Event | tuple[Event, CompletionNote]
+LogEntry = Event | tuple[Event, CompletionNote]
 
 _encode = msgspec.json.Encoder().encode
 _events = msgspec.json.Decoder(Event)
 _notes = msgspec.json.Decoder(CompletionNote)
 _insert = insert(table_of(RunEventRow))
-_E = table_of(RunEventRow).c
-_mine = (_E.run_id == bindparam("run_id"), _E.seq > bindparam("after"), _E.seq <= bindparam("until"))
-_size = func.length(_E.data)
+_columns = table_of(RunEventRow).c
+_in_range = (
+    _columns.run_id == bindparam("run_id"),
+    _columns.seq > bindparam("after"),
+    _columns.seq <= bindparam("until"),
+)
+_size = func.length(_columns.data)
 _page = (
-    select(_E.seq, _E.type, _size, case((_size <= SMALL, _E.data)))
-    .where(*_mine)
-    .order_by(_E.seq)
+    select(_columns.seq, _columns.type, _size, case((_size <= SMALL_EVENT_BYTES, _columns.data)))
+    .where(*_in_range)
+    .order_by(_columns.seq)
     .limit(bindparam("limit"))
 )
-_large = select(_E.seq, _E.data).where(*_mine, _size > SMALL)
+_large = select(_columns.seq, _columns.data).where(*_in_range, _size > SMALL_EVENT_BYTES)
 
 
 class LostRun(Exception):
@@ -172,15 +176,15 @@ class RunLog:
         self._fence = fence
         self.run_id = run_id
         self.seq = seq
-        self.stored = 0
+        self.stored_total = 0
 
     async def append(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         *,
         changes: Mapping[str, Any] | None = None,
-        also: Callable[[Connection], None] | None = None,
-        also_bytes: int = 0,
+        extra_write: Callable[[Connection], None] | None = None,
+        extra_bytes: int = 0,
     ) -> list[LoggedEvent]:
         """Writes events, `changes` of the run's row and `also` in one transaction, then publishes.
 
@@ -189,37 +193,37 @@ class RunLog:
         Raises LostRun, with nothing written, if the run was taken or deleted.
         """
         logged, rows = self._stamp(entries)
-        calls = noted_calls(self.run_id, logged)
+        calls = tool_call_rows(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
-        size = also_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
+        size = extra_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
 
         def work(connection: Connection) -> None:
-            self._claim(connection, values, size)
+            self._fenced_update(connection, values, size)
             if rows:
                 connection.execute(_insert, rows)
             if calls:
-                keep_calls(connection, calls)
-            if also is not None:
-                also(connection)
+                store_calls(connection, calls)
+            if extra_write is not None:
+                extra_write(connection)
 
-        await self._signal.hold(self._store.write_rows(work))
+        await self._signal.shield(self._store.write_rows(work))
         self.seq = values["last_seq"]
-        self.stored += size
+        self.stored_total += size
         self._publish(logged, rows)
         if "status" in values:
             self._on_status()
         return logged
 
-    def preview(self, entries: Sequence[Entry]) -> list[LoggedEvent]:
+    def preview(self, entries: Sequence[LogEntry]) -> list[LoggedEvent]:
         """The entries as they would be logged next; for deciding before writing."""
         return [_logged(self.seq + offset, entry) for offset, entry in enumerate(entries, 1)]
 
-    def _claim(self, connection: Connection, values: dict[str, Any], size: int) -> None:
+    def _fenced_update(self, connection: Connection, values: dict[str, Any], size: int) -> None:
         key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
-        if connection.execute(_claim(tuple(values)), key | values).rowcount != 1:
+        if connection.execute(_fenced_update(tuple(values)), key | values).rowcount != 1:
             raise LostRun(self.run_id)
 
-    def _stamp(self, entries: Sequence[Entry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
+    def _stamp(self, entries: Sequence[LogEntry]) -> tuple[list[LoggedEvent], list[dict[str, Any]]]:
         logged: list[LoggedEvent] = []
         rows: list[dict[str, Any]] = []
         now = timestamp()
@@ -246,21 +250,23 @@ class RunLog:
         channel.logged = self.seq
         frames = [
             Frame(
-                logged_frame(row["seq"], row["type"], row["data"]), row["seq"], is_last=row["type"] in ENDING
+                logged_frame(row["seq"], row["type"], row["data"]),
+                row["seq"],
+                is_last=row["type"] in CLOSING_EVENT_TYPES,
             )
             for row in rows
         ]
         channel.publish_events(*frames)
 
 
-def _logged(seq: int, entry: Entry) -> LoggedEvent:
+def _logged(seq: int, entry: LogEntry) -> LoggedEvent:
     if isinstance(entry, tuple):
         return LoggedEvent(seq=seq, event=entry[0], note=entry[1])
     return LoggedEvent(seq=seq, event=entry)
 
 
 def read_page(
-    session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE
+    session: Session, run_id: str, after: int, until: int | None = None, limit: int = PAGE_EVENTS
 ) -> list[StoredEvent]:
     """Events after `after` and not after `until`, oldest first, their JSON untouched.
 
@@ -269,17 +275,17 @@ def read_page(
     connection = session.connection()
     values = {"run_id": run_id, "after": after, "until": 2**31 - 1 if until is None else until}
     rows = connection.execute(_page, values | {"limit": limit}).all()
-    rows = rows[: count_with_room(size for _, _, size, _ in rows)]
+    rows = rows[: count_within_bytes(size for _, _, size, _ in rows)]
     large: dict[int, bytes] = {}
     if any(data is None for _, _, _, data in rows):
-        found = connection.execute(_large, values | {"until": rows[-1][0]})
-        large = {row.seq: row.data for row in found}
-    whole = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
+        large_rows = connection.execute(_large, values | {"until": rows[-1][0]})
+        large = {row.seq: row.data for row in large_rows}
+    complete_rows = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
     # One that is missing was deleted between the two, and its run with it.
-    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in whole if data is not None]
+    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in complete_rows if data is not None]
 
 
-def count_with_room(sizes: Iterable[int]) -> int:
+def count_within_bytes(sizes: Iterable[int]) -> int:
     """How many of these events begin within PAGE_BYTES."""
     count = total = 0
     for size in sizes:

@@ -18,17 +18,17 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.service import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.engine import Store
-from luxx.runs.log.events import StoredEvent, count_with_room
+from luxx.runs.log.events import StoredEvent, count_within_bytes
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import CALL_ID_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow, own_run, run_view
-from luxx.runs.subagents import waits_below
+from luxx.runs.subagents import find_waiting_subagent
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.step import StepStatus
 from luxx.wire.tool import ToolResult
 
 CURSOR_LENGTH = 120
-_is_its_own = RunRow.parent_run_id.is_(None)
+_is_top_level = RunRow.parent_run_id.is_(None)
 """One after the other. Subagents work beside them, so that no place in the order of runs could be gone on
 from; what they did is at their own runs."""
 
@@ -36,7 +36,7 @@ _events = msgspec.json.Decoder(Event)
 _result = msgspec.json.Decoder(ToolResult)
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ReplayPosition(msgspec.Struct, frozen=True, array_like=True):
     """A place in what happened: after the entry `number` of a run (an event, or a tool call's step)."""
 
     run_id: str
@@ -113,7 +113,7 @@ class ReplayService:
     ) -> tuple[list[StoredEvent], str | None, bool]:
         """Up to `limit` events of the conversation's own runs, oldest first, of large ones fewer; the cursor
         after them; whether there are more."""
-        place = read_cursor(cursor)
+        position = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
@@ -124,14 +124,14 @@ class ReplayService:
                 .where(
                     RunRow.user_id == caller.user_id,
                     RunRow.subject_id == conversation_id,
-                    _is_its_own,
-                    *_after(place, event.seq),
+                    _is_top_level,
+                    *_after(position, event.seq),
                 )
                 .order_by(RunRow.id, event.seq)
             )
             sizes = session.scalars(query.with_only_columns(func.length(event.data)).limit(limit + 1)).all()
-            page = session.execute(query.limit(count_with_room(sizes[:limit]))).all()
-            after = Place(page[-1].run_id, page[-1].seq) if page else place
+            page = session.execute(query.limit(count_within_bytes(sizes[:limit]))).all()
+            after = ReplayPosition(page[-1].run_id, page[-1].seq) if page else position
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
             return events, write_cursor(after), len(sizes) > len(page)
 
@@ -144,7 +144,7 @@ class ReplayService:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
-                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_its_own)
+                .where(RunRow.subject_id == conversation_id, RunRow.user_id == caller.user_id, _is_top_level)
                 .order_by(RunRow.id.desc())
                 .limit(1)
             )
@@ -168,18 +168,18 @@ class ReplayService:
 
         Raises NotFound also for a message that is not in the conversation.
         """
-        place = read_cursor(cursor)
+        position = read_cursor(cursor)
 
         def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
-                RunRow.subject_id == conversation_id, _is_its_own, *_after(place, ToolCallRow.step_index)
+                RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
             )
             if message_id is not None:
                 query = query.where(_belongs(session, caller, conversation_id, message_id))
             rows = session.execute(query.order_by(RunRow.id, ToolCallRow.step_index).limit(limit + 1)).all()
             page = rows[:limit]
-            after = Place(page[-1].run_id, page[-1].step_index) if page else place
+            after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
             return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
 
         return await self._store.read(work)
@@ -190,14 +190,16 @@ class ReplayService:
         """All the caller's tool calls, newest first, and how many match."""
 
         def work(session: Session) -> tuple[list[ToolExecution], int]:
-            wanted: list[ColumnElement[bool]] = []
+            conditions: list[ColumnElement[bool]] = []
             if tool is not None:
-                wanted.append(ToolCallRow.tool == tool)
+                conditions.append(ToolCallRow.tool == tool)
             if run_id is not None:
-                wanted.append(RunRow.id == run_id)
+                conditions.append(RunRow.id == run_id)
             counted = select(func.count()).select_from(ToolCallRow).join(RunRow)
-            total = session.scalar(counted.where(RunRow.user_id == caller.user_id, *wanted)) or 0
-            query = _calls(caller).where(*wanted).order_by(RunRow.id.desc(), ToolCallRow.step_index.desc())
+            total = session.scalar(counted.where(RunRow.user_id == caller.user_id, *conditions)) or 0
+            query = (
+                _calls(caller).where(*conditions).order_by(RunRow.id.desc(), ToolCallRow.step_index.desc())
+            )
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [_execution(row) for row in rows], total
 
@@ -210,13 +212,13 @@ class ReplayService:
 
         def work(session: Session) -> WholeResult:
             run = own_run(session, caller, run_id)
-            is_it = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
+            is_wanted = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
-            found = session.execute(
-                select(piece, func.length(RunResultRow.output)).where(*is_it)
+            stored_output = session.execute(
+                select(piece, func.length(RunResultRow.output)).where(*is_wanted)
             ).one_or_none()
-            if found is not None:
-                output, total = str(found[0]), int(found[1])
+            if stored_output is not None:
+                output, total = str(stored_output[0]), int(stored_output[1])
             else:
                 check_log(session.connection(), run)
                 whole = _logged_output(session, run_id, call_id)
@@ -227,7 +229,7 @@ class ReplayService:
                 offset=offset,
                 total=total,
                 has_more=offset + len(output) < total,
-                is_cut=found is not None,
+                is_cut=stored_output is not None,
             )
 
         return await self._store.read(work)
@@ -235,38 +237,40 @@ class ReplayService:
 
 def _is_waiting(session: Session, run: Run) -> bool:
     if run.status == RunStatus.RUNNING:
-        return waits_below(session.connection(), run.id) is not None
+        return find_waiting_subagent(session.connection(), run.id) is not None
     return run.status == RunStatus.WAITING
 
 
-def read_cursor(cursor: str | None) -> Place | None:
+def read_cursor(cursor: str | None) -> ReplayPosition | None:
     """The place that a cursor stands for. Raises InvalidInput for what is none."""
     if cursor is None:
         return None
     try:
-        place = msgspec.msgpack.decode(base64.urlsafe_b64decode(cursor.encode("ascii")), type=Place)
+        position = msgspec.msgpack.decode(
+            base64.urlsafe_b64decode(cursor.encode("ascii")), type=ReplayPosition
+        )
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
-        raise _no_cursor() from error
-    is_in_bounds = len(place.run_id) <= 36 and "\0" not in place.run_id and 0 <= place.number < 2**31
-    if not is_in_bounds or write_cursor(place) != cursor:
-        raise _no_cursor()
-    return place
+        raise _invalid_cursor() from error
+    is_in_bounds = len(position.run_id) <= 36 and "\0" not in position.run_id and 0 <= position.number < 2**31
+    if not is_in_bounds or write_cursor(position) != cursor:
+        raise _invalid_cursor()
+    return position
 
 
-def write_cursor(place: Place | None) -> str | None:
-    return None if place is None else base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode()
+def write_cursor(position: ReplayPosition | None) -> str | None:
+    return None if position is None else base64.urlsafe_b64encode(msgspec.msgpack.encode(position)).decode()
 
 
-def _no_cursor() -> InvalidInput:
+def _invalid_cursor() -> InvalidInput:
     return InvalidInput(
         "this is not a cursor of an earlier answer", detail={"fields": {"cursor": "not a cursor"}}
     )
 
 
-def _after(place: Place | None, number: Any) -> list[ColumnElement[bool]]:
-    if place is None:
+def _after(position: ReplayPosition | None, number: Any) -> list[ColumnElement[bool]]:
+    if position is None:
         return []
-    return [RunRow.id >= place.run_id, or_(RunRow.id > place.run_id, number > place.number)]
+    return [RunRow.id >= position.run_id, or_(RunRow.id > position.run_id, number > position.number)]
 
 
 def _belongs(session: Session, caller: Caller, conversation_id: str, message_id: str) -> ColumnElement[bool]:
@@ -368,6 +372,6 @@ def _logged_output(session: Session, run_id: str, call_id: str) -> str:
         event = _events.decode(data)
         if isinstance(event, ProcessStep) and event.step.id_ref == call_id:
             result = _result.decode(event.step.content)
-            said = result.data if result.data is not None else result.error
-            return said if isinstance(said, str) else msgspec.json.encode(said).decode()
+            value = result.data if result.data is not None else result.error
+            return value if isinstance(value, str) else msgspec.json.encode(value).decode()
     raise NotFound("this run has no result of this id", kind="result_not_found")

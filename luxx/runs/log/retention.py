@@ -17,7 +17,7 @@ from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.storage import forget_events
+from luxx.runs.storage import subtract_event_bytes
 from luxx.wire.run import ENDED
 
 EVENTS_AT_ONCE = 500
@@ -46,55 +46,55 @@ _delete_rest = [
     delete(table).where(table.c.run_id == _of_run)
     for table in (table_of(ToolCallRow), table_of(RunResultRow))
 ]
-_has_begin = select(_events.c.seq).where(_events.c.run_id == _of_run, _events.c.seq == 1)
+_has_first_event = select(_events.c.seq).where(_events.c.run_id == _of_run, _events.c.seq == 1)
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _LoggedRun(msgspec.Struct, frozen=True):
     """A run with a log, and whether it is to be deleted."""
 
     run_id: str
     is_over: bool
 
 
-async def forget_logs(store: Store, now: datetime, *, days: int) -> int:
+async def delete_old_logs(store: Store, now: datetime, *, days: int) -> int:
     """Deletes the logs of runs that ended more than `days` ago; how many runs had one."""
     until = now - timedelta(days=days)
     # A run's id is of the time when it began, so none that is newer can have ended before.
     before = id_at(max(0, int(until.timestamp() * 1000)), 0)
-    forgotten, after = 0, ""
+    deleted, after = 0, ""
     while True:
-        found = await store.read(lambda session, a=after: _look(session, a, before, until))
-        if found is None:
-            return forgotten
-        after = found.run_id
-        if found.is_over:
-            await _forget(store, found.run_id)
-            forgotten += 1
+        run = await store.read(lambda session, a=after: _next_logged_run(session, a, before, until))
+        if run is None:
+            return deleted
+        after = run.run_id
+        if run.is_over:
+            await _delete_log(store, run.run_id)
+            deleted += 1
 
 
-async def _forget(store: Store, run_id: str) -> None:
+async def _delete_log(store: Store, run_id: str) -> None:
     may_be_more = True
     while may_be_more:
         began = time.monotonic()
-        may_be_more = await store.write(lambda session: _bite(session, run_id))
+        may_be_more = await store.write(lambda session: _delete_batch(session, run_id))
         # Half of the time is everybody else's, however long a disk takes.
         await asyncio.sleep(time.monotonic() - began)
 
 
-def _look(session: Session, after: str, before: str, until: datetime) -> _Found | None:
+def _next_logged_run(session: Session, after: str, before: str, until: datetime) -> _LoggedRun | None:
     connection = session.connection()
     run_id = connection.scalar(_next_log, {"after": after, "before": before})
     if run_id is None:
         return None
     is_over = connection.scalar(_is_over, {"b_id": run_id, "until": until}) is not None
-    return _Found(run_id, is_over)
+    return _LoggedRun(run_id, is_over)
 
 
-def _bite(session: Session, run_id: str) -> bool:
+def _delete_batch(session: Session, run_id: str) -> bool:
     connection = session.connection()
     seqs = list(connection.scalars(_first, {"b_run": run_id}))
     if seqs:
-        forget_events(connection, run_id, seqs[-1])
+        subtract_event_bytes(connection, run_id, seqs[-1])
         connection.execute(_delete_events, {"b_run": run_id, "last": seqs[-1]})
     for statement in _delete_rest:
         connection.execute(statement, {"b_run": run_id})
@@ -105,7 +105,7 @@ def check_log(connection: Connection, run: RunRow) -> None:
     """Raises Gone for a run whose log was deleted because it ended long ago."""
     if run.status not in _ended or not run.last_seq:
         return
-    if connection.scalar(_has_begin, {"b_run": run.id}) is None:
+    if connection.scalar(_has_first_event, {"b_run": run.id}) is None:
         raise Gone(
             "this run ended so long ago that its log was deleted (runs.retention_days); how it ended and "
             "the message that it wrote are still there",

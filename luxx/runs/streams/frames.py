@@ -11,7 +11,7 @@ from luxx.infra.clock import timestamp
 from luxx.wire.run import Run
 from luxx.wire.step import Step, StepStatus, StepType, step_id
 
-JOINED = 32
+MAX_FRAGMENTS = 32
 """Fragments of a step that are joined: each by itself takes ten times what its text does."""
 
 COMMENT = b": keep-alive\n\n"
@@ -73,7 +73,7 @@ class OpenStep:
         """Adds `text` and returns the frame that tells of it."""
         fragments = self._fragments
         fragments.append(text)
-        if len(fragments) > JOINED:
+        if len(fragments) > MAX_FRAGMENTS:
             self._joined.append("".join(fragments))
             fragments.clear()
         return b'%s%s%s"delta":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, _encode(text))
@@ -94,7 +94,7 @@ class OpenStep:
         text = _encode(self.content())
         return b'%s%s%s"%s":%s}}\n\n' % (self._head, timestamp().encode(), self._middle, key, text)
 
-    def emptied(self) -> bytes:
+    def reset_frame(self) -> bytes:
         """What a client is told when what the step said is not kept: its driver was lost, it begins anew."""
         key = b"arguments" if self.type == StepType.TOOL_CALL else b"content"
         return b'%s%s%s"%s":""}}\n\n' % (self._head, timestamp().encode(), self._middle, key)
@@ -129,7 +129,7 @@ WATCH, UNWATCH, FRAMES, DRIVEN = "watch", "unwatch", "frames", "driven"
 NOT_COUNTED = -1
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
+class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
     """A step has begun; `text` is what it has said."""
 
     index: int
@@ -139,27 +139,27 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
     text: str
 
 
-class Grown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
+class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
     """An open step has said more."""
 
     index: int
     text: str
 
 
-class Logged(msgspec.Struct, frozen=True, array_like=True, tag="l", gc=False):
+class LogGrown(msgspec.Struct, frozen=True, array_like=True, tag="l", gc=False):
     """The log goes up to here now."""
 
     seq: int
 
 
-class Over(msgspec.Struct, frozen=True, array_like=True, tag="x", gc=False):
+class DriveEnded(msgspec.Struct, frozen=True, array_like=True, tag="x", gc=False):
     """This process drives the run no longer."""
 
 
-Item = Opened | Grown | Logged | Over
+RelayItem = StepOpened | StepGrown | LogGrown | DriveEnded
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RelayMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The `number`-th thing that a driver tells a follower in one `stream`.
 
     Number 0 begins it: `Logged` says where, and each `Opened` is a step that is open there. A follower that
@@ -170,10 +170,10 @@ class Told(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fence: int
     stream: int
     number: int
-    items: list[Item]
+    items: list[RelayItem]
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FollowRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A process wants to follow a run, or still does. `stream` 0: from here on, with what is open.
 
     `number` is the last that came of the stream, where it has been quiet; else NOT_COUNTED.
@@ -184,7 +184,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: int = NOT_COUNTED
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class DriveBegun(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The sender drives a run; those of `served` hear from it by themselves."""
 
     run_id: str
@@ -192,7 +192,7 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_told = msgspec.msgpack.Decoder(list[Told]).decode
-decode_asked = msgspec.msgpack.Decoder(list[Asked]).decode
+decode_messages = msgspec.msgpack.Decoder(list[RelayMessage]).decode
+decode_follow_requests = msgspec.msgpack.Decoder(list[FollowRequest]).decode
 decode_ids = msgspec.msgpack.Decoder(list[str]).decode
-decode_begun = msgspec.msgpack.Decoder(Begun).decode
+decode_drive_begun = msgspec.msgpack.Decoder(DriveBegun).decode

@@ -24,7 +24,7 @@ from luxx.runs.models import RunRow
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.socket import NotificationData, SessionState, SessionStatus
 
-AT_ONCE = 100
+IDS_PER_QUERY = 100
 """Most ids in one statement."""
 
 ERROR_CHARACTERS = 500
@@ -54,18 +54,18 @@ _states = (
         _sessions.c.import_id.is_(None),
     )
 )  # fmt: skip
-_news = select(
+_changes = select(
     _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.status, _runs.c.error,
     _sessions.c.title,
 ).select_from(_runs.join(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
-_news_by_id = _news.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
-_news_unended = _news.where(_runs.c.status.in_(UNENDED))
-_news_after = _news.where(
+_changes_by_id = _changes.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
+_changes_unended = _changes.where(_runs.c.status.in_(UNENDED))
+_changes_after = _changes.where(
     _runs.c.user_id.in_(bindparam("users", expanding=True)), _runs.c.id > bindparam("after")
 )
 
 
-class RunNews(msgspec.Struct, frozen=True, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands, and in which session of whom."""
 
     run_id: str
@@ -77,7 +77,7 @@ class RunNews(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Of a subagent no more than that it waits for a person: its end is not its session's."""
         return not self.is_subagent or self.status == RunStatus.WAITING
 
@@ -88,26 +88,26 @@ def read_states(connection: Connection, user_id: int, session_ids: Sequence[str]
     return {row.session_id: _state(row) for row in rows}
 
 
-def read_news(connection: Connection, run_ids: Sequence[str]) -> list[RunNews]:
+def read_changes(connection: Connection, run_ids: Sequence[str]) -> list[RunChange]:
     """Those of the runs that are there."""
-    found: list[RunNews] = []
-    for first in range(0, len(run_ids), AT_ONCE):
-        rows = connection.execute(_news_by_id, {"ids": list(run_ids[first : first + AT_ONCE])})
-        found += [_run_news(row) for row in rows]
-    return found
+    changes: list[RunChange] = []
+    for first in range(0, len(run_ids), IDS_PER_QUERY):
+        rows = connection.execute(_changes_by_id, {"ids": list(run_ids[first : first + IDS_PER_QUERY])})
+        changes += [_run_change(row) for row in rows]
+    return changes
 
 
-def read_news_of(connection: Connection, user_ids: Sequence[int], after: str) -> list[RunNews]:
+def read_changes_of(connection: Connection, user_ids: Sequence[int], after: str) -> list[RunChange]:
     """The users' runs that have not ended, and those that were made after an id."""
     # Of all users, for those that have not ended are few; of each user there may be very many.
-    unended = [_run_news(row) for row in connection.execute(_news_unended)]
-    wanted = set(user_ids)
-    found = {news.run_id: news for news in unended if news.user_id in wanted}
-    for first in range(0, len(user_ids), AT_ONCE):
-        users = list(user_ids[first : first + AT_ONCE])
-        rows = connection.execute(_news_after, {"users": users, "after": after})
-        found |= {row.id: _run_news(row) for row in rows}
-    return list(found.values())
+    unended = [_run_change(row) for row in connection.execute(_changes_unended)]
+    wanted_ids = set(user_ids)
+    changes = {change.run_id: change for change in unended if change.user_id in wanted_ids}
+    for first in range(0, len(user_ids), IDS_PER_QUERY):
+        users = list(user_ids[first : first + IDS_PER_QUERY])
+        rows = connection.execute(_changes_after, {"users": users, "after": after})
+        changes |= {row.id: _run_change(row) for row in rows}
+    return list(changes.values())
 
 
 def _state(row: Row[*tuple[Any, ...]]) -> SessionState:
@@ -125,8 +125,8 @@ def _state(row: Row[*tuple[Any, ...]]) -> SessionState:
     )
 
 
-def _run_news(row: Row[*tuple[Any, ...]]) -> RunNews:
-    return RunNews(
+def _run_change(row: Row[*tuple[Any, ...]]) -> RunChange:
+    return RunChange(
         run_id=row.id,
         user_id=row.user_id,
         session_id=row.subject_id,
@@ -148,10 +148,10 @@ SWEEP_SECONDS = 3.0
 RECENT_SECONDS = 20.0
 """A sweep sees runs this young even if they have ended: several sweeps, and clocks that differ a little."""
 
-MOST_PENDING = 10_000
+MAX_PENDING = 10_000
 """Hints that wait to be looked at; what is more, the sweep finds."""
 
-SENTENCES = {
+NOTIFICATION_TEXTS = {
     RunStatus.COMPLETED: "The answer is ready.",
     RunStatus.FAILED: "The answer failed: {error}",
     RunStatus.WAITING: "A question waits for you.",
@@ -161,13 +161,13 @@ SENTENCES = {
 
 logger = structlog.get_logger()
 
-Told = Callable[[str, int | None], None]
+Notify = Callable[[str, int | None], None]
 
 
-class Ear(Protocol):
+class SessionListener(Protocol):
     """Who listens for a user. Called on the event loop's thread; nothing may wait in it."""
 
-    def hears(self, session_id: str) -> bool:
+    def is_subscribed(self, session_id: str) -> bool:
         """Whether it wants to know all that changes in this session."""
         ...
 
@@ -175,11 +175,11 @@ class Ear(Protocol):
         """The session may be in another state now; only called for what it hears."""
         ...
 
-    def note(self, notification: NotificationData) -> None:
+    def show(self, notification: NotificationData) -> None:
         """Something to show, of a session that it does not hear."""
         ...
 
-    def restate(self) -> None:
+    def refresh_all(self) -> None:
         """Changes may have been missed: look at every session again."""
         ...
 
@@ -199,61 +199,61 @@ class Notices:
         self._store = store
         self._bus = bus
         self._is_watched = is_watched
-        self._ears: dict[int, set[Ear]] = {}
+        self._listeners: dict[int, set[SessionListener]] = {}
         self._new_users: set[int] = set()
         self._pending: dict[str, bool] = {}
-        self._seen: dict[str, RunStatus] = {}
-        self._met: dict[str, RunStatus] = {}
+        self._last_statuses: dict[str, RunStatus] = {}
+        self._initial_statuses: dict[str, RunStatus] = {}
         """As runs stood when somebody began to listen: no news by itself, but what is told of them is."""
-        self._news = asyncio.Event()
+        self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
-        bus.on(TOPIC, self._hear)
-        bus.on_up(self._catch_up)
+        bus.on(TOPIC, self._on_message)
+        bus.on_reconnect(self._catch_up)
 
-    def told(self, run_id: str, user_id: int | None = None) -> None:
+    def notify(self, run_id: str, user_id: int | None = None) -> None:
         """The run's status was changed or the run was made, and that is on disk. Costs next to nothing.
 
         Without the user whose run it is, every process that has listeners looks the run up.
         """
-        if self._bus.is_alone and not self._ears:
+        if self._bus.is_alone and not self._listeners:
             return
         hint = Hint(run_id=run_id, user_id=user_id, is_watched=self._is_watched(run_id))
         if not self._bus.is_alone:
-            self._bus.tell(TOPIC, msgspec.json.encode(hint))
-        self._take(hint)
+            self._bus.publish(TOPIC, msgspec.json.encode(hint))
+        self._accept(hint)
 
-    def listen(self, user_id: int, ear: Ear) -> Callable[[], None]:
+    def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:
         """Tells `ear` what happens to the user's runs from now on; the answer ends that."""
-        if user_id not in self._ears:
+        if user_id not in self._listeners:
             self._new_users.add(user_id)
-            self._news.set()
-        self._ears.setdefault(user_id, set()).add(ear)
+            self._has_changes.set()
+        self._listeners.setdefault(user_id, set()).add(listener)
 
-        def leave() -> None:
-            ears = self._ears.get(user_id, set())
-            ears.discard(ear)
-            if not ears:
-                self._ears.pop(user_id, None)
+        def unsubscribe() -> None:
+            listeners = self._listeners.get(user_id, set())
+            listeners.discard(listener)
+            if not listeners:
+                self._listeners.pop(user_id, None)
                 self._new_users.discard(user_id)
 
-        return leave
+        return unsubscribe
 
     async def states(self, user_id: int, session_ids: list[str]) -> dict[str, SessionState]:
         """Those of the sessions that are the user's, as they are now."""
         return await self._store.read_rows(lambda connection: read_states(connection, user_id, session_ids))
 
-    async def keep_telling(self) -> None:
+    async def keep_notifying(self) -> None:
         """Passes on what is told, and sweeps, until cancelled."""
         while True:
             # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the news.
             with suppress(TimeoutError):
                 async with asyncio.timeout(SWEEP_SECONDS):
-                    await self._news.wait()
-            self._news.clear()
+                    await self._has_changes.wait()
+            self._has_changes.clear()
             try:
-                await self._pass_on_pending()
-                await self._meet_new_users()
-                if self._ears and time.monotonic() >= self._next_sweep:
+                await self._notify_pending()
+                await self._record_initial_statuses()
+                if self._listeners and time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
                     await self._sweep()
             except SQLAlchemyError as error:
@@ -264,89 +264,93 @@ class Notices:
 
     # What comes in
 
-    def _hear(self, process: str, payload: bytes) -> None:
+    def _on_message(self, process: str, payload: bytes) -> None:
         try:
-            self._take(msgspec.json.decode(payload, type=Hint))
+            self._accept(msgspec.json.decode(payload, type=Hint))
         except msgspec.DecodeError as error:
             # Said by another version of Luxx.
             logger.warning("notice_not_understood", process=process, error=str(error))
 
-    def _take(self, hint: Hint) -> None:
-        is_wanted = bool(self._ears) if hint.user_id is None else hint.user_id in self._ears
-        if not is_wanted or len(self._pending) >= MOST_PENDING:
+    def _accept(self, hint: Hint) -> None:
+        is_wanted = bool(self._listeners) if hint.user_id is None else hint.user_id in self._listeners
+        if not is_wanted or len(self._pending) >= MAX_PENDING:
             return
         self._pending[hint.run_id] = self._pending.get(hint.run_id, False) or hint.is_watched
-        self._news.set()
+        self._has_changes.set()
 
     def _catch_up(self) -> None:
         """The bus was away: what was said meanwhile is lost."""
         self._next_sweep = 0.0
-        self._news.set()
-        for ears in self._ears.values():
-            for ear in ears:
-                ear.restate()
+        self._has_changes.set()
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.refresh_all()
 
     # What goes out
 
-    async def _pass_on_pending(self) -> None:
+    async def _notify_pending(self) -> None:
         if not self._pending:
             return
         pending, self._pending = self._pending, {}
         ids = list(pending)
-        for news in await self._store.read_rows(lambda connection: read_news(connection, ids)):
-            self._pass_on(news, is_watched=pending[news.run_id])
+        for change in await self._store.read_rows(lambda connection: read_changes(connection, ids)):
+            self._notify_listeners(change, is_watched=pending[change.run_id])
 
-    async def _meet_new_users(self) -> None:
+    async def _record_initial_statuses(self) -> None:
         """What happened before somebody listened is no news to them."""
         users = list(self._new_users)
-        for news in await self._read_of(users):
-            self._met.setdefault(news.run_id, news.status)
+        for change in await self._read_of(users):
+            self._initial_statuses.setdefault(change.run_id, change.status)
         self._new_users.difference_update(users)
 
     async def _sweep(self) -> None:
-        found = await self._read_of(list(self._ears))
-        known = self._met | self._seen
-        here = {news.run_id for news in found}
+        changes = await self._read_of(list(self._listeners))
+        known_statuses = self._initial_statuses | self._last_statuses
+        current_ids = {change.run_id for change in changes}
         # What was going on and is neither going on nor young any more has ended since.
-        gone = [run_id for run_id, status in known.items() if status not in ENDED and run_id not in here]
-        found += await self._store.read_rows(lambda connection: read_news(connection, gone))
-        for news in found:
-            if known.get(news.run_id) != news.status:
-                self._pass_on(news)
-        for statuses in (self._met, self._seen):
-            for run_id in statuses.keys() - here:
+        ended_ids = [
+            run_id
+            for run_id, status in known_statuses.items()
+            if status not in ENDED and run_id not in current_ids
+        ]
+        changes += await self._store.read_rows(lambda connection: read_changes(connection, ended_ids))
+        for change in changes:
+            if known_statuses.get(change.run_id) != change.status:
+                self._notify_listeners(change)
+        for statuses in (self._initial_statuses, self._last_statuses):
+            for run_id in statuses.keys() - current_ids:
                 del statuses[run_id]
 
-    async def _read_of(self, users: list[int]) -> list[RunNews]:
+    async def _read_of(self, users: list[int]) -> list[RunChange]:
         if not users:
             return []
         after = id_at(int((time.time() - RECENT_SECONDS) * 1000), 0)
-        return await self._store.read_rows(lambda connection: read_news_of(connection, users, after))
+        return await self._store.read_rows(lambda connection: read_changes_of(connection, users, after))
 
-    def _pass_on(self, news: RunNews, *, is_watched: bool = False) -> None:
-        ears = self._ears.get(news.user_id)
-        if ears is None:
+    def _notify_listeners(self, change: RunChange, *, is_watched: bool = False) -> None:
+        listeners = self._listeners.get(change.user_id)
+        if listeners is None:
             return
-        is_new = self._seen.get(news.run_id) != news.status
-        self._seen[news.run_id] = news.status
-        if not news.is_told:
+        is_new = self._last_statuses.get(change.run_id) != change.status
+        self._last_statuses[change.run_id] = change.status
+        if not change.is_reported:
             return
-        is_worth_a_note = is_new and news.status in SENTENCES
-        if is_worth_a_note:
-            is_watched = is_watched or self._is_watched(news.run_id)
-        for ear in tuple(ears):
-            if ear.hears(news.session_id):
-                ear.changed(news.session_id)
-            elif is_worth_a_note and not is_watched:
-                ear.note(notification(news))
+        is_notable = is_new and change.status in NOTIFICATION_TEXTS
+        if is_notable:
+            is_watched = is_watched or self._is_watched(change.run_id)
+        for listener in tuple(listeners):
+            if listener.is_subscribed(change.session_id):
+                listener.changed(change.session_id)
+            elif is_notable and not is_watched:
+                listener.show(notification(change))
 
 
-def notification(news: RunNews) -> NotificationData:
+def notification(change: RunChange) -> NotificationData:
     """What a person is shown of a run that ended or waits."""
     return NotificationData(
-        title=news.title,
-        message=SENTENCES[news.status].format(error=news.error or "the reason is not known"),
-        session_id=news.session_id,
-        run_id=news.run_id,
-        status=SessionStatus(news.status),
+        title=change.title,
+        message=NOTIFICATION_TEXTS[change.status].format(error=change.error or "the reason is not known"),
+        session_id=change.session_id,
+        run_id=change.run_id,
+        status=SessionStatus(change.status),
     )

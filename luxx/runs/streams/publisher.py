@@ -12,284 +12,298 @@ from luxx.runs.streams.frames import (
     DRIVEN,
     FRAMES,
     NOT_COUNTED,
-    Begun,
-    Grown,
-    Item,
-    Logged,
-    Opened,
+    DriveBegun,
+    DriveEnded,
+    LogGrown,
     OpenStep,
-    Over,
-    Told,
-    decode_asked,
+    RelayItem,
+    RelayMessage,
+    StepGrown,
+    StepOpened,
+    decode_follow_requests,
     decode_ids,
     encode,
 )
-from luxx.runs.streams.hub import NOWHERE, Channel, Frame
+from luxx.runs.streams.hub import NO_POSITION, Channel, Frame
 
-FORGET_SECONDS = 16.0
+SUBSCRIPTION_SECONDS = 16.0
 """Whoever follows says so every five seconds; after this long without a word it is gone."""
 
-SETTLED_SECONDS = 1.0
+DELIVERY_SECONDS = 1.0
 """What was sent so long ago has arrived or is lost."""
 
-MOST_WANTED = 5_000
+MAX_WANTED_RUNS = 5_000
 """Runs of others that are remembered as wanted: whoever comes to drive one tells those who want it."""
 
-MOST_AT_ONCE = 64_000
+MAX_MESSAGE_CHARACTERS = 64_000
 """Characters told to one process at once, about; the rest waits for the next time."""
 
 
-class Follower:
+class SubscribedProcess:
     """Another process that follows runs of this one. `streams` numbers all that this one begins."""
 
     def __init__(self, bus: Bus, process: str, streams: "itertools.count[int]") -> None:
         self.process = process
         self.streams = streams
-        self.tails: dict[str, RunTail] = {}
+        self.subscriptions: dict[str, RunSubscription] = {}
         self._bus = bus
-        self._stirred: dict[str, RunTail] = {}
-        self._is_asked = False
+        self._woken: dict[str, RunSubscription] = {}
+        self._is_scheduled = False
 
-    def stir(self, tail: "RunTail") -> None:
+    def wake(self, subscription: "RunSubscription") -> None:
         """One of its tails has something to tell."""
-        self._stirred[tail.run_id] = tail
-        if not self._is_asked:
-            self._is_asked = True
-            self._bus.tell_later(FRAMES, self._make, to=self.process)
+        self._woken[subscription.run_id] = subscription
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._bus.publish_later(FRAMES, self._make_payload, to=self.process)
 
     def drop(self, run_id: str) -> bool:
         """It does not follow the run any more; False if it did not."""
-        self._stirred.pop(run_id, None)
-        return self.tails.pop(run_id, None) is not None
+        self._woken.pop(run_id, None)
+        return self.subscriptions.pop(run_id, None) is not None
 
-    def _make(self) -> bytes:
-        self._is_asked = False
-        told: list[Told] = []
-        room = MOST_AT_ONCE
-        while self._stirred and room > 0:
-            tail = self._stirred.pop(next(iter(self._stirred)))
-            if (one := tail.more()) is not None:
-                told.append(one)
-                room -= tail.size
-            if tail.is_over and self.tails.get(tail.run_id) is tail:
-                del self.tails[tail.run_id]
-        if self._stirred:
-            self.stir(next(iter(self._stirred.values())))
-        return encode(told) if told else b""
+    def _make_payload(self) -> bytes:
+        self._is_scheduled = False
+        messages: list[RelayMessage] = []
+        remaining = MAX_MESSAGE_CHARACTERS
+        while self._woken and remaining > 0:
+            subscription = self._woken.pop(next(iter(self._woken)))
+            if (one := subscription.next_message()) is not None:
+                messages.append(one)
+                remaining -= subscription.size
+            if subscription.is_over and self.subscriptions.get(subscription.run_id) is subscription:
+                del self.subscriptions[subscription.run_id]
+        if self._woken:
+            self.wake(next(iter(self._woken.values())))
+        return encode(messages) if messages else b""
 
 
-class RunTail:
+class RunSubscription:
     """A follower's place in a run that is driven here."""
 
-    def __init__(self, channel: Channel, fence: int, follower: Follower) -> None:
+    def __init__(self, channel: Channel, fence: int, subscriber: SubscribedProcess) -> None:
         self.run_id = channel.run_id
         self.stream = 0
         self.number = 0
         self.is_over = False
-        self.until = 0.0
-        self.told_at = 0.0
+        self.expires_at = 0.0
+        self.sent_at = 0.0
         self.size = 0
         """How much `more` gave, about."""
         self._fence = fence
         self._channel = channel
-        self._follower = follower
+        self._subscriber = subscriber
         self._index = 0
         self._end: int | None = None
-        self._is_stirred = False
+        self._is_woken = False
         self._is_new = True
-        self._told: dict[int, OpenStep] = {}
+        self._sent_steps: dict[int, OpenStep] = {}
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """See `Reader`."""
-        return NOWHERE if self._is_new else self._index
+        return NO_POSITION if self._is_new else self._index
 
-    def begin_anew(self) -> None:
+    def restart_stream(self) -> None:
         """The next thing told begins a new stream."""
         self._is_new = True
-        self.stir()
+        self.wake()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """There are new frames."""
-        if not self._is_stirred:
-            self._is_stirred = True
-            self._follower.stir(self)
+        if not self._is_woken:
+            self._is_woken = True
+            self._subscriber.wake(self)
 
     def end(self) -> None:
         """No frames will come: the run is driven here no longer."""
         self.is_over = True
         self._end = self._channel.end
-        self.stir()
+        self.wake()
 
-    def more(self) -> Told | None:
+    def next_message(self) -> RelayMessage | None:
         """What has come since the last time; None where nothing has."""
-        self._is_stirred = False
-        frames = None if self._is_new else self._channel.since(self._index)
+        self._is_woken = False
+        frames = None if self._is_new else self._channel.frames_since(self._index)
         items = self._begin() if frames is None else self._items(frames)
         if self.is_over:
-            items.append(Over())
+            items.append(DriveEnded())
         if not items:
             return None
-        self.told_at = time.monotonic()
-        return Told(self.run_id, self._fence, self.stream, self.number, items)
+        self.sent_at = time.monotonic()
+        return RelayMessage(self.run_id, self._fence, self.stream, self.number, items)
 
-    def _begin(self) -> list[Item]:
+    def _begin(self) -> list[RelayItem]:
         """A new stream: the log's place now, and what is open."""
         channel = self._channel
         self._is_new = False
-        self.stream, self.number = next(self._follower.streams), 0
+        self.stream, self.number = next(self._subscriber.streams), 0
         self._index = channel.end
         # Once it is over here, another drive of the run may be using the channel.
         steps = [] if self.is_over else [channel.open_steps[at] for at in sorted(channel.open_steps)]
-        self._told = {step.index: step for step in steps}
+        self._sent_steps = {step.index: step for step in steps}
         opened = [_opened(step, step.content()) for step in steps]
         self.size = sum(len(one.text) for one in opened)
-        return [Logged(channel.logged), *opened]
+        return [LogGrown(channel.logged), *opened]
 
-    def _items(self, frames: list[Frame]) -> list[Item]:
+    def _items(self, frames: list[Frame]) -> list[RelayItem]:
         if self._end is not None:
             frames = frames[: max(0, self._end - self._index)]
         if not frames:
             return []
         self._index += len(frames)
         self.number += 1
-        items: list[Item] = []
+        items: list[RelayItem] = []
         texts: list[str] = []
-        speaking: OpenStep | None = None
+        current_step: OpenStep | None = None
         for frame in frames:
-            step = None if frame.empties else frame.step
-            if step is not speaking:
-                self._said(items, speaking, texts)
-                speaking, texts = step, []
+            step = None if frame.is_reset else frame.step
+            if step is not current_step:
+                self._append_text(items, current_step, texts)
+                current_step, texts = step, []
             if step is not None:
                 texts.append(frame.text)
             elif frame.seq:
-                if items and isinstance(items[-1], Logged):
+                if items and isinstance(items[-1], LogGrown):
                     items.pop()
-                items.append(Logged(frame.seq))
-        self._said(items, speaking, texts)
+                items.append(LogGrown(frame.seq))
+        self._append_text(items, current_step, texts)
         # What is open no longer says no more: all that came before has been told.
-        self._told = {at: step for at, step in self._told.items() if at in self._channel.open_steps}
-        self.size = 100 * len(items) + sum(len(one.text) for one in items if isinstance(one, Opened | Grown))
+        self._sent_steps = {
+            at: step for at, step in self._sent_steps.items() if at in self._channel.open_steps
+        }
+        self.size = 100 * len(items) + sum(
+            len(one.text) for one in items if isinstance(one, StepOpened | StepGrown)
+        )
         return items
 
-    def _said(self, items: list[Item], step: OpenStep | None, texts: list[str]) -> None:
+    def _append_text(self, items: list[RelayItem], step: OpenStep | None, texts: list[str]) -> None:
         if step is None:
             return
         text = "".join(texts)
-        if self._told.get(step.index) is step:
-            items.append(Grown(step.index, text))
+        if self._sent_steps.get(step.index) is step:
+            items.append(StepGrown(step.index, text))
         else:
-            self._told[step.index] = step
+            self._sent_steps[step.index] = step
             items.append(_opened(step, text))
 
 
-def _opened(step: OpenStep, text: str) -> Opened:
-    return Opened(step.index, step.type, step.call_id, step.name, text)
+def _opened(step: OpenStep, text: str) -> StepOpened:
+    return StepOpened(step.index, step.type, step.call_id, step.name, text)
 
 
-class Telling:
+class RunPublisher:
     """Which processes follow which runs of this one, and which they would follow if they were driven here."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._driven: dict[str, tuple[Channel, int]] = {}
-        self._followers: dict[str, Follower] = {}
+        self._subscribers: dict[str, SubscribedProcess] = {}
         self._streams = itertools.count(1)
         self._wanted: dict[str, dict[str, float]] = {}
 
     @property
     def is_busy(self) -> bool:
         """Whether anybody follows, or would."""
-        return bool(self._followers or self._wanted)
+        return bool(self._subscribers or self._wanted)
 
     def driven(self, channel: Channel, fence: int) -> None:
         """The run is driven here from now on."""
         self._driven[channel.run_id] = (channel, fence)
         now = time.monotonic()
         wanted = self._wanted.pop(channel.run_id, {})
-        served = {process for process, until in wanted.items() if until > now}
+        served = {process for process, expires_at in wanted.items() if expires_at > now}
         # Those who followed another drive of it, here.
-        served |= {name for name, follower in self._followers.items() if channel.run_id in follower.tails}
+        served |= {
+            name
+            for name, subscriber in self._subscribers.items()
+            if channel.run_id in subscriber.subscriptions
+        }
         if fence > 1:
             # Whoever followed its last driver would else find out by and by.
-            self._bus.tell(DRIVEN, encode(Begun(channel.run_id, sorted(served))))
+            self._bus.publish(DRIVEN, encode(DriveBegun(channel.run_id, sorted(served))))
         for process in served:
-            self._follow(process, channel.run_id, now)
+            self._subscribe(process, channel.run_id, now)
 
-    def left(self, channel: Channel) -> None:
+    def stopped_driving(self, channel: Channel) -> None:
         """The run is driven here no longer."""
         self._driven.pop(channel.run_id, None)
-        channel.tails = ()
-        for follower in self._followers.values():
-            if (tail := follower.tails.get(channel.run_id)) is not None:
-                tail.end()
+        channel.subscriptions = ()
+        for subscriber in self._subscribers.values():
+            if (subscription := subscriber.subscriptions.get(channel.run_id)) is not None:
+                subscription.end()
 
-    def take_asked(self, sender: str, payload: bytes) -> None:
+    def on_follow_requests(self, sender: str, payload: bytes) -> None:
         """A process wants to follow runs, or still does."""
         now = time.monotonic()
-        for asked in decode_asked(payload):
-            if asked.run_id not in self._driven:
-                self._remember(asked.run_id, sender, now)
+        for request in decode_follow_requests(payload):
+            if request.run_id not in self._driven:
+                self._remember_wanted(request.run_id, sender, now)
                 continue
-            follower = self._followers.get(sender)
-            tail = None if follower is None else follower.tails.get(asked.run_id)
-            if tail is None or tail.is_over:
-                self._follow(sender, asked.run_id, now)
+            subscriber = self._subscribers.get(sender)
+            subscription = None if subscriber is None else subscriber.subscriptions.get(request.run_id)
+            if subscription is None or subscription.is_over:
+                self._subscribe(sender, request.run_id, now)
                 continue
-            tail.until = now + FORGET_SECONDS
-            has_lost = asked.number not in (NOT_COUNTED, tail.number)
-            if asked.stream != tail.stream or (has_lost and now - tail.told_at > SETTLED_SECONDS):
-                tail.begin_anew()
+            subscription.expires_at = now + SUBSCRIPTION_SECONDS
+            has_lost = request.number not in (NOT_COUNTED, subscription.number)
+            if request.stream != subscription.stream or (
+                has_lost and now - subscription.sent_at > DELIVERY_SECONDS
+            ):
+                subscription.restart_stream()
 
-    def take_left(self, sender: str, payload: bytes) -> None:
+    def on_unfollow(self, sender: str, payload: bytes) -> None:
         """A process does not follow these runs any more."""
-        follower = self._followers.get(sender)
+        subscriber = self._subscribers.get(sender)
         for run_id in decode_ids(payload):
             wanted = self._wanted.get(run_id, {})
             if wanted.pop(sender, None) is not None and not wanted:
                 del self._wanted[run_id]
-            if follower is not None:
-                self._drop(follower, run_id)
+            if subscriber is not None:
+                self._drop(subscriber, run_id)
 
-    def back(self) -> None:
+    def on_bus_up(self) -> None:
         """The bus was away: who knows what arrived."""
-        for follower in self._followers.values():
-            for tail in follower.tails.values():
-                tail.begin_anew()
+        for subscriber in self._subscribers.values():
+            for subscription in subscriber.subscriptions.values():
+                subscription.restart_stream()
 
-    def forget_silent(self) -> None:
+    def drop_silent(self) -> None:
         """Drops those who have said nothing for long: their processes are gone."""
         now = time.monotonic()
-        for follower in list(self._followers.values()):
-            for tail in list(follower.tails.values()):
-                if tail.until < now:
-                    self._drop(follower, tail.run_id)
-            if not follower.tails:
-                del self._followers[follower.process]
+        for subscriber in list(self._subscribers.values()):
+            for subscription in list(subscriber.subscriptions.values()):
+                if subscription.expires_at < now:
+                    self._drop(subscriber, subscription.run_id)
+            if not subscriber.subscriptions:
+                del self._subscribers[subscriber.process]
         for run_id, wanted in list(self._wanted.items()):
             if max(wanted.values()) < now:
                 del self._wanted[run_id]
 
-    def _follow(self, process: str, run_id: str, now: float) -> None:
+    def _subscribe(self, process: str, run_id: str, now: float) -> None:
         channel, fence = self._driven[run_id]
-        follower = self._followers.get(process)
-        if follower is None:
-            follower = self._followers[process] = Follower(self._bus, process, self._streams)
-        tail = follower.tails[run_id] = RunTail(channel, fence, follower)
-        tail.until = now + FORGET_SECONDS
-        channel.tails = self._tails_of(run_id)
-        tail.stir()
+        subscriber = self._subscribers.get(process)
+        if subscriber is None:
+            subscriber = self._subscribers[process] = SubscribedProcess(self._bus, process, self._streams)
+        subscription = subscriber.subscriptions[run_id] = RunSubscription(channel, fence, subscriber)
+        subscription.expires_at = now + SUBSCRIPTION_SECONDS
+        channel.subscriptions = self._subscriptions_of(run_id)
+        subscription.wake()
 
-    def _drop(self, follower: Follower, run_id: str) -> None:
-        if follower.drop(run_id) and run_id in self._driven:
-            self._driven[run_id][0].tails = self._tails_of(run_id)
+    def _drop(self, subscriber: SubscribedProcess, run_id: str) -> None:
+        if subscriber.drop(run_id) and run_id in self._driven:
+            self._driven[run_id][0].subscriptions = self._subscriptions_of(run_id)
 
-    def _tails_of(self, run_id: str) -> tuple[RunTail, ...]:
-        found = (follower.tails.get(run_id) for follower in self._followers.values())
-        return tuple(tail for tail in found if tail is not None and not tail.is_over)
+    def _subscriptions_of(self, run_id: str) -> tuple[RunSubscription, ...]:
+        candidates = (subscriber.subscriptions.get(run_id) for subscriber in self._subscribers.values())
+        return tuple(
+            subscription
+            for subscription in candidates
+            if subscription is not None and not subscription.is_over
+        )
 
-    def _remember(self, run_id: str, process: str, now: float) -> None:
-        self._wanted.setdefault(run_id, {})[process] = now + FORGET_SECONDS
-        while len(self._wanted) > MOST_WANTED:
+    def _remember_wanted(self, run_id: str, process: str, now: float) -> None:
+        self._wanted.setdefault(run_id, {})[process] = now + SUBSCRIPTION_SECONDS
+        while len(self._wanted) > MAX_WANTED_RUNS:
             del self._wanted[next(iter(self._wanted))]

@@ -20,20 +20,20 @@ from luxx.runs.streams.frames import (
     FRAMES,
     UNWATCH,
     WATCH,
-    Asked,
-    decode_begun,
-    decode_told,
+    FollowRequest,
+    decode_drive_begun,
+    decode_messages,
     encode,
 )
 from luxx.runs.streams.hub import Channel, Hub
-from luxx.runs.streams.publisher import Telling
-from luxx.runs.streams.remote import Mirror, Seen
+from luxx.runs.streams.publisher import RunPublisher
+from luxx.runs.streams.remote import RemoteSubscriber, RunRowState
 from luxx.wire.run import RunStatus
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often a run is looked at that somebody else drives and nobody tells of."""
 
-LOOKS_PER_BEAT = 5
+POLLS_PER_FULL_POLL = 5
 """All others are looked at once in so many times, and those that are followed are asked for again."""
 
 IDS_AT_ONCE = 500
@@ -48,163 +48,169 @@ _rows = select(_runs.c.id, _runs.c.status, _runs.c.owner, _runs.c.last_seq).wher
 class RunRelay:
     """One per process; where it is alone it only looks at rows."""
 
-    def __init__(self, hub: Hub, bus: Bus, store: Store, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, hub: Hub, bus: Bus, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._bus = bus
         self._store = store
-        self._look_seconds = look_seconds
-        self._looks = 0
-        self._mirrors: dict[str, Mirror] = {}
-        self._telling = Telling(bus)
+        self._poll_seconds = poll_seconds
+        self._poll_count = 0
+        self._subscribers: dict[str, RemoteSubscriber] = {}
+        self._publisher = RunPublisher(bus)
         self._busy = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
-        hub.join(self)
-        bus.on(WATCH, self._take_asked)
-        bus.on(UNWATCH, self._telling.take_left)
-        bus.on(FRAMES, self._take_told)
-        bus.on(DRIVEN, self._take_begun)
-        bus.on_up(self._back)
+        self._poll_task: asyncio.Task[None] | None = None
+        hub.connect_relay(self)
+        bus.on(WATCH, self._on_follow_requests)
+        bus.on(UNWATCH, self._publisher.on_unfollow)
+        bus.on(FRAMES, self._on_messages)
+        bus.on(DRIVEN, self._on_drive_begun)
+        bus.on_reconnect(self._on_bus_up)
 
     @property
-    def mirrors(self) -> int:
+    def followed_runs(self) -> int:
         """How many runs are followed here that another process drives."""
-        return sum(1 for mirror in self._mirrors.values() if mirror.driver)
+        return sum(1 for subscriber in self._subscribers.values() if subscriber.driver)
 
     async def open(self) -> None:
         """Begins to look at rows, where there is something to look at."""
-        self._looking = asyncio.create_task(self._keep_looking(), name="relay")
+        self._poll_task = asyncio.create_task(self._keep_polling(), name="relay")
 
     async def close(self) -> None:
         """Follows nothing any more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        for mirror in self._mirrors.values():
-            mirror.stop()
-        self._mirrors.clear()
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.gather(self._poll_task, return_exceptions=True)
+        for subscriber in self._subscribers.values():
+            subscriber.stop()
+        self._subscribers.clear()
 
     def driven(self, channel: Channel, fence: int) -> None:
         """This process drives the run from now on, and before any frame."""
-        self._unmirror(channel)
+        self._unsubscribe(channel)
         if not self._bus.is_alone:
-            self._telling.driven(channel, fence)
+            self._publisher.driven(channel, fence)
             self._note_busy()
 
-    def left(self, channel: Channel) -> None:
+    def stopped_driving(self, channel: Channel) -> None:
         """This process drives the run no longer; it may end, go on elsewhere, or wait."""
-        self._telling.left(channel)
+        self._publisher.stopped_driving(channel)
         if channel.watchers:
-            self.watched(channel, is_begun=False)
+            self.watched(channel, is_started=False)
 
-    def watched(self, channel: Channel, *, is_begun: bool) -> None:
+    def watched(self, channel: Channel, *, is_started: bool) -> None:
         """The first watcher of a run that is not driven here; not `is_begun`: it may be, in a moment."""
-        mirror = self._mirrors[channel.run_id] = Mirror(channel, self._store, self._ask)
+        subscriber = self._subscribers[channel.run_id] = RemoteSubscriber(
+            channel, self._store, self._request_follow
+        )
         self._note_busy()
-        if is_begun:
-            self._ask(mirror, None)
+        if is_started:
+            self._request_follow(subscriber, None)
 
     def unwatched(self, channel: Channel) -> None:
         """Nobody watches it any more."""
-        self._unmirror(channel)
+        self._unsubscribe(channel)
 
-    def _unmirror(self, channel: Channel) -> None:
-        mirror = self._mirrors.pop(channel.run_id, None)
-        if mirror is None:
+    def _unsubscribe(self, channel: Channel) -> None:
+        subscriber = self._subscribers.pop(channel.run_id, None)
+        if subscriber is None:
             return
-        if mirror.driver and not mirror.is_over:
-            self._bus.tell(UNWATCH, encode([channel.run_id]), to=mirror.driver)
-        mirror.stop()
+        if subscriber.driver and not subscriber.is_over:
+            self._bus.publish(UNWATCH, encode([channel.run_id]), to=subscriber.driver)
+        subscriber.stop()
 
-    def _ask(self, mirror: Mirror, to: str | None) -> None:
+    def _request_follow(self, subscriber: RemoteSubscriber, to: str | None) -> None:
         if not self._bus.is_alone:
-            self._bus.tell(WATCH, encode([Asked(mirror.run_id)]), to=to)
+            self._bus.publish(WATCH, encode([FollowRequest(subscriber.run_id)]), to=to)
 
-    def _take_asked(self, sender: str, payload: bytes) -> None:
-        self._telling.take_asked(sender, payload)
+    def _on_follow_requests(self, sender: str, payload: bytes) -> None:
+        self._publisher.on_follow_requests(sender, payload)
         self._note_busy()
 
-    def _take_told(self, sender: str, payload: bytes) -> None:
+    def _on_messages(self, sender: str, payload: bytes) -> None:
         unwanted: list[str] = []
-        for told in decode_told(payload):
-            mirror = self._mirrors.get(told.run_id)
-            if mirror is None:
-                unwanted.append(told.run_id)
-            elif not mirror.is_over:
-                mirror.take(sender, told)
+        for message in decode_messages(payload):
+            subscriber = self._subscribers.get(message.run_id)
+            if subscriber is None:
+                unwanted.append(message.run_id)
+            elif not subscriber.is_over:
+                subscriber.receive(sender, message)
         if unwanted:
-            self._bus.tell(UNWATCH, encode(unwanted), to=sender)
+            self._bus.publish(UNWATCH, encode(unwanted), to=sender)
 
-    def _take_begun(self, sender: str, payload: bytes) -> None:
-        begun = decode_begun(payload)
-        mirror = self._mirrors.get(begun.run_id)
-        if mirror is not None and not mirror.is_over and self._bus.process not in begun.served:
-            mirror.begin_anew(sender)
+    def _on_drive_begun(self, sender: str, payload: bytes) -> None:
+        drive_begun = decode_drive_begun(payload)
+        subscriber = self._subscribers.get(drive_begun.run_id)
+        if subscriber is not None and not subscriber.is_over and self._bus.process not in drive_begun.served:
+            subscriber.resubscribe(sender)
 
-    def _back(self) -> None:
-        self._telling.back()
-        for mirror in self._mirrors.values():
-            if not mirror.is_over:
-                mirror.begin_anew(None)
+    def _on_bus_up(self) -> None:
+        self._publisher.on_bus_up()
+        for subscriber in self._subscribers.values():
+            if not subscriber.is_over:
+                subscriber.resubscribe(None)
 
     def _note_busy(self) -> None:
-        if self._mirrors or self._telling.is_busy:
+        if self._subscribers or self._publisher.is_busy:
             self._busy.set()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_polling(self) -> None:
         while True:
             await self._busy.wait()
-            await asyncio.sleep(self._look_seconds)
-            self._looks += 1
-            is_beat = self._looks % LOOKS_PER_BEAT == 0
+            await asyncio.sleep(self._poll_seconds)
+            self._poll_count += 1
+            is_full = self._poll_count % POLLS_PER_FULL_POLL == 0
             try:
                 try:
-                    await self._look(is_beat=is_beat)
+                    await self._poll(is_full=is_full)
                 finally:
-                    if is_beat:
-                        self._telling.forget_silent()
-                        self._follow_on()
+                    if is_full:
+                        self._publisher.drop_silent()
+                        self._renew_follows()
             except SQLAlchemyError as error:
                 logger.warning("runs_not_looked_at", error=type(error).__name__)
             except Exception:
                 # Whatever it was, the next look may succeed; without looks a lost message is lost for good.
                 logger.exception("look_failed")
-            if not (self._mirrors or self._telling.is_busy):
+            if not (self._subscribers or self._publisher.is_busy):
                 self._busy.clear()
 
-    def _is_urgent(self, mirror: Mirror) -> bool:
+    def _is_urgent(self, subscriber: RemoteSubscriber) -> bool:
         """Whether it should be told what happens now, and is not; or its run may have ended just before."""
-        if mirror.status is None:
+        if subscriber.status is None:
             return True
         if self._bus.is_alone:
             return False
-        return not self._bus.is_up or (mirror.status == RunStatus.RUNNING and not mirror.driver)
+        return not self._bus.is_up or (subscriber.status == RunStatus.RUNNING and not subscriber.driver)
 
-    async def _look(self, *, is_beat: bool) -> None:
-        looked = [
-            mirror
-            for mirror in self._mirrors.values()
-            if not mirror.is_over and (is_beat or self._is_urgent(mirror))
+    async def _poll(self, *, is_full: bool) -> None:
+        polled = [
+            subscriber
+            for subscriber in self._subscribers.values()
+            if not subscriber.is_over and (is_full or self._is_urgent(subscriber))
         ]
-        for start in range(0, len(looked), IDS_AT_ONCE):
-            some = looked[start : start + IDS_AT_ONCE]
-            seen = await self._read([mirror.run_id for mirror in some])
-            for mirror in some:
+        for start in range(0, len(polled), IDS_AT_ONCE):
+            batch = polled[start : start + IDS_AT_ONCE]
+            row_states = await self._read([subscriber.run_id for subscriber in batch])
+            for subscriber in batch:
                 # It may have been stopped, or its run driven here, while the rows were read.
-                if not mirror.is_over:
-                    row = seen.get(mirror.run_id)
-                    mirror.look(row, self._bus.process, is_up=self._bus.is_up, is_asking=is_beat)
+                if not subscriber.is_over:
+                    row = row_states.get(subscriber.run_id)
+                    subscriber.compare_with_row(
+                        row, self._bus.process, is_up=self._bus.is_up, is_asking=is_full
+                    )
 
-    async def _read(self, ids: list[str]) -> dict[str, Seen]:
-        def work(session: Session) -> dict[str, Seen]:
+    async def _read(self, ids: list[str]) -> dict[str, RunRowState]:
+        def work(session: Session) -> dict[str, RunRowState]:
             rows = session.connection().execute(_rows, {"ids": ids})
-            return {id_: Seen(RunStatus(status), owner, last_seq) for id_, status, owner, last_seq in rows}
+            return {
+                id_: RunRowState(RunStatus(status), owner, last_seq) for id_, status, owner, last_seq in rows
+            }
 
         return await self._store.read(work)
 
-    def _follow_on(self) -> None:
+    def _renew_follows(self) -> None:
         """Tells drivers that their runs are still followed here."""
-        followed: dict[str, list[Asked]] = {}
-        for mirror in self._mirrors.values():
-            if mirror.driver and not mirror.is_over:
-                followed.setdefault(mirror.driver, []).append(mirror.following())
-        for driver, asked in followed.items():
-            self._bus.tell(WATCH, encode(asked), to=driver)
+        followed: dict[str, list[FollowRequest]] = {}
+        for subscriber in self._subscribers.values():
+            if subscriber.driver and not subscriber.is_over:
+                followed.setdefault(subscriber.driver, []).append(subscriber.follow_request())
+        for driver, follow_requests in followed.items():
+            self._bus.publish(WATCH, encode(follow_requests), to=driver)

@@ -17,21 +17,21 @@ from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.streams.frames import (
     NOT_COUNTED,
-    Asked,
-    Grown,
-    Item,
-    Logged,
-    Opened,
+    DriveEnded,
+    FollowRequest,
+    LogGrown,
     OpenStep,
-    Over,
-    Told,
+    RelayItem,
+    RelayMessage,
+    StepGrown,
+    StepOpened,
     logged_frame,
 )
 from luxx.runs.streams.hub import Channel, Frame
-from luxx.wire.event import ENDING
+from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED, RunStatus
 
-MOST_WAITING = 20_000
+MAX_QUEUED_ITEMS = 20_000
 """Items that wait while the log is read; more are not kept, and it begins anew."""
 
 STEP_EVENT = "process_step"
@@ -52,7 +52,7 @@ class _StepOf(msgspec.Struct, frozen=True):
 _step_of = msgspec.json.Decoder(_StepOf).decode
 
 
-class Seen(msgspec.Struct, frozen=True):
+class RunRowState(msgspec.Struct, frozen=True):
     """A run's row, as far as a mirror looks at it."""
 
     status: RunStatus
@@ -60,10 +60,12 @@ class Seen(msgspec.Struct, frozen=True):
     last_seq: int
 
 
-class Mirror:
+class RemoteSubscriber:
     """Of one run, while somebody watches it here. `ask` sends to a process, or to all (None)."""
 
-    def __init__(self, channel: Channel, store: Store, ask: Callable[["Mirror", str | None], None]) -> None:
+    def __init__(
+        self, channel: Channel, store: Store, request_follow: Callable[["RemoteSubscriber", str | None], None]
+    ) -> None:
         self.channel = channel
         self.run_id = channel.run_id
         self.driver = ""
@@ -72,129 +74,137 @@ class Mirror:
         self.status: RunStatus | None = None
         """As the run's row said when it was last looked at; None before."""
         self._store = store
-        self._ask = ask
+        self._request_follow = request_follow
         self._fence = 0
         self._stream = 0
         self._number = 0
-        self._has_moved = False
-        self._waiting: deque[Item] = deque()
+        self._has_received = False
+        self._queue: deque[RelayItem] = deque()
         self._reading: asyncio.Task[None] | None = None
 
-    def following(self) -> Asked:
+    def follow_request(self) -> FollowRequest:
         """What tells its driver that it still follows; say it every few seconds."""
-        has_moved, self._has_moved = self._has_moved, False
-        return Asked(self.run_id, self._stream, NOT_COUNTED if has_moved else self._number)
+        has_received, self._has_received = self._has_received, False
+        return FollowRequest(self.run_id, self._stream, NOT_COUNTED if has_received else self._number)
 
-    def take(self, sender: str, told: Told) -> None:
+    def receive(self, sender: str, message: RelayMessage) -> None:
         """Something that a driver told."""
-        if told.number == 0:
-            if told.fence >= self._fence:
-                self._begin(sender, told)
-        elif sender == self.driver and told.stream == self._stream:
-            if told.number != self._number + 1:
-                self.begin_anew(sender)
+        if message.number == 0:
+            if message.fence >= self._fence:
+                self._begin(sender, message)
+        elif sender == self.driver and message.stream == self._stream:
+            if message.number != self._number + 1:
+                self.resubscribe(sender)
                 return
-            self._number = told.number
-            self._has_moved = True
-            self._waiting.extend(told.items)
-            self._work_off()
+            self._number = message.number
+            self._has_received = True
+            self._queue.extend(message.items)
+            self._process_queue()
 
-    def begin_anew(self, driver: str | None) -> None:
+    def resubscribe(self, driver: str | None) -> None:
         """Something was missed, or another drives now: asks, and takes nothing until that is answered."""
-        self._follow_nobody()
-        self._ask(self, driver)
+        self._unfollow()
+        self._request_follow(self, driver)
 
-    def cease(self) -> None:
+    def end_feed(self) -> None:
         """Nobody tells anything for now: there is only the log."""
-        self._follow_nobody()
-        if self.channel.is_fed:
-            self.channel.cease()
+        self._unfollow()
+        if self.channel.has_producer:
+            self.channel.end_feed()
 
     def stop(self) -> None:
         """It is watched here no longer, or is driven here now."""
-        self._follow_nobody()
+        self._unfollow()
         self.is_over = True
 
-    def look(self, seen: Seen | None, here: str, *, is_up: bool, is_asking: bool) -> None:
+    def compare_with_row(
+        self, row_state: RunRowState | None, own_process: str, *, is_up: bool, is_asking: bool
+    ) -> None:
         """Compares with the run's row; None: it was deleted. Asks its driver, or all if `is_asking`."""
         channel = self.channel
-        if seen is None:
-            channel.is_gone = self.is_over = True
-            self.cease()
+        if row_state is None:
+            channel.is_deleted = self.is_over = True
+            self.end_feed()
             channel.wake()
             return
-        self.status = seen.status
-        driver = seen.owner if seen.status == RunStatus.RUNNING and seen.owner != here else None
+        self.status = row_state.status
+        driver = (
+            row_state.owner
+            if row_state.status == RunStatus.RUNNING and row_state.owner != own_process
+            else None
+        )
         if self.driver and is_up:
-            is_behind = seen.last_seq > channel.logged and not self._has_moved and self._reading is None
+            is_behind = (
+                row_state.last_seq > channel.logged and not self._has_received and self._reading is None
+            )
             if driver is not None and (driver != self.driver or is_behind):
-                self.begin_anew(driver)
+                self.resubscribe(driver)
             elif is_behind:
-                self.cease()
+                self.end_feed()
         if not self.driver or not is_up:
-            self._look_at_the_log(seen, driver if is_up else None, is_asking=is_up and is_asking)
+            self._follow_log(row_state, driver if is_up else None, is_asking=is_up and is_asking)
 
-    def _look_at_the_log(self, seen: Seen, driver: str | None, *, is_asking: bool) -> None:
-        self.cease()
-        if seen.last_seq > self.channel.known:
-            self.channel.known = seen.last_seq
+    def _follow_log(self, row_state: RunRowState, driver: str | None, *, is_asking: bool) -> None:
+        self.end_feed()
+        if row_state.last_seq > self.channel.known_seq:
+            self.channel.known_seq = row_state.last_seq
             self.channel.wake()
-        if seen.status in ENDED:
+        if row_state.status in ENDED:
             self.is_over = True
         elif driver is not None or is_asking:
-            self._ask(self, driver)
+            self._request_follow(self, driver)
 
-    def _follow_nobody(self) -> None:
+    def _unfollow(self) -> None:
         self.driver, self._stream = "", 0
-        self._waiting.clear()
+        self._queue.clear()
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
 
-    def _begin(self, sender: str, told: Told) -> None:
-        self._follow_nobody()
-        self.driver, self._fence = sender, told.fence
-        self._stream, self._number = told.stream, 0
-        self._has_moved = True
-        logged, *items = told.items
-        opened = [self._opened(item) for item in items if isinstance(item, Opened)]
-        self.channel.begin(logged.seq if isinstance(logged, Logged) else 0, opened)
-        if isinstance(told.items[-1], Over):
-            self.cease()
+    def _begin(self, sender: str, message: RelayMessage) -> None:
+        self._unfollow()
+        self.driver, self._fence = sender, message.fence
+        self._stream, self._number = message.stream, 0
+        self._has_received = True
+        logged, *items = message.items
+        opened = [self._opened(item) for item in items if isinstance(item, StepOpened)]
+        self.channel.begin(logged.seq if isinstance(logged, LogGrown) else 0, opened)
+        if isinstance(message.items[-1], DriveEnded):
+            self.end_feed()
 
-    def _opened(self, item: Opened) -> OpenStep:
+    def _opened(self, item: StepOpened) -> OpenStep:
         return OpenStep(
             self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name, text=item.text
         )
 
-    def _work_off(self) -> None:
+    def _process_queue(self) -> None:
         """Takes what waits, up to the next place where the log has to be read."""
         frames: list[Frame] = []
-        while self._waiting and self._reading is None:
-            item = self._waiting.popleft()
+        while self._queue and self._reading is None:
+            item = self._queue.popleft()
             match item:
-                case Grown() | Opened():
-                    frame = self._speak(item)
+                case StepGrown() | StepOpened():
+                    frame = self._apply_text(item)
                     if frame is None:
-                        self.begin_anew(self.driver)
+                        self.resubscribe(self.driver)
                         return
                     frames.append(frame)
-                case Logged(seq=seq):
+                case LogGrown(seq=seq):
                     if seq > self.channel.logged:
                         self._reading = asyncio.create_task(self._read_log(seq, self._stream))
-                case Over():
+                case DriveEnded():
                     self.channel.publish(*frames)
-                    self.cease()
+                    self.end_feed()
                     return
                 case _:
                     assert_never(item)
         if frames:
             self.channel.publish(*frames)
-        if len(self._waiting) > MOST_WAITING:
-            self.begin_anew(self.driver)
+        if len(self._queue) > MAX_QUEUED_ITEMS:
+            self.resubscribe(self.driver)
 
-    def _speak(self, item: Grown | Opened) -> Frame | None:
-        if isinstance(item, Opened):
+    def _apply_text(self, item: StepGrown | StepOpened) -> Frame | None:
+        if isinstance(item, StepOpened):
             step = OpenStep(self.run_id, item.index, item.kind, call_id=item.call_id, name=item.name)
             self.channel.open_steps[item.index] = step
         elif (step := self.channel.open_steps.get(item.index)) is None:
@@ -218,9 +228,9 @@ class Mirror:
             return
         self._reading = None
         if self.channel.logged < seq:
-            self.cease()
+            self.end_feed()
         elif not self.is_over:
-            self._work_off()
+            self._process_queue()
 
     async def _read_page(self, after: int, until: int) -> list[StoredEvent]:
         return await self._store.read(lambda session: read_page(session, self.run_id, after, until))
@@ -231,11 +241,13 @@ class Mirror:
             if event.type == STEP_EVENT:
                 channel.open_steps.pop(_step_of(event.data).step.index, None)
         channel.logged = page[-1].seq
-        self.is_over = self.is_over or page[-1].type in ENDING
+        self.is_over = self.is_over or page[-1].type in CLOSING_EVENT_TYPES
         channel.publish_events(
             *(
                 Frame(
-                    logged_frame(event.seq, event.type, event.data), event.seq, is_last=event.type in ENDING
+                    logged_frame(event.seq, event.type, event.data),
+                    event.seq,
+                    is_last=event.type in CLOSING_EVENT_TYPES,
                 )
                 for event in page
             )

@@ -12,11 +12,11 @@ from typing import Protocol, Self
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.streams.frames import COMMENT, OpenStep, logged_frame, run_frame
-from luxx.runs.streams.hub import NOWHERE, Channel, Frame, Hub
-from luxx.wire.event import ENDING
+from luxx.runs.streams.hub import NO_POSITION, Channel, Frame, Hub
+from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED, Run, RunStatus
 
-BEAT_SECONDS = 5.0
+WAKE_SECONDS = 5.0
 """How often `Hub.wake_all` is called."""
 
 QUIET_SECONDS = 10.0
@@ -27,7 +27,7 @@ class Pipe(Protocol):
     """A connection that takes bytes at once."""
 
     @property
-    def is_clear(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether the client takes what is sent, and little waits for it."""
         ...
 
@@ -36,7 +36,7 @@ class Pipe(Protocol):
         ...
 
 
-class Watch:
+class RunWatch:
     """One client's cursor over one run. Use: `with watch.attached(): while data := await watch.next(): …`.
 
     It catches up with the log first, then lives on the ring; falling off the ring sends it back.
@@ -45,25 +45,25 @@ class Watch:
     # Thousands may be open.
     __slots__ = (
         "_channel",
+        "_checked_seq",
         "_has_begun",
+        "_has_position",
         "_hub",
         "_index",
         "_is_attached",
         "_is_first",
         "_is_live",
         "_is_over",
-        "_is_placed",
         "_last_sent",
-        "_listening",
-        "_looked",
         "_pipe",
+        "_reset_count",
         "_run",
         "_sent",
         "_snapshots",
         "_store",
-        "_taken_back",
         "_texts",
         "_until",
+        "_wakeup",
     )
 
     def __init__(
@@ -81,33 +81,33 @@ class Watch:
         self._is_live = False
         self._is_over = False
         self._index = 0
-        self._taken_back = 0
-        self._looked = 0
+        self._reset_count = 0
+        self._checked_seq = 0
         self._until: int | None = None
         self._snapshots = b""
-        self._is_placed = False
+        self._has_position = False
         self._last_sent = 0.0
         self._pipe: Pipe | None = None
-        self._listening: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
 
-    def into(self, pipe: Pipe) -> None:
+    def write_to(self, pipe: Pipe) -> None:
         """While nothing waits to be sent, frames go into `pipe` as they come, and not through `next`.
 
         The task that calls `next` is then not woken for each of them, which costs as much as all the rest.
         """
         self._pipe = pipe
 
-    def attach_first(self) -> None:
+    def attach_before_start(self) -> None:
         """Attaches to a run that has not begun: all of it will come live, and no log need be read."""
         # One that is queued may be taken by any process, which has to know before that somebody watches.
-        self._attach(is_begun=self._run.status == RunStatus.QUEUED)
-        self._is_placed = self._is_first = True
+        self._attach(is_started=self._run.status == RunStatus.QUEUED)
+        self._has_position = self._is_first = True
         self._index = self._channel.end
 
     def attached(self) -> Self:
         """Keeps the run's channel while the watch is entered."""
         if not self._is_attached:
-            self._attach(is_begun=self._run.status not in ENDED)
+            self._attach(is_started=self._run.status not in ENDED)
         return self
 
     def __enter__(self) -> None: ...
@@ -116,15 +116,15 @@ class Watch:
         self._channel.readers.discard(self)
         self._hub.unwatch(self._channel)
 
-    def _attach(self, *, is_begun: bool) -> None:
+    def _attach(self, *, is_started: bool) -> None:
         self._is_attached = True
-        self._channel = self._hub.watch(self._run.id, is_begun=is_begun)
+        self._channel = self._hub.watch(self._run.id, is_started=is_started)
         self._channel.readers.add(self)
 
     @property
-    def place(self) -> int:
+    def position(self) -> int:
         """See `Reader`."""
-        return self._index if self._is_placed or self._is_live else NOWHERE
+        return self._index if self._has_position or self._is_live else NO_POSITION
 
     @property
     def is_cut(self) -> bool:
@@ -146,7 +146,7 @@ class Watch:
                     self._last_sent = time.monotonic()
                     return data
                 continue
-            frames = channel.since(self._index)
+            frames = channel.frames_since(self._index)
             if frames:
                 self._index += len(frames)
                 if data := self._join(frames):
@@ -155,55 +155,55 @@ class Watch:
                 continue
             if frames is None:
                 # Fell off the ring. What it has shown meanwhile may have been taken back.
-                self._is_live = self._is_placed = False
-                data = channel.taken_back_since(self._taken_back)
+                self._is_live = self._has_position = False
+                data = channel.resets_since(self._reset_count)
                 if data is None:
                     break
                 if data:
                     return data
                 continue
-            if channel.is_gone:
+            if channel.is_deleted:
                 break
-            if not channel.is_fed and self._rests(channel):
+            if not channel.has_producer and self._is_behind_log(channel):
                 continue
-            await self._news()
+            await self._wait_for_change()
             if channel.end == self._index and time.monotonic() - self._last_sent >= QUIET_SECONDS:
                 self._last_sent = time.monotonic()
                 return COMMENT
         return b""
 
-    async def _news(self) -> None:
+    async def _wait_for_change(self) -> None:
         channel, pipe = self._channel, self._pipe
-        if pipe is None or not pipe.is_clear:
-            await channel.news()
+        if pipe is None or not pipe.is_writable:
+            await channel.next_change()
             return
-        self._listening = channel.listen(self)
+        self._wakeup = channel.listen(self)
         try:
-            await self._listening
+            await self._wakeup
         finally:
-            channel.hush(self, self._listening)
-            self._listening = None
+            channel.stop_listening(self, self._wakeup)
+            self._wakeup = None
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """See `Tail`: frames go straight to the client as long as they follow on and it takes them."""
         # One that was sent to the log takes nothing before it has been there.
         pipe = self._pipe if self._is_live and not self._is_over else None
-        if pipe is not None and pipe.is_clear and (frames := self._channel.since(self._index)):
+        if pipe is not None and pipe.is_writable and (frames := self._channel.frames_since(self._index)):
             self._index += len(frames)
             if data := self._join(frames):
                 self._last_sent = time.monotonic()
                 pipe.push(data)
             if self._is_live and not self._is_over:
                 return
-        if self._listening is not None and not self._listening.done():
-            self._listening.set_result(None)
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
-    def _rests(self, channel: Channel) -> bool:
+    def _is_behind_log(self, channel: Channel) -> bool:
         """Nobody feeds the ring, maybe for hours. Whether there is more in the log."""
-        channel.rest()
-        if channel.known <= max(self._sent, self._looked):
+        channel.trim_idle()
+        if channel.known_seq <= max(self._sent, self._checked_seq):
             return False
-        self._is_live = self._is_placed = False
+        self._is_live = self._has_position = False
         return True
 
     async def _before_live(self) -> bytes:
@@ -218,17 +218,17 @@ class Watch:
 
     async def _catch_up(self) -> bytes:
         """One piece of what lies before the live tail; empty where there is none left."""
-        if not self._is_placed:
-            await self._place()
+        if not self._has_position:
+            await self._take_position()
         page = await self._read_page()
         if page:
             self._sent = page[-1].seq
-            self._is_over = self._is_over or any(event.type in ENDING for event in page)
+            self._is_over = self._is_over or any(event.type in CLOSING_EVENT_TYPES for event in page)
             return b"".join(logged_frame(event.seq, event.type, event.data) for event in page)
-        has_begun = self._channel.is_fed or self._channel.taken_back > self._taken_back
+        has_begun = self._channel.has_producer or self._channel.reset_count > self._reset_count
         if self._until is None and has_begun:
             # Its frames began to come while the log was read: take their place, and what is open there.
-            self._is_placed = False
+            self._has_position = False
             return b""
         # A run that had ended when the watch was made has nothing to tell beyond its last event, which
         # may be on disk already and still on its way to the live tail.
@@ -238,16 +238,16 @@ class Watch:
         snapshots, self._snapshots = self._snapshots, b""
         return snapshots
 
-    async def _place(self) -> None:
+    async def _take_position(self) -> None:
         """Notes where the live tail is taken up, the log's place there, and what is open there."""
         channel = self._channel
-        while channel.is_fed and channel.logged < self._sent and not self._has_to_stop():
-            await channel.news()
-        self._is_placed = True
+        while channel.has_producer and channel.logged < self._sent and not self._has_to_stop():
+            await channel.next_change()
+        self._has_position = True
         self._index, self._until, self._snapshots = channel.end, None, b""
-        self._taken_back, self._looked = channel.taken_back, channel.known
-        if channel.is_fed:
-            self._looked = channel.logged
+        self._reset_count, self._checked_seq = channel.reset_count, channel.known_seq
+        if channel.has_producer:
+            self._checked_seq = channel.logged
             steps = [channel.open_steps[index] for index in sorted(channel.open_steps)]
             self._until = channel.logged
             self._snapshots = b"".join(step.snapshot() for step in steps)
@@ -263,14 +263,14 @@ class Watch:
     def _join(self, frames: list[Frame]) -> bytes:
         if len(frames) == 1 and frames[0].text and self._texts is None:
             return frames[0].data
-        end = next((at for at, frame in enumerate(frames) if frame.is_break), None)
+        end = next((at for at, frame in enumerate(frames) if frame.is_gap), None)
         if end is not None:
             # What follows continues something that is not here.
-            self._is_live = self._is_placed = False
+            self._is_live = self._has_position = False
             frames = frames[:end]
-        self._taken_back += sum(frame.empties for frame in frames)
-        known = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
-        unseen = frames[known[-1] + 1 :] if known else frames
+        self._reset_count += sum(frame.is_reset for frame in frames)
+        sent_positions = [at for at, frame in enumerate(frames) if 0 < frame.seq <= self._sent]
+        unseen = frames[sent_positions[-1] + 1 :] if sent_positions else frames
         for frame in unseen:
             if frame.seq:
                 self._sent = frame.seq
@@ -287,21 +287,21 @@ class Watch:
 def _accumulated(frames: list[Frame], texts: dict[int, str]) -> Iterator[bytes]:
     """The frames with the text so far in each delta, and one delta of each step between two other frames:
     each holds all the text, so those of a client that lags would come to the square of it."""
-    said: dict[OpenStep, list[str]] = {}
+    texts_by_step: dict[OpenStep, list[str]] = {}
     for frame in frames:
-        if frame.step is not None and not frame.empties:
-            said.setdefault(frame.step, []).append(frame.text)
+        if frame.step is not None and not frame.is_reset:
+            texts_by_step.setdefault(frame.step, []).append(frame.text)
             continue
-        yield from _so_far(said, texts)
-        said.clear()
+        yield from _so_far(texts_by_step, texts)
+        texts_by_step.clear()
         if frame.step is not None:
             texts.pop(frame.step.index, None)
         yield frame.data
-    yield from _so_far(said, texts)
+    yield from _so_far(texts_by_step, texts)
 
 
-def _so_far(said: dict[OpenStep, list[str]], texts: dict[int, str]) -> Iterator[bytes]:
-    for step, parts in said.items():
+def _so_far(texts_by_step: dict[OpenStep, list[str]], texts: dict[int, str]) -> Iterator[bytes]:
+    for step, parts in texts_by_step.items():
         text = "".join(parts)
         so_far = texts[step.index] = texts.get(step.index, "") + text
         yield step.accumulated(text, so_far)

@@ -11,15 +11,15 @@ from typing import Any, assert_never, cast
 import msgspec
 from msgspec import UNSET
 
-from luxx.errors import Garbled
+from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
-from luxx.runs.log.events import Entry
+from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
 from luxx.runs.streams.frames import OpenStep
 from luxx.runs.streams.hub import Frame
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.delta import (
-    PAUSED_MARK,
+    PAUSED_KEY,
     Delta,
     FinishDelta,
     FinishReason,
@@ -40,14 +40,14 @@ REFUSAL = "refusal"
 CALL_KEYS = frozenset({"id", "call"})
 """The keys under which replay notes name a call."""
 
-MOST_TOKENS = 100_000_000
+MAX_TOKENS = 100_000_000
 """More than any window holds; a completion that claims more is not believed."""
 
-MOST_CHARACTERS = 4_000_000
+MAX_CHARACTERS = 4_000_000
 """Some ten times what the longest answers of today's models hold; it bounds what one run can take up."""
 
-MOST_STEPS = 10_000
-MOST_NAMED = 10_000
+MAX_STEPS = 10_000
+MAX_NAME_CHARACTERS = 10_000
 """Characters of a call's name and id, which every frame of it repeats."""
 
 Output = Frame | Step
@@ -62,58 +62,63 @@ class CompletionReader:
     """
 
     def __init__(
-        self, run_id: str, first_index: int, open_steps: dict[int, OpenStep], *, taken: Collection[str] = ()
+        self,
+        run_id: str,
+        first_index: int,
+        open_steps: dict[int, OpenStep],
+        *,
+        used_call_ids: Collection[str] = (),
     ) -> None:
         self._run_id = run_id
         self._first = self._next = first_index
-        self._taken = taken
-        self._renamed: dict[object, str] = {}
+        self._used_call_ids = used_call_ids
+        self._new_call_ids: dict[object, str] = {}
         self._open = open_steps
-        self._speaking: OpenStep | None = None
+        self._current_step: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
         self._size = 0
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.replay: dict[str, Any] = {}
 
-    def continued(self, deltas: list[Delta]) -> Frame | None:
+    def feed_text(self, deltas: list[Delta]) -> Frame | None:
         """The frame of one fragment of the text that is being said, as most reads bring; else None."""
-        step = self._speaking
+        step = self._current_step
         if step is None or step.type is not StepType.TEXT or len(deltas) != 1:
             return None
         delta = deltas[0]
         return self._grow(step, delta.text) if isinstance(delta, TextDelta) and delta.text else None
 
-    def take(self, deltas: list[Delta]) -> Iterator[Output]:
+    def feed(self, deltas: list[Delta]) -> Iterator[Output]:
         """What the deltas of one network read make, in order; fragments of one step become one frame.
 
         Lazy on purpose: a step grows only when its frame is about to be published. Whoever attaches while
         an earlier output is being logged must not get, in a snapshot, text that it is then sent again.
         """
-        for delta in _joined(deltas):
+        for delta in _merge_fragments(deltas):
             match delta:
                 case TextDelta(text=text):
-                    yield from self._speak(StepType.TEXT, text)
+                    yield from self._append_text(StepType.TEXT, text)
                 case ThinkingDelta(text=text):
-                    yield from self._speak(StepType.THINKING, text)
+                    yield from self._append_text(StepType.THINKING, text)
                 case ToolCallDelta():
                     yield from self._call(delta)
                 case UsageDelta(usage=usage):
-                    self.usage = _believable(usage)
+                    self.usage = _clamped(usage)
                 case ReplayDelta(data=data):
-                    self.replay.update({key: self._with_own_ids(value) for key, value in data.items()})
+                    self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
                 case FinishDelta(reason=reason):
                     self.finish = reason
                     if reason == FinishReason.PAUSED and not self._calls:
-                        self.replay[PAUSED_MARK] = True
-                    yield from self._refuse()
+                        self.replay[PAUSED_KEY] = True
+                    yield from self._append_refusal()
                 case _:
                     assert_never(delta)
 
     def close(self, status: StepStatus) -> list[Step]:
         """Closes all that is open, in order of index; tool calls whose arguments are whole are pending."""
         closing = [self._open[index] for index in sorted(self._open)]
-        self._speaking = None
+        self._current_step = None
         return [
             step.closed(
                 StepStatus.PENDING
@@ -123,63 +128,63 @@ class CompletionReader:
             for step in closing
         ]
 
-    def _speak(self, type_: StepType, text: str) -> Iterator[Output]:
+    def _append_text(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
             return
-        step = self._speaking
+        step = self._current_step
         if step is None or step.type != type_:
-            yield from self._close_speech()
-            step = self._speaking = self._begin(OpenStep(self._run_id, self._next, type_))
+            yield from self._close_current_step()
+            step = self._current_step = self._add_open_step(OpenStep(self._run_id, self._next, type_))
         yield self._grow(step, text)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
-        yield from self._close_speech()
+        yield from self._close_current_step()
         step = self._calls.get(delta.slot)
         if step is None:
-            call_id = self._own_id(delta.call_id)
+            call_id = self._unique_call_id(delta.call_id)
             step = OpenStep(self._run_id, self._next, StepType.TOOL_CALL, call_id=call_id, name=delta.name)
-            self._calls[delta.slot] = self._begin(step)
+            self._calls[delta.slot] = self._add_open_step(step)
         yield self._grow(step, delta.arguments)
 
-    def _own_id(self, call_id: str) -> str:
-        if call_id not in self._taken:
+    def _unique_call_id(self, call_id: str) -> str:
+        if call_id not in self._used_call_ids:
             return call_id
-        own = self._renamed[call_id] = f"call_{new_id().replace('-', '')}"
-        return own
+        new_call_id = self._new_call_ids[call_id] = f"call_{new_id().replace('-', '')}"
+        return new_call_id
 
-    def _with_own_ids(self, note: Any) -> Any:
+    def _with_new_call_ids(self, note: Any) -> Any:
         """What goes back to the adapter names calls by the ids that they have in the log."""
-        if not self._renamed:
+        if not self._new_call_ids:
             return note
         if isinstance(note, list):
-            return [self._with_own_ids(item) for item in cast("list[Any]", note)]
+            return [self._with_new_call_ids(item) for item in cast("list[Any]", note)]
         if isinstance(note, dict):
             return {
-                key: self._renamed.get(value, value)
+                key: self._new_call_ids.get(value, value)
                 if key in CALL_KEYS and isinstance(value, str)
-                else self._with_own_ids(value)
+                else self._with_new_call_ids(value)
                 for key, value in cast("dict[str, Any]", note).items()
             }
         return note
 
-    def _close_speech(self) -> Iterator[Output]:
+    def _close_current_step(self) -> Iterator[Output]:
         """Steps are logged in order of index: speech between open calls stays open until they close."""
-        step, self._speaking = self._speaking, None
+        step, self._current_step = self._current_step, None
         if step is not None and not self._calls:
             yield step.closed(StepStatus.DONE)
 
-    def _refuse(self) -> Iterator[Output]:
+    def _append_refusal(self) -> Iterator[Output]:
         """The words of a refusal, which some providers keep apart from the text."""
-        words = self.replay.get(REFUSAL)
-        has_spoken = self._speaking is not None and self._speaking.type == StepType.TEXT
-        if self.finish == FinishReason.REFUSED and isinstance(words, str) and not has_spoken:
-            yield from self._speak(StepType.TEXT, words)
+        refusal = self.replay.get(REFUSAL)
+        has_text = self._current_step is not None and self._current_step.type == StepType.TEXT
+        if self.finish == FinishReason.REFUSED and isinstance(refusal, str) and not has_text:
+            yield from self._append_text(StepType.TEXT, refusal)
 
-    def _begin(self, step: OpenStep) -> OpenStep:
-        if step.index - self._first >= MOST_STEPS or len(step.name) + len(step.call_id) > MOST_NAMED:
-            raise Garbled(
-                f"The provider's answer has more than {MOST_STEPS:,} steps, or a call with more than "
-                f"{MOST_NAMED:,} characters of name and id; it was cut there.",
+    def _add_open_step(self, step: OpenStep) -> OpenStep:
+        if step.index - self._first >= MAX_STEPS or len(step.name) + len(step.call_id) > MAX_NAME_CHARACTERS:
+            raise MalformedStream(
+                f"The provider's answer has more than {MAX_STEPS:,} steps, or a call with more than "
+                f"{MAX_NAME_CHARACTERS:,} characters of name and id; it was cut there.",
                 retryable=False,
             )
         self._open[step.index] = step
@@ -188,32 +193,32 @@ class CompletionReader:
 
     def _grow(self, step: OpenStep, text: str) -> Frame:
         self._size += len(text)
-        if self._size > MOST_CHARACTERS:
-            raise Garbled(
-                f"The provider's answer is longer than {MOST_CHARACTERS:,} characters; it was cut there.",
+        if self._size > MAX_CHARACTERS:
+            raise MalformedStream(
+                f"The provider's answer is longer than {MAX_CHARACTERS:,} characters; it was cut there.",
                 retryable=False,
             )
         return Frame(step.grow(text), 0, step, text)
 
 
-def _believable(usage: Usage) -> Usage:
+def _clamped(usage: Usage) -> Usage:
     """Counts that a database column can hold: they are what somebody else's server says."""
-    counts = {name: min(max(getattr(usage, name), 0), MOST_TOKENS) for name in usage.__struct_fields__}
+    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
     return Usage(**counts)
 
 
-def _joined(deltas: list[Delta]) -> list[Delta]:
+def _merge_fragments(deltas: list[Delta]) -> list[Delta]:
     """Neighbouring fragments of the same kind made one."""
     if len(deltas) == 1:
         return deltas
-    joined: list[Delta] = []
+    merged: list[Delta] = []
     for kind, group in groupby(deltas, type):
         if kind is TextDelta or kind is ThinkingDelta:
-            told = cast("Iterator[TextDelta | ThinkingDelta]", group)
-            joined.append(kind(text="".join(delta.text for delta in told)))
+            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            merged.append(kind(text="".join(delta.text for delta in fragments)))
         else:
-            joined.extend(group)
-    return joined
+            merged.extend(group)
+    return merged
 
 
 _encode = msgspec.json.Encoder().encode
@@ -228,22 +233,22 @@ NOT_RUN = ToolResult.fail(
 )
 
 
-def whole_result(run_id: str, call_id: str, output: str) -> dict[str, str]:
+def full_output_row(run_id: str, call_id: str, output: str) -> dict[str, str]:
     """The row of an output that was cut, in what every database takes: no NUL, no endless id."""
     return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
 
 
-def added(sum_: float | None, cost: float | None) -> float | None:
+def add_cost(sum_: float | None, cost: float | None) -> float | None:
     """A run's cost with one more completion; not known where that one's is not."""
     return None if cost is None else (sum_ or 0.0) + cost
 
 
-def closing(steps: list[Step]) -> list[Entry]:
+def closed_entries(steps: list[Step]) -> list[LogEntry]:
     """The entries that log closed steps."""
     return [ProcessStep(step=step) for step in steps]
 
 
-def marked(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
+def status_entry(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
     """The entry that gives a logged step another status."""
     duration = UNSET if duration_ms is None else duration_ms
     return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
@@ -254,9 +259,9 @@ def call_of(step: Step) -> ToolCall:
     return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
 
 
-def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
+def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
     """The entry of the result of a call that was carried out, or refused."""
-    entry = answered(call, index, executed.result, executed.duration_ms)
+    entry = result_entry(call, index, executed.result, executed.duration_ms)
     outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
     if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):
         outcome = CallOutcome(executed.status.value)
@@ -271,7 +276,7 @@ def carried_out(call: Step, index: int, executed: Executed) -> ProcessStep:
     return ProcessStep(step=step)
 
 
-def answered(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
+def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
     """The entry of a call's result, as the step of this index."""
     return ProcessStep(
         step=Step(

@@ -11,7 +11,7 @@ from luxx.domain.conversations.search_index import index_message
 from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.turn.spec import ChatBrief
+from luxx.runs.turn.spec import RunSpec
 from luxx.runs.turn.state import ChatState
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
@@ -20,7 +20,7 @@ from luxx.wire.step import StepStatus
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
-_free = (
+_release_conversation = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
     .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
@@ -28,7 +28,7 @@ _free = (
 _encode = msgspec.json.Encoder().encode
 
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
-CUT_SHORT = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
 """Reasons of a completed run that had more to say."""
 
 
@@ -50,20 +50,20 @@ OUT_OF_ITERATIONS = Ending(
 CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
 
 
-def failed(error: LuxxError) -> Ending:
+def failure_ending(error: LuxxError) -> Ending:
     """The ending of a run that an error ended."""
     return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
 
 
-def ended_by(error: LuxxError) -> Ending:
+def ending_for(error: LuxxError) -> Ending:
     """The ending of a run that an error ended: it failed, or completed with what a limit let it produce."""
     if not isinstance(error, LimitReached):
-        return failed(error)
+        return failure_ending(error)
     reason = StopReason(error.stop_reason)
     return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
 
 
-def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Event]:
+def ending_events(spec: RunSpec, state: ChatState, ending: Ending) -> list[Event]:
     """`error` where there was one, then `done`."""
     events: list[Event] = []
     if ending.error is not None:
@@ -71,7 +71,7 @@ def ending_events(brief: ChatBrief, state: ChatState, ending: Ending) -> list[Ev
         events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
     events.append(
         Done(
-            message_id=brief.message_id,
+            message_id=spec.message_id,
             token_count=state.usage.completion_tokens,
             usage=state.usage,
             status=ending.done,
@@ -94,21 +94,21 @@ def ending_changes(state: ChatState, ending: Ending) -> dict[str, Any]:
     }
 
 
-def store_message(
-    brief: ChatBrief, state: ChatState, ending: Ending
+def prepare_message(
+    spec: RunSpec, state: ChatState, ending: Ending
 ) -> tuple[Callable[[Connection], None], int]:
     """Work that stores the answer, makes it the selected leaf and frees the conversation; and its bytes.
 
     A subagent's answer goes to the run that waits for it, so no message is stored.
     """
-    if brief.request.delegated is not None:
+    if spec.request.delegated is not None:
         return lambda _connection: None, 0
     row: dict[str, Any] = {
-        "id": brief.message_id,
-        "user_id": brief.user_id,
-        "conversation_id": brief.conversation_id,
-        "parent_id": brief.request.parent_id,
-        "run_id": brief.run_id,
+        "id": spec.message_id,
+        "user_id": spec.user_id,
+        "conversation_id": spec.conversation_id,
+        "parent_id": spec.request.parent_id,
+        "run_id": spec.run_id,
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if _has_replay(state) else None,
@@ -122,11 +122,11 @@ def store_message(
         connection.execute(_insert, row)
         index_message(connection, row)
         connection.execute(
-            _free,
+            _release_conversation,
             {
-                "b_id": brief.conversation_id,
-                "b_run": brief.run_id,
-                "leaf_id": brief.message_id,
+                "b_id": spec.conversation_id,
+                "b_run": spec.run_id,
+                "leaf_id": spec.message_id,
                 "now": row["created_at"],
             },
         )
@@ -140,6 +140,6 @@ def _has_replay(state: ChatState) -> bool:
 
 def _message_status(state: ChatState, ending: Ending) -> str:
     if ending.status == RunStatus.COMPLETED:
-        return PARTIAL if ending.stop_reason in CUT_SHORT else COMPLETE
-    said = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
-    return PARTIAL if said or ending.status == RunStatus.CANCELLED else FAILED
+        return PARTIAL if ending.stop_reason in INCOMPLETE_REASONS else COMPLETE
+    has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
+    return PARTIAL if has_content or ending.status == RunStatus.CANCELLED else FAILED

@@ -12,30 +12,37 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError, ProviderError
 from luxx.infra.observe import Metrics
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.answer import Answer, Retry
+from luxx.providers.answer import CompletionStream, Retry
 from luxx.providers.client import ModelClient
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled, on_its_own
-from luxx.runs.log.events import Entry, keep_output
+from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
+from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.streams.hub import Channel, Frame
-from luxx.runs.turn.asking import Asker, wanted_by
+from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import (
     INTERRUPTED,
     NOT_RUN,
     CompletionReader,
-    added,
-    answered,
+    add_cost,
     call_of,
-    carried_out,
-    closing,
-    marked,
-    whole_result,
+    closed_entries,
+    executed_entry,
+    full_output_row,
+    result_entry,
+    status_entry,
 )
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.resources import Completed, Crew, Cut
-from luxx.runs.turn.restrictions import activated, brought, inherited, still_offered, tainted_by, with_skills
-from luxx.runs.turn.spec import ChatBrief
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
+from luxx.runs.turn.restrictions import (
+    allowed_specs,
+    inherited_taint,
+    new_taint,
+    skill_entries,
+    tainted_by,
+    with_skills,
+)
+from luxx.runs.turn.spec import RunSpec
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, ChatState, open_calls, unsettled
+from luxx.runs.turn.state import ChatLog, ChatState, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
@@ -48,7 +55,7 @@ from luxx.wire.tool import ToolSpec
 
 _encode = msgspec.json.Encoder().encode
 
-Tasks = dict["asyncio.Task[Executed]", Step]
+CallTasks = dict["asyncio.Task[Executed]", Step]
 
 
 class Iteration:
@@ -57,15 +64,15 @@ class Iteration:
     def __init__(
         self,
         *,
-        brief: ChatBrief,
+        spec: RunSpec,
         log: ChatLog,
         channel: Channel,
         signal: CancelSignal,
         client: ModelClient,
         executor: ToolExecutor,
-        crew: Crew,
+        resources: RunResources,
         spending: Spending,
-        asker: Asker,
+        asker: QuestionAsker,
         delegator: Delegator,
         metrics: Metrics,
     ) -> None:
@@ -74,81 +81,85 @@ class Iteration:
         self._delegator = delegator
         self._metrics = metrics
         self._deltas = 0
-        self._answer: Answer | None = None
-        self._brief = brief
+        self._answer: CompletionStream | None = None
+        self._spec = spec
         self._log = log
         self._channel = channel
         self._signal = signal
         self._client = client
         self._executor = executor
-        self._crew = crew
-        self._wanted: dict[str, SkillHead] = {}
+        self._resources = resources
+        self._activated_skills: dict[str, SkillHead] = {}
         """Skills that calls of this drive have taken from the shelf, by the calls' ids."""
-        self._known = crew.context
+        self._last_context = resources.context
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; what the user may do was read as they were."""
 
-    async def complete(self, *, with_tools: bool) -> Completed:
+    async def call_model(self, *, with_tools: bool) -> CompletionRecord:
         """Calls the model and publishes what it says. Steps that close on the way are logged.
 
         Raises Cut when the provider fails for good or a person cancels, LimitReached where the call does
         not fit what the run may spend.
         """
         steps = self._log.state.steps
-        taken = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
-        reader = CompletionReader(self._brief.run_id, len(steps), self._channel.open_steps, taken=taken)
+        used_call_ids = {str(step.id_ref) for step in steps if step.type == StepType.TOOL_CALL}
+        reader = CompletionReader(
+            self._spec.run_id, len(steps), self._channel.open_steps, used_call_ids=used_call_ids
+        )
         self._deltas = 0
-        request = await self._spending.admitted(
+        request = await self._spending.admit(
             self._request(self._offered() if with_tools else []),
-            self._crew.target,
-            self._crew.card,
+            self._resources.target,
+            self._resources.card,
             self._log,
             self._signal,
         )
         try:
-            await self._signal.wait(on_its_own(self._read(reader, request)))
+            await self._signal.wait(run_in_own_task(self._read(reader, request)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # What fails before it says anything is hardly ever billed; where a limit must hold, it counts.
-            is_billed = self._deltas > 0 or (self._spending.has_amounts and self._may_be_billed(error))
-            raise Cut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
+            is_billed = self._deltas > 0 or (self._spending.has_limits and self._may_be_billed(error))
+            raise CompletionCut(self._cut(reader, StepStatus.ERROR, request, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
             # What was sent is read and billed; while it connects, or waits to ask again, nothing was.
             is_billed = self._answer is not None and self._answer.was_sent
-            raise Cut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
+            raise CompletionCut(self._cut(reader, StepStatus.CANCELLED, request, is_billed), None) from None
         finally:
             # It knows this iteration: a circle that would stay until the collector comes by.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
-        return self._completed(reader, request, has_tools=with_tools)
+        return self._completion_record(reader, request, has_tools=with_tools)
 
-    async def start_calls(self, state: ChatState, before: list[Entry], usage: UsageEntry | None) -> None:
+    async def start_calls(
+        self, state: ChatState, preceding: list[LogEntry], usage: UsageEntry | None
+    ) -> None:
         """Logs the open calls of `state` as running, after `before`, and reads what the user may do now.
 
         Those that ask a person first do not begin before there is an answer. Where there are no calls,
         because a turn paused or a crash ended them, the model is asked next.
         """
-        refused = self._spending.calls_too_many(state)
+        refused = self._spending.excess_calls(state)
         calls = [call for call in open_calls(state) if call not in refused]
-        known = self._as_it_stands(self._known)
-        free = [call for call in calls if not await self._asks_first(call, known)]
-        running = [marked(call, StepStatus.RUNNING) for call in free]
-        entries: list[Entry] = [*before, *inherited(state, self._brief), *running]
+        restricted = self._with_restrictions(self._last_context)
+        startable = [call for call in calls if not await self._asks_first(call, restricted)]
+        running = [status_entry(call, StepStatus.RUNNING) for call in startable]
+        entries: list[LogEntry] = [*preceding, *inherited_taint(state, self._spec), *running]
         for index, call in enumerate(refused, len(state.steps)):
-            entries += [marked(call, StepStatus.ERROR), answered(call, index, NOT_RUN)]
+            entries += [status_entry(call, StepStatus.ERROR), result_entry(call, index, NOT_RUN)]
         if self._spending.uses_up_calls(state):
-            entries.append(Warning(message=self._spending.out_of_calls()))
+            entries.append(Warning(message=self._spending.out_of_calls_text()))
 
-        def also(connection: Connection) -> None:
-            self._context = self._crew.context_in(connection)
+        def extra_write(connection: Connection) -> None:
+            self._context = self._resources.read_context(connection)
             self._spending.close(connection, usage)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
         phase = RunPhase.ACTING if calls else RunPhase.THINKING
-        await self._log.append(entries, phase=phase, changes=spent, also=also)
+        await self._log.append(entries, phase=phase, changes=spent, extra_write=extra_write)
 
-    async def act(self) -> None:
+    async def run_calls(self) -> None:
         """Runs the open calls side by side and logs each result; those that finish together, together.
 
         What some of them have to ask a person is asked once the others have ended; then the run waits.
@@ -161,49 +172,49 @@ class Iteration:
         context, self._context = self._context, None
         if not isinstance(context, ToolContext):
             raise context or LuxxError("the calls were not started")
-        self._known, context = context, self._as_it_stands(context)
-        await self._mark_late(context)
-        tasks: Tasks = {
+        self._last_context, context = context, self._with_restrictions(context)
+        await self._start_late_calls(context)
+        tasks: CallTasks = {
             asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
         }
         try:
-            wanted = await self._gather(tasks)
+            questions = await self._gather(tasks)
         except RunCancelled:
             await self._log_ready(tasks)
             raise
         finally:
             for task in tasks:
                 task.cancel()
-        if wanted:
-            await self._asker.put(wanted)
+        if questions:
+            await self._asker.put(questions)
             if self._signal.is_fired:
                 raise RunCancelled
 
-    async def wait_on(self) -> None:
+    async def keep_waiting(self) -> None:
         """Lets a run that was taken up while it waits for a person wait on."""
-        await self._asker.wait_on()
+        await self._asker.keep_waiting()
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Marks the steps of a completion that a crash cut: it is made again."""
-        steps = unsettled(self._log.state)
-        await self._log.append([marked(step, StepStatus.INTERRUPTED) for step in steps])
+        steps = unfinished_steps(self._log.state)
+        await self._log.append([status_entry(step, StepStatus.INTERRUPTED) for step in steps])
 
     async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
         publish = self._channel.publish
         asked = self._client.answer(
             request,
-            self._crew.target,
+            self._resources.target,
             on_retry=partial(self._on_retry, reader, request),
-            on_again=self._on_again,
+            before_retry=self._on_again,
         )
         async with asked as answer:
             self._answer = answer
             while deltas := await answer.read():
                 self._deltas += len(deltas)
-                if (frame := reader.continued(deltas)) is not None:
+                if (frame := reader.feed_text(deltas)) is not None:
                     publish(frame)
                     continue
-                for output in reader.take(deltas):
+                for output in reader.feed(deltas):
                     if isinstance(output, Frame):
                         publish(output)
                     else:
@@ -212,28 +223,28 @@ class Iteration:
     async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
         lost = None
-        if retry.may_be_billed and self._spending.has_amounts:
+        if retry.may_be_billed and self._spending.has_limits:
             lost = self._estimated(reader, request, [])
-        await self._spending.retried(self._log, event, lost)
+        await self._spending.log_retry(self._log, event, lost)
 
     async def _on_again(self) -> None:
         """Raises LimitReached where the failed try took what this one needs."""
-        await self._spending.admit_again(self._log, self._crew.target)
+        await self._spending.reserve_again(self._log, self._resources.target)
         await self._log.append([], phase=RunPhase.THINKING)
 
     def _may_be_billed(self, error: ProviderError) -> bool:
         return self._answer is not None and self._answer.may_be_billed(error)
 
     def _offered(self) -> list[ToolSpec]:
-        return still_offered(self._crew.tools, self._executor.registry, self._log.state)
+        return allowed_specs(self._resources.tools, self._executor.registry, self._log.state)
 
     def _request(self, tools: list[ToolSpec]) -> CompletionRequest:
-        asked, state = self._brief.request, self._log.state
+        asked, state = self._spec.request, self._log.state
         replay = [dict(note.replay) for note in state.notes]
-        system = with_skills(asked.system_prompt, self._crew.skills)
+        system = with_skills(asked.system_prompt, self._resources.skills)
         return CompletionRequest(
             model=asked.model,
-            messages=prompt_messages(system, self._brief.past, state.steps, replay),
+            messages=prompt_messages(system, self._spec.past, state.steps, replay),
             tools=tools,
             thinking_enabled=asked.thinking_enabled,
             temperature=asked.temperature,
@@ -241,59 +252,64 @@ class Iteration:
             response_schema=asked.response_schema,
         )
 
-    def _completed(
+    def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
-    ) -> Completed:
+    ) -> CompletionRecord:
         state, usage = self._log.state, reader.usage
         steps = reader.close(StepStatus.DONE)
-        is_told = bool(usage.prompt_tokens or usage.completion_tokens)
-        line = self._line(usage) if is_told else self._estimated(reader, request, steps)
-        sums = CostUpdate(usage=state.usage + line.usage, cost=added(state.cost, line.cost))
+        is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
+        entry = self._usage_entry(usage) if is_reported else self._estimated(reader, request, steps)
+        totals = CostUpdate(usage=state.usage + entry.usage, cost=add_cost(state.cost, entry.cost))
         note = CompletionNote(
             finish=reader.finish.value,
-            usage=line.usage,
-            cost=line.cost,
+            usage=entry.usage,
+            cost=entry.cost,
             replay=reader.replay,
             has_tools=has_tools,
         )
-        entries = closing(steps)
-        entries.append((sums, note))
-        return Completed(entries, line)
+        entries = closed_entries(steps)
+        entries.append((totals, note))
+        return CompletionRecord(entries, entry)
 
     def _cut(
         self, reader: CompletionReader, status: StepStatus, request: CompletionRequest, is_billed: bool
-    ) -> Completed:
+    ) -> CompletionRecord:
         steps = reader.close(status)
-        return Completed(closing(steps), self._estimated(reader, request, steps) if is_billed else None)
+        return CompletionRecord(
+            closed_entries(steps), self._estimated(reader, request, steps) if is_billed else None
+        )
 
     def _estimated(
         self, reader: CompletionReader, request: CompletionRequest, closed: list[Step]
     ) -> UsageEntry:
         """The line of a completion whose provider did not tell all that it will bill."""
-        said = [*unsettled(self._log.state), *closed]
-        usage = estimated_usage(reader.usage, request.messages, request.tools, said, most=request.max_tokens)
+        produced_steps = [*unfinished_steps(self._log.state), *closed]
+        usage = estimated_usage(
+            reader.usage, request.messages, request.tools, produced_steps, max_tokens=request.max_tokens
+        )
         is_hidden = self._deltas == 0 or (
-            self._crew.card.thinking and not any(step.type == StepType.THINKING for step in said)
+            self._resources.card.thinking
+            and not any(step.type == StepType.THINKING for step in produced_steps)
         )
         if is_hidden:
             usage = self._spending.with_hidden(usage)
-        return self._line(usage, is_estimated=True)
+        return self._usage_entry(usage, is_estimated=True)
 
-    def lost_line(self) -> UsageEntry:
+    def lost_call_entry(self) -> UsageEntry:
         """The line of a completion that ended with its process: that it was, and no more, is known."""
-        return msgspec.structs.replace(self._line(Usage(), is_estimated=True), cost=None)
+        return msgspec.structs.replace(self._usage_entry(Usage(), is_estimated=True), cost=None)
 
-    def _line(self, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
+    def _usage_entry(self, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
         """A completion's line of the ledger."""
         return UsageEntry(
-            user_id=self._brief.user_id,
-            tenant_id=self._brief.tenant_id,
-            run_id=self._brief.run_id,
-            subject_id=self._brief.conversation_id,
-            provider_id=self._crew.target.provider_id,
-            model=self._brief.request.model,
+            user_id=self._spec.user_id,
+            tenant_id=self._spec.tenant_id,
+            run_id=self._spec.run_id,
+            subject_id=self._spec.conversation_id,
+            provider_id=self._resources.target.provider_id,
+            model=self._spec.request.model,
             usage=usage,
-            cost=self._crew.card.cost(usage),
+            cost=self._resources.card.cost(usage),
             is_estimated=is_estimated,
         )
 
@@ -305,9 +321,9 @@ class Iteration:
             for call in open_calls(state)
             if call.status == StepStatus.RUNNING and not self._is_repeatable(call)
         ]
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         for index, call in enumerate(lost, len(state.steps)):
-            entries += [marked(call, StepStatus.INTERRUPTED), answered(call, index, INTERRUPTED)]
+            entries += [status_entry(call, StepStatus.INTERRUPTED), result_entry(call, index, INTERRUPTED)]
         if entries:
             await self._log.append(entries)
 
@@ -316,82 +332,91 @@ class Iteration:
         return tool is not None and tool.repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
-        told = self._delegator.free_of_skills(call, self._asker.told(call, context))
-        told = msgspec.structs.replace(
-            self._delegator.told(call, told),
-            activate=partial(self._wanted.__setitem__, str(call.id_ref)),
+        call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
+        call_context = msgspec.structs.replace(
+            self._delegator.with_delegate(call, call_context),
+            activate=partial(self._activated_skills.__setitem__, str(call.id_ref)),
         )
-        executed = await self._executor.execute(call_of(call), told)
-        await self._delegator.settle(executed)
-        return self._delegator.marked(executed)
+        executed = await self._executor.execute(call_of(call), call_context)
+        await self._delegator.end_subagent(executed)
+        return self._delegator.with_taint(executed)
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
-        return await self._executor.asks_first(call_of(call), context) and not self._asker.is_free(call)
+        return await self._executor.asks_first(call_of(call), context) and not self._asker.has_answer(call)
 
-    def _as_it_stands(self, context: ToolContext) -> ToolContext:
+    def _with_restrictions(self, context: ToolContext) -> ToolContext:
         """With what the log says that binds a call: taint, skills, whether tools were offered."""
         state = self._log.state
         is_offered_any = not state.notes or state.notes[-1].has_tools
         return msgspec.structs.replace(
             context,
-            tainted_by=tainted_by(state, self._brief),
+            tainted_by=tainted_by(state, self._spec),
             narrowed=state.narrowed,
             offered=context.offered if is_offered_any else frozenset[str](),
         )
 
-    async def _mark_late(self, context: ToolContext) -> None:
+    async def _start_late_calls(self, context: ToolContext) -> None:
         """Logs those calls as running that would have asked by the rules of before, and do not any more."""
         pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
         late = [call for call in pending if not await self._asks_first(call, context)]
         if late:
-            await self._log.append([marked(call, StepStatus.RUNNING) for call in late])
+            await self._log.append([status_entry(call, StepStatus.RUNNING) for call in late])
 
-    async def _gather(self, tasks: Tasks) -> list[tuple[Step, NeedsAnswer]]:
+    async def _gather(self, tasks: CallTasks) -> list[tuple[Step, NeedsAnswer]]:
         """Logs what the tools answer; what they want to know of a person, in the order of the calls."""
         waiting = set(tasks)
         while waiting:
             done, _ = await self._signal.wait(
-                asyncio.wait({*waiting, self._delegator.bell}, return_when=asyncio.FIRST_COMPLETED)
+                asyncio.wait({*waiting, self._delegator.requests_ready}, return_when=asyncio.FIRST_COMPLETED)
             )
             waiting -= done
-            if self._delegator.bell in done:
-                await self._delegator.carry_out()
-            ended = [(tasks[task], task.result()) for task in tasks if task in done and not wanted_by(task)]
+            if self._delegator.requests_ready in done:
+                await self._delegator.write_requested()
+            ended = [
+                (tasks[task], task.result()) for task in tasks if task in done and not needed_answer(task)
+            ]
             if ended:
                 await self._log_results(ended)
-        return [(call, signal) for task, call in tasks.items() if (signal := wanted_by(task)) is not None]
+        return [(call, signal) for task, call in tasks.items() if (signal := needed_answer(task)) is not None]
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
             status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
-            entries.append(marked(call, status, executed.duration_ms))
-            entries.append(carried_out(call, index, executed))
+            entries.append(status_entry(call, status, executed.duration_ms))
+            entries.append(executed_entry(call, index, executed))
         ended = [executed for _, executed in results]
-        entries += brought(self._log.state, ended)
-        entries += activated(self._log.state, self._wanted, ended)
-        entries += self._delegator.ended(ended)
-        run_id = self._brief.run_id
-        whole = [
-            whole_result(run_id, one.call_id, one.full_output) for one in ended if one.full_output is not None
+        entries += new_taint(self._log.state, ended)
+        entries += skill_entries(self._log.state, self._activated_skills, ended)
+        entries += self._delegator.end_entries(ended)
+        run_id = self._spec.run_id
+        full_output_rows = [
+            full_output_row(run_id, one.call_id, one.full_output)
+            for one in ended
+            if one.full_output is not None
         ]
 
-        def keep(connection: Connection) -> None:
-            for row in whole:
-                keep_output(connection, row)
+        def store_full_outputs(connection: Connection) -> None:
+            for row in full_output_rows:
+                store_output(connection, row)
 
         # The model reads the results next: said here, which spares a transaction.
         phase = RunPhase.THINKING if is_last else RunPhase.OBSERVING
-        size = sum(len(row["output"]) for row in whole)
-        await self._log.append(entries, phase=phase, also=keep if whole else None, also_bytes=size)
+        size = sum(len(row["output"]) for row in full_output_rows)
+        await self._log.append(
+            entries,
+            phase=phase,
+            extra_write=store_full_outputs if full_output_rows else None,
+            extra_bytes=size,
+        )
 
-    async def _log_ready(self, tasks: Tasks) -> None:
+    async def _log_ready(self, tasks: CallTasks) -> None:
         waiting = {call.index for call in open_calls(self._log.state)}
         ready = [
             (call, task.result())
             for task, call in tasks.items()
-            if task.done() and not task.cancelled() and call.index in waiting and wanted_by(task) is None
+            if task.done() and not task.cancelled() and call.index in waiting and needed_answer(task) is None
         ]
         if ready:
             await self._log_results(ready)

@@ -15,39 +15,39 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from luxx.domain.usage.ledger import UsageEntry, record
-from luxx.domain.usage.reserve import settle_left
+from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.providers.client import ModelClient
 from luxx.runs.engine.cancel import CancelSignal, RunCancelled
-from luxx.runs.engine.failing import give_up
-from luxx.runs.engine.processes import Engine
-from luxx.runs.log.events import Entry, LostRun, RunLog
+from luxx.runs.engine.failing import fail_run
+from luxx.runs.engine.processes import RunEngine
+from luxx.runs.log.events import LogEntry, LostRun, RunLog
 from luxx.runs.question_rows import close_questions
 from luxx.runs.storage import StorageUse
 from luxx.runs.streams.hub import Channel, Hub
-from luxx.runs.streams.notices import Told
-from luxx.runs.turn.asking import Asker
-from luxx.runs.turn.completion import added, closing, marked
+from luxx.runs.streams.notices import Notify
+from luxx.runs.turn.asking import QuestionAsker
+from luxx.runs.turn.completion import add_cost, closed_entries, status_entry
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.ending import (
     CANCELLED,
     FINISHED,
     OUT_OF_ITERATIONS,
     Ending,
-    ended_by,
     ending_changes,
     ending_events,
-    failed,
-    store_message,
+    ending_for,
+    failure_ending,
+    prepare_message,
 )
 from luxx.runs.turn.iteration import Iteration
-from luxx.runs.turn.resources import Completed, CrewFinder, Cut, Seen
-from luxx.runs.turn.spec import ChatBrief, beginning, read_brief
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
+from luxx.runs.turn.spec import RunSpec, initial_state, read_spec
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import ChatLog, ChatState, Next, decide, fold, open_calls
+from luxx.runs.turn.state import ChatLog, ChatState, NextAction, decide, fold, open_calls
 from luxx.runs.turn.wall_time import WallTime
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.delta import Usage
@@ -55,7 +55,7 @@ from luxx.wire.event import Warning
 from luxx.wire.run import RunKind, RunPhase
 from luxx.wire.step import StepStatus
 
-RESUMED = (
+RECOVERED = (
     "The server stopped while the model was being called; the call is made again. "
     "What the interrupted call cost is not known."
 )
@@ -63,15 +63,17 @@ LAST_ITERATION = (
     "This run has called the model with tools as often as it may; the next call asks for its final answer. "
     "Go on with another message, or an administrator raises tools.max_iterations."
 )
-BROKE = "The server made a mistake and could not go on; its log says more. What was produced is kept."
+INTERNAL_ERROR = (
+    "The server made a mistake and could not go on; its log says more. What was produced is kept."
+)
 
-Asked = Callable[[int], Awaitable[None]]
+OnQuestionAsked = Callable[[int], Awaitable[None]]
 """Is told whose run has begun to wait for a person: a rule may have come that allows what it asks."""
 
 logger = structlog.get_logger()
 
 
-async def nobody_asks(user_id: int) -> None:
+async def ignore_question(user_id: int) -> None:
     """The `asked` of a loop whose questions nothing but a person answers."""
 
 
@@ -85,18 +87,18 @@ class ChatLoop:
         hub: Hub,
         client: ModelClient,
         executor: ToolExecutor,
-        crew: CrewFinder,
+        resources: ResourceFinder,
         max_iterations: int,
         limits: LimitsConfig,
         metrics: Metrics,
-        told: Told,
-        engine: Callable[[], Engine],
+        notify: Notify,
+        engine: Callable[[], RunEngine],
         storage: StorageUse,
         decision_seconds: int = 0,
-        asked: Asked = nobody_asks,
+        on_question: OnQuestionAsked = ignore_question,
     ) -> None:
-        self._asked = asked
-        self._told = told
+        self._on_question = on_question
+        self._notify = notify
         self._engine = engine
         self._storage = storage
         self._limits = limits
@@ -104,7 +106,7 @@ class ChatLoop:
         self._hub = hub
         self._client = client
         self._executor = executor
-        self._crew = crew
+        self._resources = resources
         self._max_iterations = max_iterations
         self._metrics = metrics
         self._decision_seconds = decision_seconds
@@ -116,118 +118,129 @@ class ChatLoop:
 
         Raises LostRun if another process takes it on the way.
         """
-        found = await self._store.read(lambda session: self._find(session, run_id, fence))
-        if found is None:
+        loaded = await self._store.read(lambda session: self._load(session, run_id, fence))
+        if loaded is None:
             return
-        brief, seen = found
-        if brief.is_cancelled:
+        spec, inputs = loaded
+        if spec.is_cancelled:
             signal.fire()
-        state = fold(brief.events, beginning(brief))
+        state = fold(spec.events, initial_state(spec))
         # It may have been queued, or lost.
-        self._told(run_id, brief.user_id)
-        with self._hub.driven(run_id, state.seq, fence) as channel, self._metrics.run(RunKind.CHAT) as ended:
-            on_status = partial(self._told, run_id, brief.user_id)
+        self._notify(run_id, spec.user_id)
+        with (
+            self._hub.driven(run_id, state.seq, fence) as channel,
+            self._metrics.run(RunKind.CHAT) as record_end,
+        ):
+            on_status = partial(self._notify, run_id, spec.user_id)
             run_log = RunLog(
                 self._store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=on_status
             )
-            async with self._wall_time(brief, signal) as wall_time:
-                spending = Spending(self._limits, brief)
+            async with self._wall_time(spec, signal) as wall_time:
+                spending = Spending(self._limits, spec)
                 log = ChatLog(run_log, state)
-                delegator = self._delegator(brief, log, spending)
-                turn = Turn(brief, log, channel, self._max_iterations, spending, wall_time, delegator)
+                delegator = self._delegator(spec, log, spending)
+                turn = Turn(spec, log, channel, self._max_iterations, spending, wall_time, delegator)
                 try:
-                    await spending.take_over(log)
-                    await self._work_to_the_end(turn, seen, signal)
+                    await spending.recover_reservation(log)
+                    await self._run_turn(turn, inputs, signal)
                 except (LostRun, OperationalError, InterfaceError):
                     # Not ours any more, or the database is away: the log says where it stands.
                     raise
                 except Exception:
                     logger.exception("run_broke", run_id=run_id)
-                    await self._end_broken(turn, fence)
+                    await self._end_after_error(turn, fence)
                 if not turn.status:
-                    await wall_time.keep()
-                self._storage.add(brief.user_id, run_log.stored)
+                    await wall_time.save()
+                self._storage.add(spec.user_id, run_log.stored_total)
             if turn.status:
-                ended(turn.status, turn.usage or turn.log.state.usage)
-        if not turn.status and decide(turn.log.state) == Next.WAIT:
-            await self._asked(brief.user_id)
+                record_end(turn.status, turn.usage or turn.log.state.usage)
+        if not turn.status and decide(turn.log.state) == NextAction.WAIT:
+            await self._on_question(spec.user_id)
 
-    def _delegator(self, brief: ChatBrief, log: ChatLog, spending: Spending) -> Delegator:
+    def _delegator(self, spec: RunSpec, log: ChatLog, spending: Spending) -> Delegator:
         return Delegator(
-            brief,
+            spec,
             log,
             self._store,
             self._engine(),
             depth=self._limits.delegation_depth,
-            most=self._limits.subagents_per_run,
+            max_subagents=self._limits.subagents_per_run,
             share=spending.share_of_calls,
         )
 
-    def _wall_time(self, brief: ChatBrief, signal: CancelSignal) -> WallTime:
+    def _wall_time(self, spec: RunSpec, signal: CancelSignal) -> WallTime:
         return WallTime(
             self._store,
             signal,
-            run_id=brief.run_id,
-            fence=brief.fence,
+            run_id=spec.run_id,
+            fence=spec.fence,
             limit=self._limits.seconds_per_run,
-            before=brief.driven_seconds,
+            earlier_seconds=spec.driven_seconds,
         )
 
-    async def _work_to_the_end(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
+    async def _run_turn(self, turn: "Turn", inputs: RunInputs | LuxxError, signal: CancelSignal) -> None:
         """The work, and the ending that a person or a known error gives it."""
         try:
-            await self._work(turn, seen, signal)
+            await self._run_iterations(turn, inputs, signal)
         except RunCancelled:
-            await turn.end(turn.cut_short(StepStatus.CANCELLED), turn.stopped())
+            await turn.end(turn.close_open_steps(StepStatus.CANCELLED), turn.stop_ending())
         except LuxxError as error:
-            await turn.end(turn.cut_short(StepStatus.ERROR), ended_by(error))
+            await turn.end(turn.close_open_steps(StepStatus.ERROR), ending_for(error))
 
-    async def _end_broken(self, turn: "Turn", fence: int) -> None:
+    async def _end_after_error(self, turn: "Turn", fence: int) -> None:
         """Ends a run after an error that nobody foresaw, which may be that its message cannot be stored."""
-        broke = LuxxError(BROKE, kind="internal_error")
+        internal_error = LuxxError(INTERNAL_ERROR, kind="internal_error")
         try:
-            await turn.end(turn.cut_short(StepStatus.ERROR), failed(broke))
+            await turn.end(turn.close_open_steps(StepStatus.ERROR), failure_ending(internal_error))
         except (LostRun, OperationalError, InterfaceError):
             raise
         except Exception:
-            logger.exception("run_given_up", run_id=turn.brief.run_id)
-            run_id = turn.brief.run_id
+            logger.exception("run_given_up", run_id=turn.spec.run_id)
+            run_id = turn.spec.run_id
             await self._store.write_rows(
-                lambda connection: give_up(connection, run_id, fence, error=BROKE, kind=broke.kind)
+                lambda connection: fail_run(
+                    connection, run_id, fence, error=INTERNAL_ERROR, kind=internal_error.kind
+                )
             )
-            self._told(run_id, turn.brief.user_id)
+            self._notify(run_id, turn.spec.user_id)
 
-    def _find(self, session: Session, run_id: str, fence: int) -> tuple[ChatBrief, Seen | LuxxError] | None:
-        brief = read_brief(session.connection(), run_id, fence)
-        if brief is None:
+    def _load(
+        self, session: Session, run_id: str, fence: int
+    ) -> tuple[RunSpec, RunInputs | LuxxError] | None:
+        spec = read_spec(session.connection(), run_id, fence)
+        if spec is None:
             return None
         try:
-            return brief, self._crew.read(session, brief)
+            return spec, self._resources.read(session, spec)
         except LuxxError as error:
-            return brief, error
+            return spec, error
 
-    async def _work(self, turn: "Turn", seen: Seen | LuxxError, signal: CancelSignal) -> None:
-        brief = turn.brief
-        if isinstance(seen, LuxxError):
+    async def _run_iterations(
+        self, turn: "Turn", inputs: RunInputs | LuxxError, signal: CancelSignal
+    ) -> None:
+        spec = turn.spec
+        if isinstance(inputs, LuxxError):
             # Somebody who was disabled, for example, with a run that a person ended by that.
             if signal.is_fired:
                 raise RunCancelled
-            raise seen
+            raise inputs
         depth = self._limits.delegation_depth
         iteration = Iteration(
-            brief=brief,
+            spec=spec,
             log=turn.log,
             channel=turn.channel,
             signal=signal,
             client=self._client,
             executor=self._executor,
-            crew=await signal.wait(self._crew.make(brief, seen, signal, delegation_depth=depth)),
+            resources=await signal.wait(
+                self._resources.prepare(spec, inputs, signal, delegation_depth=depth)
+            ),
             spending=turn.spending,
-            asker=Asker(brief, turn.log, decision_seconds=self._decision_seconds),
+            asker=QuestionAsker(spec, turn.log, decision_seconds=self._decision_seconds),
             delegator=turn.delegator,
             metrics=self._metrics,
         )
-        while await turn.go_on(iteration):
+        while await turn.advance(iteration):
             pass
 
 
@@ -236,7 +249,7 @@ class Turn:
 
     def __init__(
         self,
-        brief: ChatBrief,
+        spec: RunSpec,
         log: ChatLog,
         channel: Channel,
         max_iterations: int,
@@ -247,110 +260,121 @@ class Turn:
         self.spending = spending
         self.delegator = delegator
         self._wall_time = wall_time
-        self.brief = brief
+        self.spec = spec
         self.log = log
         self.channel = channel
         self.status = ""
         self.usage: Usage | None = None
         self._max_iterations = max_iterations
-        self._is_resumed = brief.fence > 1
+        self._is_recovered = spec.fence > 1
 
-    async def go_on(self, iteration: Iteration) -> bool:
+    async def advance(self, iteration: Iteration) -> bool:
         """Does what the state asks for; False once the run has ended or waits. Raises RunCancelled."""
-        todo = decide(self.log.state)
-        match todo:
-            case Next.NOTHING:
+        next_action = decide(self.log.state)
+        match next_action:
+            case NextAction.NOTHING:
                 return False
-            case Next.MEND:
-                await iteration.mend()
-            case Next.RUN_TOOLS:
-                await iteration.act()
-                self._is_resumed = False
-                return decide(self.log.state) != Next.WAIT
-            case Next.WAIT:
-                await iteration.wait_on()
+            case NextAction.REPAIR:
+                await iteration.repair()
+            case NextAction.RUN_TOOLS:
+                await iteration.run_calls()
+                self._is_recovered = False
+                return decide(self.log.state) != NextAction.WAIT
+            case NextAction.WAIT:
+                await iteration.keep_waiting()
                 return False
-            case Next.CALL_MODEL if self.log.state.iterations > self._max_iterations:
+            case NextAction.CALL_MODEL if self.log.state.iterations > self._max_iterations:
                 # Even the completion that was offered no tools was not the last: it paused, or called one.
                 await self.end([], OUT_OF_ITERATIONS)
-            case Next.CALL_MODEL:
+            case NextAction.CALL_MODEL:
                 await self._call_model(iteration)
-            case Next.FINISH:
-                await self.end([], self._outcome(self.log.state))
+            case NextAction.FINISH:
+                await self.end([], self._final_ending(self.log.state))
             case _:
-                assert_never(todo)
+                assert_never(next_action)
         return not self.log.state.is_done
 
     async def end(
-        self, entries: list[Entry], ending: Ending, usage: UsageEntry | None = None, *, is_cut: bool = False
+        self,
+        entries: list[LogEntry],
+        ending: Ending,
+        usage: UsageEntry | None = None,
+        *,
+        is_cut: bool = False,
     ) -> None:
         """Writes what is left, the ending and the message, in one transaction.
 
         `is_cut`: the entries do not tell the sums with `usage`, for its completion did not come to its end.
         """
         await self.delegator.stop()
-        last = self.log.after(entries)
+        final_state = self.log.state_after(entries)
         if is_cut and usage is not None:
-            last = replace(last, usage=last.usage + usage.usage, cost=added(last.cost, usage.cost))
-        keep, size = store_message(self.brief, last, ending)
+            final_state = replace(
+                final_state,
+                usage=final_state.usage + usage.usage,
+                cost=add_cost(final_state.cost, usage.cost),
+            )
+        save, size = prepare_message(self.spec, final_state, ending)
 
-        def also(connection: Connection) -> None:
-            keep(connection)
-            if last.asked:
-                close_questions(connection, self.brief.run_id)
-            if usage is None and not is_cut and self.spending.has_amounts:
+        def extra_write(connection: Connection) -> None:
+            save(connection)
+            if final_state.asked:
+                close_questions(connection, self.spec.run_id)
+            if usage is None and not is_cut and self.spending.has_limits:
                 # Something broke that nobody foresaw, perhaps a call to the model with it.
-                settle_left(connection, self.brief.run_id)
+                charge_orphaned_reserve(connection, self.spec.run_id)
             self.spending.close(connection, usage)
 
-        events = [*entries, *ending_events(self.brief, last, ending)]
-        await self.log.append(events, changes=ending_changes(last, ending), also=also, also_bytes=size)
+        events = [*entries, *ending_events(self.spec, final_state, ending)]
+        await self.log.append(
+            events, changes=ending_changes(final_state, ending), extra_write=extra_write, extra_bytes=size
+        )
         self.status = ending.status.value
-        self.usage = last.usage
+        self.usage = final_state.usage
 
-    def stopped(self) -> Ending:
+    def stop_ending(self) -> Ending:
         """The ending that the run's signal gives it: a person's, or that of its time."""
-        return ended_by(self._wall_time.reached()) if self._wall_time.is_up else CANCELLED
+        return ending_for(self._wall_time.limit_error()) if self._wall_time.is_expired else CANCELLED
 
-    def cut_short(self, status: StepStatus) -> list[Entry]:
+    def close_open_steps(self, status: StepStatus) -> list[LogEntry]:
         """The entries that close what is open: growing steps with what they have, unanswered calls."""
         open_steps = [self.channel.open_steps[index] for index in sorted(self.channel.open_steps)]
-        calls = [marked(call, status) for call in open_calls(self.log.state)]
-        return [*calls, *closing([step.closed(status) for step in open_steps])]
+        calls = [status_entry(call, status) for call in open_calls(self.log.state)]
+        return [*calls, *closed_entries([step.closed(status) for step in open_steps])]
 
     async def _call_model(self, iteration: Iteration) -> None:
-        if self._is_resumed:
-            self._is_resumed = False
-            await self._tell_of_lost_call(iteration.lost_line())
+        if self._is_recovered:
+            self._is_recovered = False
+            await self._log_lost_call(iteration.lost_call_entry())
         state = self.log.state
         has_tools = state.iterations < self._max_iterations and not self.spending.is_out_of_calls(state)
         try:
-            completed = await iteration.complete(with_tools=has_tools)
-        except Cut as cut:
-            ending = self.stopped() if cut.because is None else failed(cut.because)
-            await self.end(cut.completed.entries, ending, cut.completed.usage, is_cut=True)
+            completion_record = await iteration.call_model(with_tools=has_tools)
+        except CompletionCut as cut:
+            ending = self.stop_ending() if cut.cause is None else failure_ending(cut.cause)
+            await self.end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
         else:
-            await self._settle(iteration, completed)
+            await self._log_completion(iteration, completion_record)
 
-    async def _tell_of_lost_call(self, lost: UsageEntry) -> None:
-        def also(connection: Connection) -> None:
+    async def _log_lost_call(self, lost: UsageEntry) -> None:
+        def extra_write(connection: Connection) -> None:
             # With a limit, what was set aside for the call has been entered already.
-            if not self.spending.has_settled:
+            if not self.spending.has_recorded_lost_call:
                 record(connection, lost)
 
-        await self.log.append([Warning(message=RESUMED)], phase=RunPhase.THINKING, also=also)
+        await self.log.append([Warning(message=RECOVERED)], phase=RunPhase.THINKING, extra_write=extra_write)
 
-    async def _settle(self, iteration: Iteration, completed: Completed) -> None:
+    async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
         """Logs an ended completion together with what follows: the start of its tools, or the end."""
-        entries = completed.entries
-        after = self.log.after(entries)
-        if decide(after) == Next.FINISH:
-            await self.end(entries, self._outcome(after), completed.usage)
+        entries = completion_record.entries
+        state_after = self.log.state_after(entries)
+        if decide(state_after) == NextAction.FINISH:
+            await self.end(entries, self._final_ending(state_after), completion_record.usage)
             return
-        if after.iterations == self._max_iterations:
+        if state_after.iterations == self._max_iterations:
             entries.append(Warning(message=LAST_ITERATION))
-        await iteration.start_calls(after, entries, completed.usage)
+        await iteration.start_calls(state_after, entries, completion_record.usage)
 
-    def _outcome(self, state: ChatState) -> Ending:
+    def _final_ending(self, state: ChatState) -> Ending:
         is_out = state.iterations > self._max_iterations or self.spending.is_out_of_calls(state)
         return OUT_OF_ITERATIONS if is_out else FINISHED

@@ -40,7 +40,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     delegated: Delegated | None = None
 
 
-class ChatBrief(msgspec.Struct, frozen=True, kw_only=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A run to drive. `events` is its log so far: empty when it has just begun. A subagent writes no message,
     so its `message_id` is empty."""
 
@@ -71,7 +71,7 @@ _run = select(
 _request = msgspec.json.Decoder(ChatRequest)
 
 
-def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | None:
+def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | None:
     """The brief, or None if the run was deleted or taken by another process since."""
     run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if run is None:
@@ -79,7 +79,7 @@ def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | N
     request = _request.decode(run.request)
     if run.message_id is None and request.delegated is None:
         return None
-    return ChatBrief(
+    return RunSpec(
         run_id=run_id,
         user_id=run.user_id,
         tenant_id=run.tenant_id,
@@ -94,9 +94,9 @@ def read_brief(connection: Connection, run_id: str, fence: int) -> ChatBrief | N
     )
 
 
-def beginning(brief: ChatBrief) -> ChatState:
+def initial_state(spec: RunSpec) -> ChatState:
     """The state before the first event: that of a subagent is as narrow as its parent's."""
-    delegated = brief.request.delegated
+    delegated = spec.request.delegated
     return ChatState() if delegated is None else ChatState(narrowed=delegated.narrowed)
 
 

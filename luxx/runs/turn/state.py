@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from luxx.runs.log.events import Entry, RunLog
+from luxx.runs.log.events import LogEntry, RunLog
 from luxx.wire.delta import FinishReason, Usage
 from luxx.wire.event import (
     CompletionNote,
@@ -34,7 +34,7 @@ from luxx.wire.step import Step, StepStatus, StepType
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A question of the run, and its answer once there is one."""
 
     question: QuestionAsked
@@ -52,13 +52,13 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     steps: tuple[Step, ...] = ()
-    settled: int = 0
+    finished_count: int = 0
     iterations: int = 0
     is_answered: bool = False
     usage: Usage = Usage()
     cost: float | None = None
     notes: tuple[CompletionNote, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[QuestionRecord, ...] = ()
     tainted_by: str | None = None
     members_ended: tuple[MembersEnded, ...] = ()
     skills: tuple[SkillHead, ...] = ()
@@ -68,10 +68,10 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
 
 
-class Next(StrEnum):
+class NextAction(StrEnum):
     """What a driver does with a state."""
 
-    MEND = "mend"
+    REPAIR = "mend"
     CALL_MODEL = "call_model"
     RUN_TOOLS = "run_tools"
     WAIT = "wait"
@@ -86,18 +86,18 @@ def apply(state: ChatState, logged: LoggedEvent) -> ChatState:
         case ProcessStep(step=step):
             return _with_step(state, step, logged.seq)
         case CostUpdate() if logged.note is not None:
-            settled = replace(state, settled=len(state.steps))
+            finished_count = replace(state, finished_count=len(state.steps))
             return replace(
-                settled,
+                finished_count,
                 iterations=state.iterations + 1,
-                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(settled),
+                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(finished_count),
                 usage=event.usage,
                 cost=event.cost,
                 notes=(*state.notes, logged.note),
                 seq=logged.seq,
             )
         case QuestionAsked():
-            return replace(state, asked=(*state.asked, Asked(question=event)), seq=logged.seq)
+            return replace(state, asked=(*state.asked, QuestionRecord(question=event)), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, asked=_with_answer(state.asked, event), seq=logged.seq)
         case Tainted(by=tool):
@@ -125,13 +125,13 @@ def fold(events: list[LoggedEvent], start: ChatState | None = None) -> ChatState
 
 def open_calls(state: ChatState) -> list[Step]:
     """Tool calls of ended completions that have no result yet, in order."""
-    settled = state.steps[: state.settled]
-    return [step for step in settled if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
+    finished_count = state.steps[: state.finished_count]
+    return [step for step in finished_count if step.type == StepType.TOOL_CALL and step.status in OPEN_CALL]
 
 
-def unsettled(state: ChatState) -> list[Step]:
+def unfinished_steps(state: ChatState) -> list[Step]:
     """Steps logged by a completion that was cut before its end was."""
-    return list(state.steps[state.settled :])
+    return list(state.steps[state.finished_count :])
 
 
 def open_questions(state: ChatState) -> list[QuestionAsked]:
@@ -142,18 +142,18 @@ def open_questions(state: ChatState) -> list[QuestionAsked]:
     ]
 
 
-def decide(state: ChatState) -> Next:
+def decide(state: ChatState) -> NextAction:
     """What comes next: mend what a crash cut, then the tools that were asked for, then the model.
 
     While a question is open, nothing does.
     """
     if state.is_done:
-        return Next.NOTHING
-    if state.settled < len(state.steps):
-        return Next.MEND
+        return NextAction.NOTHING
+    if state.finished_count < len(state.steps):
+        return NextAction.REPAIR
     if open_calls(state):
-        return Next.WAIT if state.asked and open_questions(state) else Next.RUN_TOOLS
-    return Next.FINISH if state.is_answered else Next.CALL_MODEL
+        return NextAction.WAIT if state.asked and open_questions(state) else NextAction.RUN_TOOLS
+    return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
 
 
 def _with_skill(state: ChatState, event: SkillActivated) -> ChatState:
@@ -163,7 +163,7 @@ def _with_skill(state: ChatState, event: SkillActivated) -> ChatState:
     return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
 
-def _with_answer(asked: tuple[Asked, ...], answer: QuestionAnswered) -> tuple[Asked, ...]:
+def _with_answer(asked: tuple[QuestionRecord, ...], answer: QuestionAnswered) -> tuple[QuestionRecord, ...]:
     """Only the first answer to a question counts."""
     return tuple(
         replace(one, answer=answer)
@@ -178,12 +178,12 @@ def _with_step(state: ChatState, step: Step, seq: int) -> ChatState:
         steps = (*state.steps[: step.index], step, *state.steps[step.index + 1 :])
     else:
         steps = (*state.steps, step)
-    settled, is_answered = state.settled, state.is_answered
+    finished_count, is_answered = state.finished_count, state.is_answered
     if step.type == StepType.TOOL_RESULT:
-        settled, is_answered = len(steps), False
-    elif step.status == StepStatus.INTERRUPTED and step.index == settled:
-        settled = step.index + 1
-    return replace(state, steps=steps, settled=settled, is_answered=is_answered, seq=seq)
+        finished_count, is_answered = len(steps), False
+    elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:
+        finished_count = step.index + 1
+    return replace(state, steps=steps, finished_count=finished_count, is_answered=is_answered, seq=seq)
 
 
 class ChatLog:
@@ -196,18 +196,20 @@ class ChatLog:
 
     async def append(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[LogEntry],
         *,
         phase: RunPhase | None = None,
         changes: dict[str, Any] | None = None,
-        also: Callable[[Connection], None] | None = None,
-        also_bytes: int = 0,
+        extra_write: Callable[[Connection], None] | None = None,
+        extra_bytes: int = 0,
     ) -> None:
         """Writes in one transaction, publishes, folds; see `RunLog.append`. Raises LostRun."""
         values = {"phase": phase.value, **(changes or {})} if phase is not None else changes
-        logged = await self._log.append(entries, changes=values, also=also, also_bytes=also_bytes)
+        logged = await self._log.append(
+            entries, changes=values, extra_write=extra_write, extra_bytes=extra_bytes
+        )
         self.state = fold(logged, self.state)
 
-    def after(self, entries: Sequence[Entry]) -> ChatState:
+    def state_after(self, entries: Sequence[LogEntry]) -> ChatState:
         """The state as it would be once these were appended; for deciding before writing."""
         return fold(self._log.preview(entries), self.state)

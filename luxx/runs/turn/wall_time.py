@@ -19,11 +19,11 @@ from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.models import RunRow
 from luxx.wire.run import StopReason
 
-BEAT_SECONDS = 5.0
+SAVE_SECONDS = 5.0
 """How often the time is kept: what a crash can lose of it."""
 
 _runs = table_of(RunRow)
-_keep = (
+_save = (
     _runs.update()
     .where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence"))
     .values(driven_seconds=bindparam("seconds"))
@@ -36,47 +36,54 @@ class WallTime:
     """`async with` it around a drive. `before` is what earlier drives took; `limit` 0: nothing is counted."""
 
     def __init__(
-        self, store: Store, signal: CancelSignal, *, run_id: str, fence: int, limit: float, before: float
+        self,
+        store: Store,
+        signal: CancelSignal,
+        *,
+        run_id: str,
+        fence: int,
+        limit: float,
+        earlier_seconds: float,
     ) -> None:
         self._store = store
         self._signal = signal
         self._key = {"b_id": run_id, "b_fence": fence}
         self._limit = limit
-        self._started = time.monotonic() - before
-        self._watch: asyncio.Task[None] | None = None
-        self.is_up = False
+        self._started = time.monotonic() - earlier_seconds
+        self._timer: asyncio.Task[None] | None = None
+        self.is_expired = False
         """Whether it was the time that ended the run."""
 
     async def __aenter__(self) -> Self:
         if self._limit:
-            self._watch = asyncio.create_task(self._until_it_is_up())
+            self._timer = asyncio.create_task(self._run_timer())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
         if isinstance(error, asyncio.CancelledError):
             # The server stops; another goes on with the run.
-            await self.keep()
+            await self.save()
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         """Writes the time down, at the end of a drive that is not its run's last."""
         if not self._limit:
             return
         values = {**self._key, "seconds": time.monotonic() - self._started}
 
         def work(connection: Connection) -> None:
-            connection.execute(_keep, values)
+            connection.execute(_save, values)
 
         try:
             await self._store.write_rows(work)
         except SQLAlchemyError as error:
             logger.warning("time_not_kept", run_id=self._key["b_id"], error=str(error))
 
-    def reached(self) -> LimitReached:
+    def limit_error(self) -> LimitReached:
         """The limit as the run's end tells it."""
         return LimitReached(
             f"This run has worked for the {self._limit:g} seconds that it may; what it produced is kept. "
@@ -85,11 +92,11 @@ class WallTime:
             stop_reason=StopReason.TIME,
         )
 
-    async def _until_it_is_up(self) -> None:
+    async def _run_timer(self) -> None:
         while (left := self._limit - (time.monotonic() - self._started)) > 0:
-            await asyncio.sleep(min(left, BEAT_SECONDS))
-            if left > BEAT_SECONDS:
-                await self.keep()
+            await asyncio.sleep(min(left, SAVE_SECONDS))
+            if left > SAVE_SECONDS:
+                await self.save()
         if not self._signal.is_fired:
-            self.is_up = True
+            self.is_expired = True
             self._signal.fire()

@@ -10,7 +10,7 @@ from luxx.tools.builtin.programs import python_eval, python_tool, shell_tool
 from luxx.tools.builtin.run import asking_tools, delegating_tools, reading_tools
 from luxx.tools.builtin.web import web_tools
 from luxx.tools.core import ToolDefinition
-from luxx.tools.marks import KeepFigures, keep_no_figures
+from luxx.tools.marks import SaveFigures, save_no_figures
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.web.access import web_access
 
@@ -44,6 +44,6 @@ def builtin_tools(
     ]
 
 
-def program_tools(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> list[ToolDefinition]:
+def program_tools(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> list[ToolDefinition]:
     """The tools that start programs."""
-    return [python_tool(sandbox, keep_figures), shell_tool(sandbox, keep_figures)]
+    return [python_tool(sandbox, save_figures), shell_tool(sandbox, save_figures)]

@@ -27,7 +27,7 @@ from luxx.tools.builtin.data_options import (
 )
 from luxx.tools.factory import tool
 from luxx.tools.output import indented_size
-from luxx.tools.pattern import Pattern, compile_regex, reach_of
+from luxx.tools.pattern import CompiledPattern, compile_regex, max_searchable_length
 
 O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 _MISSING: Any = object()
@@ -37,22 +37,22 @@ _MAX_CHOICES = 1000
 _MAX_RESULT_BYTES = 20_000_000
 
 
-class Operation(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
+class DataOperation(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
     """`reads_json`: data given as text is read as JSON first."""
 
-    about: str
+    description: str
     options: type[O]
-    work: Callable[[Any, O], Any]
+    function: Callable[[Any, O], Any]
     reads_json: bool = True
 
     def run(self, data: Any, options: dict[str, Any]) -> Any:
         """Raises ToolFailed for data or options that do not fit."""
         try:
-            chosen = msgspec.convert(options, self.options)
+            parsed_options = msgspec.convert(options, self.options)
         except msgspec.ValidationError as error:
             raise ToolFailed(f"wrong options: {error}") from error
         value = _parse(data, Options()) if self.reads_json and isinstance(data, str) else data
-        return self.work(value, chosen)
+        return self.function(value, parsed_options)
 
 
 def _parse(data: Any, options: Options) -> Any:
@@ -77,7 +77,7 @@ def _minify(data: Any, options: Options) -> str:
 
 
 def _get(data: Any, options: PathOptions) -> Any:
-    value = _at(data, options.path)
+    value = _value_at(data, options.path)
     if value is _MISSING:
         raise ToolFailed(f"there is nothing at {options.path!r}")
     return value
@@ -85,13 +85,13 @@ def _get(data: Any, options: PathOptions) -> Any:
 
 def _filter(data: Any, options: FilterOptions) -> list[Any]:
     test = _tester(options)
-    return [item for item in _items(data) if test(_at(item, options.path))]
+    return [item for item in _items(data) if test(_value_at(item, options.path))]
 
 
 def _sort(data: Any, options: SortOptions) -> list[Any]:
-    found = [(_at(item, options.path), item) for item in _items(data)]
-    found.sort(key=lambda pair: _order(pair[0]), reverse=options.descending)
-    return [item for _, item in found]
+    pairs = [(_value_at(item, options.path), item) for item in _items(data)]
+    pairs.sort(key=lambda pair: _sort_key(pair[0]), reverse=options.descending)
+    return [item for _, item in pairs]
 
 
 def _pick(data: Any, options: KeysOptions) -> Any:
@@ -111,7 +111,7 @@ def _rename(data: Any, options: RenameOptions) -> Any:
 def _group(data: Any, options: GroupOptions) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for item in _items(data):
-        groups.setdefault(_label(_at(item, options.by)), []).append(item)
+        groups.setdefault(_group_key(_value_at(item, options.by)), []).append(item)
     return groups
 
 
@@ -123,11 +123,11 @@ def _aggregate(data: Any, options: AggregateOptions) -> Any:
 
 
 def _unique(data: Any, options: UniqueOptions) -> list[Any]:
-    seen: dict[bytes, Any] = {}
+    first_items: dict[bytes, Any] = {}
     for item in _items(data):
-        value = _at(item, options.path)
-        seen.setdefault(b"" if value is _MISSING else msgspec.json.encode(value, order="sorted"), item)
-    return list(seen.values())
+        value = _value_at(item, options.path)
+        first_items.setdefault(b"" if value is _MISSING else msgspec.json.encode(value, order="sorted"), item)
+    return list(first_items.values())
 
 
 def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
         raise ToolFailed("the separator has at most 8 characters")
     flat: dict[str, Any] = {}
     size = 0
-    waiting: list[tuple[str, Any, int]] = [("", data, 0)]
-    while waiting:
-        prefix, value, depth = waiting.pop()
+    pending: list[tuple[str, Any, int]] = [("", data, 0)]
+    while pending:
+        prefix, value, depth = pending.pop()
         inner = _children(value)
         if not inner:
             flat[prefix] = value
@@ -147,7 +147,7 @@ def _flatten(data: Any, options: FlattenOptions) -> dict[str, Any]:
         if depth >= _MAX_FLATTEN_DEPTH:
             raise ToolFailed(f"the data is nested more than {_MAX_FLATTEN_DEPTH} levels deep")
         start = f"{prefix}{options.separator}" if prefix else ""
-        waiting.extend((f"{start}{key}", item, depth + 1) for key, item in reversed(inner))
+        pending.extend((f"{start}{key}", item, depth + 1) for key, item in reversed(inner))
     return flat
 
 
@@ -193,7 +193,7 @@ def _check_result(size: int) -> None:
         raise ToolFailed("the result would be too big; work on less data at once")
 
 
-def _at(data: Any, path: str) -> Any:
+def _value_at(data: Any, path: str) -> Any:
     """What is at a path like a.b.0, or _MISSING."""
     value = data
     for part in path.split(".") if path else []:
@@ -233,51 +233,53 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 def _tester(options: FilterOptions) -> Callable[[Any], bool]:
-    wanted = options.value
+    expected = options.value
     match options.test:
         case "exists":
             return lambda value: value is not _MISSING
         case "matches":
-            pattern = compile_regex(str(wanted))
+            pattern = compile_regex(str(expected))
             return lambda value: isinstance(value, str) and _matches(pattern, value)
         case "in":
-            if len(choices := _items(wanted)) > _MAX_CHOICES:
+            if len(choices := _items(expected)) > _MAX_CHOICES:
                 raise ToolFailed(f"`in` takes a list of at most {_MAX_CHOICES} values")
             return lambda value: value in choices
         case "contains":
-            return lambda value: _contains(value, wanted)
+            return lambda value: _contains(value, expected)
         case "eq":
-            return lambda value: value is not _MISSING and value == wanted
+            return lambda value: value is not _MISSING and value == expected
         case "ne":
-            return lambda value: value is _MISSING or value != wanted
+            return lambda value: value is _MISSING or value != expected
         case test:
             compare: Callable[[Any, Any], bool] = getattr(operator, test)
-            return lambda value: _kind(value) == _kind(wanted) != "other" and compare(value, wanted)
+            return lambda value: (
+                _comparison_kind(value) == _comparison_kind(expected) != "other" and compare(value, expected)
+            )
 
 
-def _matches(pattern: Pattern, value: str) -> bool:
-    if len(value) > (reach := reach_of(pattern)):
+def _matches(pattern: CompiledPattern, value: str) -> bool:
+    if len(value) > (max_length := max_searchable_length(pattern)):
         raise ToolFailed(
             f"a text of {len(value):,} characters is too long for this pattern, which is looked for in "
-            f"{reach:,} at most"
+            f"{max_length:,} at most"
         )
     return pattern.search(value) is not None
 
 
-def _contains(value: Any, wanted: Any) -> bool:
+def _contains(value: Any, expected: Any) -> bool:
     if isinstance(value, str):
-        return isinstance(wanted, str) and wanted in value
-    return isinstance(value, list | dict) and wanted in cast("list[Any]", value)
+        return isinstance(expected, str) and expected in value
+    return isinstance(value, list | dict) and expected in cast("list[Any]", value)
 
 
-def _kind(value: Any) -> str:
+def _comparison_kind(value: Any) -> str:
     """Values of one kind have an order among them; missing ones and containers have none."""
     if isinstance(value, int | float):
         return "number"
     return "text" if isinstance(value, str) else "other"
 
 
-def _order(value: Any) -> tuple[int, Any]:
+def _sort_key(value: Any) -> tuple[int, Any]:
     """Numbers, then text, then everything else as its JSON text, then what is missing."""
     if value is _MISSING or value is None:
         return (3, 0)
@@ -286,14 +288,14 @@ def _order(value: Any) -> tuple[int, Any]:
     return (1, value) if isinstance(value, str) else (2, msgspec.json.encode(value))
 
 
-def _label(value: Any) -> str:
+def _group_key(value: Any) -> str:
     if value is _MISSING:
         return "(missing)"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _measure(items: list[Any], options: AggregateOptions) -> Any:
-    values = [_at(item, options.path) for item in items]
+    values = [_value_at(item, options.path) for item in items]
     if options.measure == "count":
         return sum(value is not _MISSING and value is not None for value in values)
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -318,32 +320,50 @@ def _field(value: Any) -> Any:
     return msgspec.json.encode(value).decode()
 
 
-OPERATIONS: dict[str, Operation[Any]] = {
-    "parse": Operation(about="JSON text to data", options=Options, work=_parse),
-    "format": Operation(about="data to readable JSON text", options=FormatOptions, work=_format),
-    "minify": Operation(about="data to the shortest JSON text", options=Options, work=_minify),
-    "get": Operation(about="what is at a path", options=PathOptions, work=_get),
-    "filter": Operation(about="items whose value at path passes", options=FilterOptions, work=_filter),
-    "sort": Operation(about="items by their value at path", options=SortOptions, work=_sort),
-    "unique": Operation(about="the first item of each value at path", options=UniqueOptions, work=_unique),
-    "slice": Operation(about="items from start to before end", options=SliceOptions, work=_slice),
-    "pick": Operation(about="only these keys of objects", options=KeysOptions, work=_pick),
-    "omit": Operation(about="objects without these keys", options=KeysOptions, work=_omit),
-    "rename": Operation(about="keys of objects, old to new", options=RenameOptions, work=_rename),
-    "keys": Operation(about="all keys of objects", options=Options, work=_keys),
-    "group": Operation(about="items by their value at path `by`", options=GroupOptions, work=_group),
-    "aggregate": Operation(about="one figure, or one per group", options=AggregateOptions, work=_aggregate),
-    "flatten": Operation(about="nested data to one object", options=FlattenOptions, work=_flatten),
-    "csv_to_json": Operation(
-        about="CSV text to objects", options=CsvOptions, work=_read_csv, reads_json=False
+OPERATIONS: dict[str, DataOperation[Any]] = {
+    "parse": DataOperation(description="JSON text to data", options=Options, function=_parse),
+    "format": DataOperation(
+        description="data to readable JSON text", options=FormatOptions, function=_format
     ),
-    "json_to_csv": Operation(about="objects to CSV text", options=CsvOptions, work=_write_csv),
+    "minify": DataOperation(description="data to the shortest JSON text", options=Options, function=_minify),
+    "get": DataOperation(description="what is at a path", options=PathOptions, function=_get),
+    "filter": DataOperation(
+        description="items whose value at path passes", options=FilterOptions, function=_filter
+    ),
+    "sort": DataOperation(description="items by their value at path", options=SortOptions, function=_sort),
+    "unique": DataOperation(
+        description="the first item of each value at path", options=UniqueOptions, function=_unique
+    ),
+    "slice": DataOperation(
+        description="items from start to before end", options=SliceOptions, function=_slice
+    ),
+    "pick": DataOperation(description="only these keys of objects", options=KeysOptions, function=_pick),
+    "omit": DataOperation(description="objects without these keys", options=KeysOptions, function=_omit),
+    "rename": DataOperation(
+        description="keys of objects, old to new", options=RenameOptions, function=_rename
+    ),
+    "keys": DataOperation(description="all keys of objects", options=Options, function=_keys),
+    "group": DataOperation(
+        description="items by their value at path `by`", options=GroupOptions, function=_group
+    ),
+    "aggregate": DataOperation(
+        description="one figure, or one per group", options=AggregateOptions, function=_aggregate
+    ),
+    "flatten": DataOperation(
+        description="nested data to one object", options=FlattenOptions, function=_flatten
+    ),
+    "csv_to_json": DataOperation(
+        description="CSV text to objects", options=CsvOptions, function=_read_csv, reads_json=False
+    ),
+    "json_to_csv": DataOperation(description="objects to CSV text", options=CsvOptions, function=_write_csv),
 }
 
 
 def describe_operations() -> str:
     """One line per operation, with its options and their defaults."""
-    return "\n".join(f"{name}: {item.about}{_describe(item.options)}" for name, item in OPERATIONS.items())
+    return "\n".join(
+        f"{name}: {item.description}{_describe(item.options)}" for name, item in OPERATIONS.items()
+    )
 
 
 def _describe(options: type[msgspec.Struct]) -> str:

@@ -16,20 +16,20 @@ import msgspec
 from luxx.errors import ToolFailed
 from luxx.tools.builtin.edit_matching import (
     MAX_NEAR_CHARACTERS,
-    MAX_SPOTS,
-    Found,
-    Spot,
+    MAX_TEXT_EDITS,
+    MatchResult,
     Strategy,
+    TextEdit,
     find,
-    words,
+    split_words,
 )
 from luxx.tools.files.workspace import MAX_FILE_BYTES
 
 _MAX_CHARACTERS = 1_000_000
 _MAX_FINE_CHARACTERS = 100_000
-_MAX_SOUGHT_LINES = 200
-_MAX_SOUGHT_CHARACTERS = 20_000
-_MIN_LIKENESS = 0.3
+_MAX_SEARCH_LINES = 200
+_MAX_SEARCH_CHARACTERS = 20_000
+_MIN_SIMILARITY = 0.3
 _MAX_LINES = 8
 _MAX_NEAREST_LINE = 100
 
@@ -42,52 +42,54 @@ class Nearest(msgspec.Struct, frozen=True):
     shown: str
 
 
-def nearest(text: str, sought: str) -> Nearest | None:
+def nearest(text: str, search_text: str) -> Nearest | None:
     """The lines most like `sought`, as many as it has; None where nothing is like it or there is too much
     to look through."""
     if len(text) > _MAX_CHARACTERS:
         return None
     lines = text.removesuffix("\n").split("\n")
-    wanted_lines = sought.strip("\n")[:_MAX_SOUGHT_CHARACTERS].split("\n")[:_MAX_SOUGHT_LINES]
-    parts = _triples if len(text) <= _MAX_FINE_CHARACTERS else words
-    first = _likest(lines, wanted_lines, parts)
+    expected_lines = search_text.strip("\n")[:_MAX_SEARCH_CHARACTERS].split("\n")[:_MAX_SEARCH_LINES]
+    parts = _trigrams if len(text) <= _MAX_FINE_CHARACTERS else split_words
+    first = _most_similar(lines, expected_lines, parts)
     if first is None:
         return None
-    last = min(first + len(wanted_lines), len(lines))
+    last = min(first + len(expected_lines), len(lines))
     shown = [f"{number}: {_cut(lines[number - 1])}" for number in range(first + 1, last + 1)[:_MAX_LINES]]
     return Nearest(first + 1, last, "\n".join(shown))
 
 
-def _likest(lines: list[str], wanted_lines: list[str], parts: Callable[[str], list[str]]) -> int | None:
+def _most_similar(
+    lines: list[str], expected_lines: list[str], parts: Callable[[str], list[str]]
+) -> int | None:
     """The first of as many lines as are wanted that have most parts in common with them."""
-    wanted = Counter(part for line in wanted_lines for part in parts(line.strip()))
-    span = len(wanted_lines)
+    expected = Counter(part for line in expected_lines for part in parts(line.strip()))
+    span = len(expected_lines)
     of_lines: list[list[str]] = []
     sizes: list[int] = []
     for line in lines:
-        found = parts(line.strip())
-        sizes.append(len(found))
-        of_lines.append([part for part in found if part in wanted])
+        line_parts = parts(line.strip())
+        sizes.append(len(line_parts))
+        of_lines.append([part for part in line_parts if part in expected])
     window: Counter[str] = Counter()
     shared = size = 0
-    best, best_at = _MIN_LIKENESS, None
+    best, best_at = _MIN_SIMILARITY, None
     for at, entering in enumerate(of_lines):
         for part in entering:
-            shared += window[part] < wanted[part]
+            shared += window[part] < expected[part]
             window[part] += 1
         size += sizes[at]
         if at >= span:
             for part in of_lines[at - span]:
                 window[part] -= 1
-                shared -= window[part] < wanted[part]
+                shared -= window[part] < expected[part]
             size -= sizes[at - span]
-        degree = 2 * shared / (size + wanted.total() or 1)
-        if degree > best:
-            best, best_at = degree, max(at - span + 1, 0)
+        score = 2 * shared / (size + expected.total() or 1)
+        if score > best:
+            best, best_at = score, max(at - span + 1, 0)
     return best_at
 
 
-def _triples(text: str) -> list[str]:
+def _trigrams(text: str) -> list[str]:
     """Three letters each, one letter further; so that a wrong letter leaves most as they were."""
     return [text[at : at + 3] for at in range(max(len(text) - 2, 1))] if text else []
 
@@ -100,7 +102,7 @@ MAX_LINES = 300_000
 """Of a file that is edited, before and after: each line takes ten times the memory of a short one's text."""
 
 _NEW = -1
-_MAX_PLACES_NAMED = 5
+_MAX_LINES_NAMED = 5
 # Of a larger change all old lines are shown as removed and all new ones as added: comparing takes its square.
 _MAX_COMPARED = 10_000
 # Of all changes of a file together, for the same reason.
@@ -131,7 +133,7 @@ class EditedText:
         self._is_crlf = [line.endswith("\r") for line in text.split("\n")]
         self._is_crlf[-1] = sum(self._is_crlf[:-1]) * 2 > len(self._is_crlf) - 1
         self._has_ends = len(self._is_crlf) > 1
-        self._text = self._first = text.replace("\r\n", "\n")
+        self._text = self._original = text.replace("\r\n", "\n")
         self._origins = list(range(len(self._is_crlf)))
 
     def apply(self, old: str, new: str, *, replace_all: bool, where: str) -> Applied:
@@ -146,15 +148,17 @@ class EditedText:
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
         if old == new:
             raise ToolFailed("old_string and new_string are the same (line ends are kept as they are)")
-        found = find(self._text, old, new, wants_all=replace_all)
-        if found is None:
-            raise ToolFailed(self._nothing(old, where))
-        if len(found.spots) > 1 and not replace_all:
-            raise ToolFailed(self._several(found, where))
-        if len(found.spots) > MAX_SPOTS:
-            raise ToolFailed(f"old_string is in more than {MAX_SPOTS:,} places of {where}; give more of it")
-        self._replace(found.spots)
-        return Applied(strategy=found.strategy, replacements=len(found.spots))
+        match_result = find(self._text, old, new, wants_all=replace_all)
+        if match_result is None:
+            raise ToolFailed(self._not_found_message(old, where))
+        if len(match_result.text_edits) > 1 and not replace_all:
+            raise ToolFailed(self._ambiguous_message(match_result, where))
+        if len(match_result.text_edits) > MAX_TEXT_EDITS:
+            raise ToolFailed(
+                f"old_string is in more than {MAX_TEXT_EDITS:,} places of {where}; give more of it"
+            )
+        self._replace(match_result.text_edits)
+        return Applied(strategy=match_result.strategy, replacements=len(match_result.text_edits))
 
     def result(self) -> str:
         """The whole text, with its line ends."""
@@ -164,70 +168,85 @@ class EditedText:
 
     def lines_before(self) -> list[str]:
         """The lines as they were, with their ends, where the last may have none."""
-        return _with_ends(self._first)
+        return _with_ends(self._original)
 
-    def lines_now(self) -> list[str]:
+    def lines_after(self) -> list[str]:
         return _with_ends(self._text)
 
     def changes(self) -> Iterator[Change]:
         """What differs, from the top down, none touching another."""
-        before, now = self.lines_before(), self.lines_now()
-        comparing = _Comparing(before, now)
+        before, after = self.lines_before(), self.lines_after()
+        comparer = _LineComparer(before, after)
         old_from = new_from = 0
         for at, origin in enumerate(self._origins):
-            if origin == _NEW or at >= len(now) or origin >= len(before) or now[at] != before[origin]:
+            if origin == _NEW or at >= len(after) or origin >= len(before) or after[at] != before[origin]:
                 continue
             if origin > old_from or at > new_from:
-                yield from comparing.closely(Change(old_from, origin, new_from, at))
+                yield from comparer.refine(Change(old_from, origin, new_from, at))
             old_from, new_from = origin + 1, at + 1
-        if old_from < len(before) or new_from < len(now):
-            yield from comparing.closely(Change(old_from, len(before), new_from, len(now)))
+        if old_from < len(before) or new_from < len(after):
+            yield from comparer.refine(Change(old_from, len(before), new_from, len(after)))
 
-    def _replace(self, spots: list[Spot]) -> None:
-        size = len(self._text) + sum(len(spot.new) - (spot.end - spot.start) for spot in spots)
+    def _replace(self, text_edits: list[TextEdit]) -> None:
+        size = len(self._text) + sum(
+            len(text_edit.new) - (text_edit.end - text_edit.start) for text_edit in text_edits
+        )
         if size > MAX_FILE_BYTES:
             raise ToolFailed(
                 f"the file would have {size:,} characters; at most {MAX_FILE_BYTES:,} are written"
             )
-        ends = sum(spot.new.count("\n") - self._text.count("\n", spot.start, spot.end) for spot in spots)
+        ends = sum(
+            text_edit.new.count("\n") - self._text.count("\n", text_edit.start, text_edit.end)
+            for text_edit in text_edits
+        )
         _require_few(self._text.count("\n") + ends)
         bodies = self._text.split("\n")
         starts = [0, *accumulate(len(body) + 1 for body in bodies)]
         pieces: list[str] = []
         origins: list[int] = []
         is_crlf: list[bool] = []
-        line = place = 0
-        for first, last, group in _regions(starts, spots):
+        line = position = 0
+        for first, last, group in _regions(starts, text_edits):
             begin, end = starts[first], starts[last] + len(bodies[last])
-            fresh = _spliced(self._text, begin, end, group).split("\n")
-            pieces += [self._text[place:begin], "\n".join(fresh)]
-            kept_origins = _origins_of(fresh, bodies[first : last + 1], self._origins[first : last + 1])
+            new_lines = _spliced(self._text, begin, end, group).split("\n")
+            pieces += [self._text[position:begin], "\n".join(new_lines)]
+            kept_origins = _origins_of(new_lines, bodies[first : last + 1], self._origins[first : last + 1])
             origins += [*self._origins[line:first], *kept_origins]
-            is_crlf += [*self._is_crlf[line:first], *_stretched(self._is_crlf[first : last + 1], len(fresh))]
-            line, place = last + 1, end
-        self._text = "".join([*pieces, self._text[place:]])
+            is_crlf += [
+                *self._is_crlf[line:first],
+                *_fit_line_ends(self._is_crlf[first : last + 1], len(new_lines)),
+            ]
+            line, position = last + 1, end
+        self._text = "".join([*pieces, self._text[position:]])
         self._origins = [*origins, *self._origins[line:]]
         self._is_crlf = [*is_crlf, *self._is_crlf[line:]]
 
-    def _several(self, found: Found, where: str) -> str:
-        count = len(found.spots)
-        numbers = [self._text.count("\n", 0, spot.start) + 1 for spot in found.spots[:_MAX_PLACES_NAMED]]
-        named = ", ".join(str(number) for number in numbers) + (", …" if count > _MAX_PLACES_NAMED else "")
-        many = f"more than {MAX_SPOTS:,}" if count > MAX_SPOTS else f"{count:,}"
-        how = "" if found.strategy == Strategy.SIMPLE else f", found by {found.strategy}"
+    def _ambiguous_message(self, match_result: MatchResult, where: str) -> str:
+        count = len(match_result.text_edits)
+        numbers = [
+            self._text.count("\n", 0, text_edit.start) + 1
+            for text_edit in match_result.text_edits[:_MAX_LINES_NAMED]
+        ]
+        named = ", ".join(str(number) for number in numbers) + (", …" if count > _MAX_LINES_NAMED else "")
+        many = f"more than {MAX_TEXT_EDITS:,}" if count > MAX_TEXT_EDITS else f"{count:,}"
+        how = "" if match_result.strategy == Strategy.SIMPLE else f", found by {match_result.strategy}"
         return (
             f"old_string is in {many} places of {where} (lines {named}{how}); give more of the lines "
             "around the one you mean, or set replace_all to change all of them"
         )
 
-    def _nothing(self, old: str, where: str) -> str:
+    def _not_found_message(self, old: str, where: str) -> str:
         if len(self._text) > MAX_NEAR_CHARACTERS:
             return f"old_string is not in {where}; in a file this long it must be exactly what stands there"
-        near = nearest(self._text, old)
-        if near is None:
+        nearest_lines = nearest(self._text, old)
+        if nearest_lines is None:
             return f"old_string is not in {where}, nor anything like it; read the file again"
-        lines = f"line {near.first}" if near.first == near.last else f"lines {near.first} to {near.last}"
-        return f"old_string is not in {where}; nearest to it is {lines}:\n{near.shown}"
+        lines = (
+            f"line {nearest_lines.first}"
+            if nearest_lines.first == nearest_lines.last
+            else f"lines {nearest_lines.first} to {nearest_lines.last}"
+        )
+        return f"old_string is not in {where}; nearest to it is {lines}:\n{nearest_lines.shown}"
 
 
 def _require_few(line_ends: int) -> None:
@@ -240,59 +259,61 @@ def _with_ends(text: str) -> list[str]:
     return [*(f"{line}\n" for line in lines), *([last] if last else [])]
 
 
-def _regions(starts: list[int], spots: list[Spot]) -> Iterator[tuple[int, int, list[Spot]]]:
+def _regions(starts: list[int], text_edits: list[TextEdit]) -> Iterator[tuple[int, int, list[TextEdit]]]:
     """The spots by the lines that they touch: first line, last line, and the spots in them."""
     first = last = -1
-    group: list[Spot] = []
-    for spot in spots:
-        begin, end = bisect_right(starts, spot.start) - 1, bisect_right(starts, spot.end) - 1
+    group: list[TextEdit] = []
+    for text_edit in text_edits:
+        begin, end = bisect_right(starts, text_edit.start) - 1, bisect_right(starts, text_edit.end) - 1
         if group and begin > last:
             yield first, last, group
             group = []
         if not group:
             first = begin
         last = max(end, last)
-        group.append(spot)
+        group.append(text_edit)
     if group:
         yield first, last, group
 
 
-def _spliced(text: str, begin: int, end: int, spots: list[Spot]) -> str:
+def _spliced(text: str, begin: int, end: int, text_edits: list[TextEdit]) -> str:
     pieces: list[str] = []
-    for spot in spots:
-        pieces += [text[begin : spot.start], spot.new]
-        begin = spot.end
+    for text_edit in text_edits:
+        pieces += [text[begin : text_edit.start], text_edit.new]
+        begin = text_edit.end
     return "".join([*pieces, text[begin:end]])
 
 
-def _origins_of(fresh: list[str], bodies: list[str], origins: list[int]) -> list[int]:
+def _origins_of(new_lines: list[str], bodies: list[str], origins: list[int]) -> list[int]:
     """Which lines these were, of those in whose place they are: at both ends, what has stayed the same."""
-    most = min(len(fresh), len(bodies))
-    head = next((at for at in range(most) if fresh[at] != bodies[at]), most)
-    tail = next((at for at in range(most - head) if fresh[-1 - at] != bodies[-1 - at]), most - head)
-    middle = [_NEW] * (len(fresh) - head - tail)
+    max_common = min(len(new_lines), len(bodies))
+    head = next((at for at in range(max_common) if new_lines[at] != bodies[at]), max_common)
+    tail = next(
+        (at for at in range(max_common - head) if new_lines[-1 - at] != bodies[-1 - at]), max_common - head
+    )
+    middle = [_NEW] * (len(new_lines) - head - tail)
     return [*origins[:head], *middle, *origins[len(origins) - tail :]]
 
 
-def _stretched(is_crlf: list[bool], count: int) -> list[bool]:
+def _fit_line_ends(is_crlf: list[bool], count: int) -> list[bool]:
     """The line ends for so many lines in place of those: one for one, and further ones like the last but one,
     because the last line's own end is the end of all."""
     *before, last = is_crlf
     if count <= len(before):
         return [*before[: count - 1], last]
-    usual = before[-1] if before else last
-    return [*before, *([usual] * (count - 1 - len(before))), last]
+    common_end = before[-1] if before else last
+    return [*before, *([common_end] * (count - 1 - len(before))), last]
 
 
-class _Comparing:
+class _LineComparer:
     """Finds what has stayed within changes, as long as that is not too much work."""
 
-    def __init__(self, before: list[str], now: list[str]) -> None:
+    def __init__(self, before: list[str], after: list[str]) -> None:
         self._before = before
-        self._now = now
+        self._after = after
         self._left = _MAX_COMPARED_IN_ALL
 
-    def closely(self, change: Change) -> Iterator[Change]:
+    def refine(self, change: Change) -> Iterator[Change]:
         """The same change without the lines in its middle that have stayed, if it is small enough to look."""
         old_from, old_to, new_from, new_to = change
         size = (old_to - old_from) * (new_to - new_from)
@@ -300,7 +321,7 @@ class _Comparing:
         if size > _MAX_COMPARED or self._left < 0:
             yield change
             return
-        sides = self._before[old_from:old_to], self._now[new_from:new_to]
+        sides = self._before[old_from:old_to], self._after[new_from:new_to]
         for kind, old_a, old_b, new_a, new_b in difflib.SequenceMatcher(None, *sides, False).get_opcodes():
             if kind != "equal":
                 yield Change(old_from + old_a, old_from + old_b, new_from + new_a, new_from + new_b)
@@ -323,7 +344,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 def diff_of(edited: EditedText, path: str) -> Diff:
     """How the text differs from the file at `path`; line ends are left out, which stay as they are."""
-    before, now = edited.lines_before(), edited.lines_now()
+    before, after = edited.lines_before(), edited.lines_after()
     added = removed = size = 0
     pieces = [f"--- a/{path}\n+++ b/{path}\n"]
     is_cut = False
@@ -332,7 +353,7 @@ def diff_of(edited: EditedText, path: str) -> Diff:
         added += sum(change.new_to - change.new_from for change in hunk)
         if is_cut:
             continue
-        for line in _written(before, now, hunk):
+        for line in _hunk_lines(before, after, hunk):
             size += len(msgspec.json.encode(line)) - 2
             is_cut = size > MAX_DIFF_BYTES
             if is_cut:
@@ -353,22 +374,22 @@ def _hunks(changes: list[Change]) -> Iterator[list[Change]]:
         yield hunk
 
 
-def _written(before: list[str], now: list[str], hunk: list[Change]) -> Iterator[str]:
+def _hunk_lines(before: list[str], after: list[str], hunk: list[Change]) -> Iterator[str]:
     lead = min(_CONTEXT, hunk[0].old_from)
     trail = min(_CONTEXT, len(before) - hunk[-1].old_to)
     old_from, new_from = hunk[0].old_from - lead, hunk[0].new_from - lead
     old_to, new_to = hunk[-1].old_to + trail, hunk[-1].new_to + trail
     yield f"@@ -{_range(old_from, old_to)} +{_range(new_from, new_to)} @@\n"
-    place = old_from
+    line_index = old_from
     for change in hunk:
-        for line in before[place : change.old_from]:
+        for line in before[line_index : change.old_from]:
             yield _line(" ", line)
         for line in before[change.old_from : change.old_to]:
             yield _line("-", line)
-        for line in now[change.new_from : change.new_to]:
+        for line in after[change.new_from : change.new_to]:
             yield _line("+", line)
-        place = change.old_to
-    for line in before[place:old_to]:
+        line_index = change.old_to
+    for line in before[line_index:old_to]:
         yield _line(" ", line)
 
 
@@ -380,7 +401,7 @@ def _range(first: int, end: int) -> str:
     return f"{first + 1 if count else first},{count}"
 
 
-def _line(mark: str, line: str) -> str:
+def _line(prefix: str, line: str) -> str:
     body = line.removesuffix("\n")
     shown = body if len(body) <= _MAX_LINE else f"{body[:_MAX_LINE]}… [{len(body) - _MAX_LINE:,} more]"
-    return f"{mark}{shown}\n" if line.endswith("\n") else f"{mark}{shown}\n{_NO_END}"
+    return f"{prefix}{shown}\n" if line.endswith("\n") else f"{prefix}{shown}\n{_NO_END}"

@@ -39,8 +39,8 @@ def evaluate(expression: str) -> Any:
     try:
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError) as error:
-        words = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ToolFailed(f"this is not one Python expression: {words}") from error
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ToolFailed(f"this is not one Python expression: {message}") from error
     except (MemoryError, RecursionError) as error:
         raise ToolFailed("the expression is nested too deeply") from error
     return _Evaluation().value_of(tree.body, {}, 0)
@@ -51,7 +51,7 @@ class _Evaluation:
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._rules: dict[type, Callable[[Any, Names, int], Any]] = {
+        self._handlers: dict[type, Callable[[Any, Names, int], Any]] = {
             ast.Constant: self._constant,
             ast.Name: self._name,
             ast.BinOp: self._binary,
@@ -79,18 +79,18 @@ class _Evaluation:
         self._budget.spend(1)
         if depth > MAX_DEPTH:
             raise ToolFailed("the expression is nested too deeply")
-        rule = self._rules.get(type(node))
-        if rule is None:
+        handler = self._handlers.get(type(node))
+        if handler is None:
             raise ToolFailed(f"{type(node).__name__} is not available in expressions")
-        return rule(node, names, depth + 1)
+        return handler(node, names, depth + 1)
 
-    def _paid(self, value: Any) -> Any:
+    def _charged(self, value: Any) -> Any:
         self._budget.pay_for(value)
         return value
 
     def _constant(self, node: ast.Constant, names: Names, depth: int) -> Any:
         if node.value is None or isinstance(node.value, bool | int | float | str):
-            return self._paid(node.value)
+            return self._charged(node.value)
         raise ToolFailed(f"values of type {type(node.value).__name__} are not available in expressions")
 
     def _name(self, node: ast.Name, names: Names, depth: int) -> Any:
@@ -106,22 +106,24 @@ class _Evaluation:
         chain: list[ast.BinOp] = [node]
         while isinstance(chain[-1].left, ast.BinOp):  # a long sum is long, not deep
             chain.append(chain[-1].left)
-        value = self._paid(self.value_of(chain[-1].left, names, depth))
-        for step in reversed(chain):
-            operation = BINARY.get(type(step.op))
+        value = self._charged(self.value_of(chain[-1].left, names, depth))
+        for operation_node in reversed(chain):
+            operation = BINARY.get(type(operation_node.op))
             if operation is None:
                 raise ToolFailed("@ is not available in expressions")
             self._budget.spend(1)
-            value = self._real(operation(value, self._paid(self.value_of(step.right, names, depth))))
+            value = self._require_real(
+                operation(value, self._charged(self.value_of(operation_node.right, names, depth)))
+            )
         return value
 
-    def _real(self, value: Any) -> Any:
+    def _require_real(self, value: Any) -> Any:
         if isinstance(value, complex):
             raise ToolFailed("the result is a complex number; these are not available")
-        return self._paid(value)
+        return self._charged(value)
 
     def _unary(self, node: ast.UnaryOp, names: Names, depth: int) -> Any:
-        return self._paid(UNARY[type(node.op)](self.value_of(node.operand, names, depth)))
+        return self._charged(UNARY[type(node.op)](self.value_of(node.operand, names, depth)))
 
     def _boolean(self, node: ast.BoolOp, names: Names, depth: int) -> Any:
         is_and = isinstance(node.op, ast.And)
@@ -133,7 +135,7 @@ class _Evaluation:
         return value
 
     def _compare(self, node: ast.Compare, names: Names, depth: int) -> Any:
-        left: Any = self._paid(self.value_of(node.left, names, depth))
+        left: Any = self._charged(self.value_of(node.left, names, depth))
         for operation, part in zip(node.ops, node.comparators, strict=True):
             right: Any = self.value_of(part, names, depth)
             if isinstance(operation, ast.In | ast.NotIn) and type(right) in (set, dict):
@@ -153,13 +155,13 @@ class _Evaluation:
     def _call(self, node: ast.Call, names: Names, depth: int) -> Any:
         self._budget.spend(CALL_WORK)
         function, first = self._callee(node.func, names, depth)
-        arguments = [self._paid(self.value_of(item, names, depth)) for item in node.args]
+        arguments = [self._charged(self.value_of(item, names, depth)) for item in node.args]
         named: dict[str, Any] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise ToolFailed("** is not available in calls")
-            named[keyword.arg] = self._paid(self.value_of(keyword.value, names, depth))
-        return self._real(function(*first, *arguments, **named))
+            named[keyword.arg] = self._charged(self.value_of(keyword.value, names, depth))
+        return self._require_real(function(*first, *arguments, **named))
 
     def _callee(self, node: ast.expr, names: Names, depth: int) -> tuple[Callable[..., Any], list[Any]]:
         """What is called, and the value whose method it is."""
@@ -196,7 +198,7 @@ class _Evaluation:
         value: Any = self.value_of(node.value, names, depth)
         key: Any = self.value_of(node.slice, names, depth)
         if isinstance(key, slice):
-            return self._paid(value[key])
+            return self._charged(value[key])
         self._budget.pay_for(key)
         if type(cast(object, value)) is dict:
             self._budget.pay_for_lookup(value)
@@ -213,46 +215,48 @@ class _Evaluation:
         return [self.value_of(item, names, depth) for item in nodes]
 
     def _list(self, node: ast.List, names: Names, depth: int) -> Any:
-        return self._paid(self._items(node.elts, names, depth))
+        return self._charged(self._items(node.elts, names, depth))
 
     def _tuple(self, node: ast.Tuple, names: Names, depth: int) -> Any:
-        return self._paid(tuple(self._items(node.elts, names, depth)))
+        return self._charged(tuple(self._items(node.elts, names, depth)))
 
     def _set(self, node: ast.Set, names: Names, depth: int) -> Any:
-        return self._paid(set(self._items(node.elts, names, depth)))
+        return self._charged(set(self._items(node.elts, names, depth)))
 
     def _dict(self, node: ast.Dict, names: Names, depth: int) -> Any:
         if any(key is None for key in node.keys):
             raise ToolFailed("** is not available in a dict")
         keys = self._items(cast("list[ast.expr]", node.keys), names, depth)
-        return self._paid(dict(zip(keys, self._items(node.values, names, depth), strict=True)))
+        return self._charged(dict(zip(keys, self._items(node.values, names, depth), strict=True)))
 
     def _list_comprehension(self, node: ast.ListComp | ast.GeneratorExp, names: Names, depth: int) -> Any:
         values: list[Any] = []
-        for inner in self._rounds(node.generators, names, depth):
-            values.append(self.value_of(node.elt, inner, depth))
+        for scope in self._comprehension_scopes(node.generators, names, depth):
+            values.append(self.value_of(node.elt, scope, depth))
             check_count(len(values))
-        return self._paid(values)
+        return self._charged(values)
 
     def _set_comprehension(self, node: ast.SetComp, names: Names, depth: int) -> Any:
         values: set[Any] = set()
-        for inner in self._rounds(node.generators, names, depth):
-            value = self._paid(self.value_of(node.elt, inner, depth))
+        for scope in self._comprehension_scopes(node.generators, names, depth):
+            value = self._charged(self.value_of(node.elt, scope, depth))
             self._budget.pay_for_lookup(values)
             values.add(value)
             check_hashed(len(values))
-        return self._paid(values)
+        return self._charged(values)
 
     def _dict_comprehension(self, node: ast.DictComp, names: Names, depth: int) -> Any:
         values: dict[Any, Any] = {}
-        for inner in self._rounds(node.generators, names, depth):
-            key = self._paid(self.value_of(node.key, inner, depth))
+        for scope in self._comprehension_scopes(node.generators, names, depth):
+            key = self._charged(self.value_of(node.key, scope, depth))
             self._budget.pay_for_lookup(values)
-            values[key] = self.value_of(node.value, inner, depth)
+            values[key] = self.value_of(node.value, scope, depth)
             check_hashed(len(values))
-        return self._paid(values)
+        return self._charged(values)
 
-    def _rounds(self, generators: list[ast.comprehension], names: Names, depth: int) -> Iterator[Names]:
+    def _comprehension_scopes(
+        self, generators: list[ast.comprehension], names: Names, depth: int
+    ) -> Iterator[Names]:
         """The names of each round of a comprehension, the outermost `for` first."""
         if not generators:
             yield names
@@ -260,22 +264,22 @@ class _Evaluation:
         first, *others = generators
         if first.is_async:
             raise ToolFailed("async is not available in expressions")
-        for item in self._paid(self.value_of(first.iter, names, depth)):
+        for item in self._charged(self.value_of(first.iter, names, depth)):
             self._budget.spend(1 + len(names))
-            inner = names | dict(_bind(first.target, item))
-            if all(self.value_of(test, inner, depth) for test in first.ifs):
-                yield from self._rounds(others, inner, depth + 1)
+            scope = names | dict(_bind(first.target, item))
+            if all(self.value_of(test, scope, depth) for test in first.ifs):
+                yield from self._comprehension_scopes(others, scope, depth + 1)
 
     def _joined(self, node: ast.JoinedStr, names: Names, depth: int) -> str:
         text = ""
         for part in self._items(node.values, names, depth):
-            text = self._paid(text + part)
+            text = self._charged(text + part)
         return text
 
     def _formatted(self, node: ast.FormattedValue, names: Names, depth: int) -> str:
-        value = _CONVERSIONS[node.conversion](self._paid(self.value_of(node.value, names, depth)))
+        value = _CONVERSIONS[node.conversion](self._charged(self.value_of(node.value, names, depth)))
         spec = "" if node.format_spec is None else self.value_of(node.format_spec, names, depth)
-        return self._paid(apply_format(value, spec))
+        return self._charged(apply_format(value, spec))
 
 
 def _bind(target: ast.expr, value: Any) -> Iterator[tuple[str, Any]]:

@@ -55,9 +55,9 @@ class Budget:
 
     def _pay_for_items(self, value: Any) -> None:
         items = size = 0
-        waiting: list[Any] = [value]
-        while waiting:
-            item = waiting.pop()
+        pending: list[Any] = [value]
+        while pending:
+            item = pending.pop()
             items += 1
             self.spend(1)
             if isinstance(item, str):
@@ -68,8 +68,8 @@ class Budget:
                 inner = cast("list[Any]", item)
                 check_count(items + len(inner))
                 self._pay_for_hashing(inner)
-                waiting.extend(cast("dict[Any, Any]", item).values() if isinstance(item, dict) else ())
-                waiting.extend(inner)
+                pending.extend(cast("dict[Any, Any]", item).values() if isinstance(item, dict) else ())
+                pending.extend(inner)
             check_count(items)
             check_size(size)
         self.spend(size // 50)
@@ -238,8 +238,8 @@ def _values(values: dict[Any, Any]) -> list[Any]:
 
 
 def _replace(text: str, old: str, new: str, count: int = -1) -> str:
-    found = text.count(old)
-    times = found if count < 0 else min(found, count)
+    occurrences = text.count(old)
+    times = occurrences if count < 0 else min(occurrences, count)
     check_size(len(text) + times * max(len(new) - len(old), 0))
     return text.replace(old, new, count)
 

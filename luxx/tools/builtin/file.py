@@ -16,7 +16,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.core import CommandPermission, Risk, ToolContext
 from luxx.tools.factory import tool
 from luxx.tools.files.walk import MAX_NAMES, walk
-from luxx.tools.files.workspace import Workspace, explained
+from luxx.tools.files.workspace import Workspace, translate_os_errors
 
 MAX_FILE_BYTES = 1 << 30
 """Going through more takes longer than anybody waits for a page."""
@@ -28,9 +28,9 @@ _MAX_CONTENT_BYTES = 40 * 1024
 """Whole lines are given up to here, so that an answer of many lines is not cut in the middle of one."""
 
 _PIECE_BYTES = 1 << 20
-_STRETCH_BYTES = 1 << 14
+_SCAN_BYTES = 1 << 14
 _HEAD_BYTES = 8192
-_WIDE_MARKS = {
+_WIDE_BOMS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
@@ -49,8 +49,8 @@ class LinePage(msgspec.Struct, frozen=True, kw_only=True):
 
 def require_text(head: bytes, name: str, size: int) -> None:
     """Raises ToolFailed where the first bytes of a file say that it is no text in UTF-8."""
-    for mark, encoding in _WIDE_MARKS.items():
-        if head.startswith(mark):
+    for bom, encoding in _WIDE_BOMS.items():
+        if head.startswith(bom):
             raise ToolFailed(f"{name} is {encoding} text; the file tools take UTF-8 only")
     if b"\0" in head[:_HEAD_BYTES]:
         raise ToolFailed(f"{name} is a binary file of {size:,} bytes, not text")
@@ -64,12 +64,12 @@ def read_page(fd: int, name: str, *, offset: int, limit: int, is_cancelled: Call
     size = os.fstat(fd).st_size
     if size > MAX_FILE_BYTES:
         raise ToolFailed(f"{name} has {size:,} bytes; files of up to {MAX_FILE_BYTES:,} bytes are read")
-    reader = _Reader(offset, limit)
-    with explained(name):
+    reader = _PageReader(offset, limit)
+    with translate_os_errors(name):
         for piece in _pieces(fd, is_cancelled):
             if not reader.size:
                 require_text(piece, name, size)
-            reader.take(piece)
+            reader.feed(piece)
     if offset and offset >= reader.total:
         raise ToolFailed(f"{name} has {reader.total} lines; there is none at offset {offset}")
     page = reader.page()
@@ -85,17 +85,17 @@ def split_lines(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-class _Reader:
+class _PageReader:
     """Takes a file piece by piece: skips, holds what belongs to the page, counts the rest."""
 
     def __init__(self, offset: int, limit: int) -> None:
-        self.held = bytearray()
+        self.page_bytes = bytearray()
         self.size = 0
         self._offset = offset
         self._limit = limit
         self._to_skip = offset
         self._ends = 0
-        self._held_ends = 0
+        self._page_line_ends = 0
         self._is_full = False
         self._has_more = False
         self._last = b"\n"
@@ -104,7 +104,7 @@ class _Reader:
     def total(self) -> int:
         return self._ends + (self._last != b"\n")
 
-    def take(self, piece: bytes) -> None:
+    def feed(self, piece: bytes) -> None:
         ends = piece.count(b"\n")
         self.size += len(piece)
         self._ends += ends
@@ -115,19 +115,19 @@ class _Reader:
         if self._to_skip > ends:
             self._to_skip -= ends
             return
-        start = _after_ends(piece, self._to_skip)
+        start = _offset_after_lines(piece, self._to_skip)
         ends -= self._to_skip
         self._to_skip = 0
-        left = self._limit - self._held_ends
-        stop = len(piece) if ends < left else start + _after_ends(piece[start:], left)
-        self.held += piece[start:stop]
-        self._held_ends += min(ends, left)
-        self._is_full = ends >= left or len(self.held) > MAX_LINE_BYTES
+        remaining = self._limit - self._page_line_ends
+        stop = len(piece) if ends < remaining else start + _offset_after_lines(piece[start:], remaining)
+        self.page_bytes += piece[start:stop]
+        self._page_line_ends += min(ends, remaining)
+        self._is_full = ends >= remaining or len(self.page_bytes) > MAX_LINE_BYTES
         self._has_more = stop < len(piece)
 
     def page(self) -> LinePage:
         """What was held, as whole lines within the bounds."""
-        data = bytes(self.held)
+        data = bytes(self.page_bytes)
         end = data.rfind(b"\n") + 1 if self._has_more else len(data)
         first_end = data.find(b"\n") + 1 or len(data)
         is_cut = first_end > MAX_LINE_BYTES
@@ -140,26 +140,26 @@ class _Reader:
 
 
 def _pieces(fd: int, is_cancelled: Callable[[], bool]) -> Iterator[bytes]:
-    left = MAX_FILE_BYTES
-    while left > 0 and (piece := os.read(fd, _PIECE_BYTES)):
+    remaining = MAX_FILE_BYTES
+    while remaining > 0 and (piece := os.read(fd, _PIECE_BYTES)):
         if is_cancelled():
             raise ToolFailed("the reading was stopped")
-        left -= len(piece)
+        remaining -= len(piece)
         yield piece
 
 
-def _after_ends(piece: bytes, count: int) -> int:
+def _offset_after_lines(piece: bytes, count: int) -> int:
     """The place after so many ends of lines, which the piece must have."""
-    place = 0
-    for start in range(0, len(piece), _STRETCH_BYTES):
-        ends = piece.count(b"\n", start, start + _STRETCH_BYTES)
+    position = 0
+    for start in range(0, len(piece), _SCAN_BYTES):
+        ends = piece.count(b"\n", start, start + _SCAN_BYTES)
         if ends >= count:
-            place = start
+            position = start
             break
         count -= ends
     for _ in range(count):
-        place = piece.index(b"\n", place) + 1
-    return place
+        position = piece.index(b"\n", position) + 1
+    return position
 
 
 def _decoded(data: bytes, *, is_cut: bool) -> tuple[str, bool]:
@@ -213,7 +213,7 @@ def file_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     workspace = workspace_of(context)
     path = workspace.relative(arguments["path"])
     offset, limit = int(arguments.get("offset", 0)), int(arguments.get("limit", DEFAULT_LINES))
-    with workspace.opened(path) as fd:
+    with workspace.open_file(path) as fd:
         page = read_page(fd, path, offset=offset, limit=limit, is_cancelled=context.cancelled)
     end = offset + len(page.lines)
     answer: dict[str, Any] = {
@@ -259,7 +259,7 @@ def file_write(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any
     workspace = workspace_of(context)
     path = workspace.relative(arguments["path"])
     content: str = arguments["content"]
-    data = encoded(content)
+    data = encode_text(content)
     is_new = workspace.write(path, data)
     return {"path": path, "created": is_new, "bytes": len(data), "lines": len(split_lines(content))}
 
@@ -284,16 +284,16 @@ def file_list(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     notes: list[str] = []
     size = 0
     with workspace.open_directory(path) as fd:
-        found_in = walk(
+        walk_entries = walk(
             fd,
             prefix,
             recursive=bool(arguments.get("recursive", False)),
-            on_crowded=lambda directory: notes.append(crowded(shown(directory))),
+            on_truncated=lambda directory: notes.append(too_many_names_note(printable_path(directory))),
         )
-        for found in found_in:
-            entry: dict[str, Any] = {"path": shown(found.path), "type": found.kind}
-            if found.kind == "file":
-                entry["size"] = found.size
+        for walk_entry in walk_entries:
+            entry: dict[str, Any] = {"path": printable_path(walk_entry.path), "type": walk_entry.kind}
+            if walk_entry.kind == "file":
+                entry["size"] = walk_entry.size
             size += len(msgspec.json.encode(entry)) + 1
             if len(entries) >= MAX_ENTRIES or size > MAX_LIST_BYTES or context.cancelled():
                 notes.append("there is more than is shown; list a directory below, or use file_glob")
@@ -317,7 +317,7 @@ def file_exists(arguments: dict[str, Any], context: ToolContext) -> dict[str, An
     return {"path": path, "exists": kind is not None, "type": kind}
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """As it stands in a file. Raises ToolFailed for halves of surrogate pairs, which UTF-8 cannot say."""
     try:
         return text.encode("utf-8")
@@ -325,11 +325,11 @@ def encoded(text: str) -> bytes:
         raise ToolFailed("the text contains a lone surrogate, which cannot be written as UTF-8") from None
 
 
-def crowded(directory: str) -> str:
+def too_many_names_note(directory: str) -> str:
     """What is said of a directory with too many names in it."""
     return f"{directory} has more than {MAX_NAMES:,} names in it; only the first are looked at"
 
 
-def shown(path: str) -> str:
+def printable_path(path: str) -> str:
     """A name that is not UTF-8, in a form JSON can carry."""
     return os.fsencode(path).decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from luxx.errors import ToolFailed
 from luxx.tools.builtin.edit_text import Applied, Diff, EditedText, diff_of
-from luxx.tools.builtin.file import PATH, encoded, require_text, workspace_of
+from luxx.tools.builtin.file import PATH, encode_text, require_text, workspace_of
 from luxx.tools.core import CommandPermission, Risk, ToolContext
 from luxx.tools.factory import tool
 
@@ -79,13 +79,15 @@ def file_multi_edit(arguments: dict[str, Any], context: ToolContext) -> dict[str
     edits: list[dict[str, Any]] = arguments["edits"]
 
     def work(edited: EditedText, path: str) -> list[Applied]:
-        return [_numbered(edited, edit, path, at, len(edits), context) for at, edit in enumerate(edits, 1)]
+        return [
+            _apply_numbered(edited, edit, path, at, len(edits), context) for at, edit in enumerate(edits, 1)
+        ]
 
     applied, answer = _edit(arguments["path"], context, work)
     return {"edits": applied, **answer}
 
 
-def _numbered(
+def _apply_numbered(
     edited: EditedText, edit: dict[str, Any], path: str, number: int, count: int, context: ToolContext
 ) -> Applied:
     if context.cancelled():
@@ -101,30 +103,32 @@ def _apply(edited: EditedText, edit: dict[str, Any], path: str) -> Applied:
     return edited.apply(edit["old_string"], edit["new_string"], replace_all=replace_all, where=path)
 
 
-def _edit(given: str, context: ToolContext, work: Callable[[EditedText, str], T]) -> tuple[T, dict[str, Any]]:
+def _edit(
+    raw_path: str, context: ToolContext, work: Callable[[EditedText, str], T]
+) -> tuple[T, dict[str, Any]]:
     """What `work` says of the edits it made, and what the answer tells of the file."""
     workspace = workspace_of(context)
-    path = workspace.relative(given)
-    made: list[tuple[T, Diff]] = []
+    path = workspace.relative(raw_path)
+    results: list[tuple[T, Diff]] = []
 
     def change(data: bytes) -> bytes:
-        mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-        text = EditedText(_decoded(data.removeprefix(mark), path))
+        bom = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+        text = EditedText(_decoded(data.removeprefix(bom), path))
         applied = work(text, path)
-        changed = mark + encoded(text.result())
+        changed = bom + encode_text(text.result())
         if changed == data:
             raise ToolFailed(f"the edit leaves {path} as it is; nothing was changed")
         # All that takes time comes before the file changes: who is told that the edit was given up makes
         # it again.
-        made.append((applied, diff_of(text, path)))
+        results.append((applied, diff_of(text, path)))
         return changed
 
-    def require() -> None:
+    def precondition() -> None:
         if context.cancelled():
             raise ToolFailed("the edit was stopped; nothing was changed")
 
-    workspace.change(path, change, require=require)
-    applied, diff = made[0]
+    workspace.change(path, change, precondition=precondition)
+    applied, diff = results[0]
     answer: dict[str, Any] = {
         "path": path,
         "lines_added": diff.added,

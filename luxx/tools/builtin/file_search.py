@@ -8,23 +8,35 @@ from typing import Any
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.tools.builtin.file import MAX_ENTRIES, MAX_LIST_BYTES, crowded, shown, workspace_of
+from luxx.tools.builtin.file import (
+    MAX_ENTRIES,
+    MAX_LIST_BYTES,
+    printable_path,
+    too_many_names_note,
+    workspace_of,
+)
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import tool
-from luxx.tools.files.walk import open_found, walk
+from luxx.tools.files.walk import open_entry, walk
 from luxx.tools.files.workspace import MAX_FILE_BYTES, Workspace, read_regular
-from luxx.tools.pattern import MAX_PATTERN_LENGTH, Pattern, compile_glob, compile_regex, reach_of
+from luxx.tools.pattern import (
+    MAX_PATTERN_LENGTH,
+    CompiledPattern,
+    compile_glob,
+    compile_regex,
+    max_searchable_length,
+)
 
 _MAX_MATCHES = 200
 _MAX_FILES = 20_000
 _MAX_SEARCHED_BYTES = 200 * 1024 * 1024
 _MAX_ANSWER_BYTES = 40 * 1024
 _MAX_LINE = 500
-_MAX_PASSED_OVER_NAMED = 10
+_MAX_SKIPPED_REPORTED = 10
 _MAX_CONTEXT = 10
 # Searched at once, between two looks whether to stop; less of it for a pattern that is slow.
 _PIECE = 64 * 1024
-_PIECES_OF_REACH = 5
+_PIECES_PER_MAX_LENGTH = 5
 
 
 class _Search:
@@ -34,10 +46,10 @@ class _Search:
         text: str = arguments["pattern"]
         self._pattern = compile_regex(text, ignore_case=bool(arguments.get("ignore_case", False)))
         # Without anchors what is in no part of a file is in no line of it: one quick look instead of many.
-        self._can_ask_whole = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
+        self._can_search_whole_piece = not any(anchor in text for anchor in ("^", "$", "\\A", "\\z"))
         self._needs_end = "$" in text or "\\z" in text
-        self._reach = reach_of(self._pattern)
-        self._piece = min(_PIECE, self._reach // _PIECES_OF_REACH)
+        self._max_length = max_searchable_length(self._pattern)
+        self._piece = min(_PIECE, self._max_length // _PIECES_PER_MAX_LENGTH)
         self._context_lines = int(arguments.get("context_lines", 0))
         self._is_cancelled = is_cancelled
         self._answer_bytes = 0
@@ -54,60 +66,64 @@ class _Search:
             self.ended_by = "the search was stopped"
         return bool(self.ended_by)
 
-    def look_at(self, path: str, data: bytes) -> None:
+    def search_file(self, path: str, data: bytes) -> None:
         """Search one file; a binary one is passed over."""
         self.files += 1
         self.bytes += len(data)
         if b"\0" in data[:8192]:
-            self.pass_over(path, "it is binary")
+            self.skip_file(path, "it is binary")
             return
         text = data.decode("utf-8", "replace")
         number = 1
         for start, end in _pieces(text, self._piece):
             if self.is_over():
                 return
-            if end - start > self._reach:
-                self._look_at_long(path, number, text, start, end)
-            elif not self._can_ask_whole or self._pattern.search(text[start:end]):
-                self._look_at_piece(path, number, text, start, end)
+            if end - start > self._max_length:
+                self._search_long_line(path, number, text, start, end)
+            elif not self._can_search_whole_piece or self._pattern.search(text[start:end]):
+                self._search_piece(path, number, text, start, end)
             number += text.count("\n", start, end) + 1
 
-    def _look_at_piece(self, path: str, number: int, text: str, start: int, end: int) -> None:
+    def _search_piece(self, path: str, number: int, text: str, start: int, end: int) -> None:
         for at, (first, last) in enumerate(_lines(text, start, end), number):
             if self._pattern.search(text[first:last].removesuffix("\r")):
                 self._add(path, at, text, first, last)
                 if self.ended_by:
                     return
 
-    def _look_at_long(self, path: str, number: int, text: str, start: int, end: int) -> None:
+    def _search_long_line(self, path: str, number: int, text: str, start: int, end: int) -> None:
         """A line longer than the pattern can be looked for in: its beginning, if the pattern has no end."""
-        reach = 0 if self._needs_end else self._reach
-        if reach and self._pattern.search(text[start : start + reach]):
+        max_length = 0 if self._needs_end else self._max_length
+        if max_length and self._pattern.search(text[start : start + max_length]):
             self._add(path, number, text, start, end)
             return
         size = f"line {number:,} has {end - start:,} characters, too many for this pattern"
-        self._name(path, f"{size}; its first {reach:,} were searched" if reach else size)
+        self._report_skipped(path, f"{size}; its first {max_length:,} were searched" if max_length else size)
 
-    def pass_over(self, path: str, because: str) -> None:
+    def skip_file(self, path: str, because: str) -> None:
         """Count a file that cannot be searched; of the first few the answer says why."""
         self.skipped += 1
-        self._name(path, because)
+        self._report_skipped(path, because)
 
-    def _name(self, path: str, because: str) -> None:
-        if len(self.passed_over) < _MAX_PASSED_OVER_NAMED:
+    def _report_skipped(self, path: str, because: str) -> None:
+        if len(self.passed_over) < _MAX_SKIPPED_REPORTED:
             self.passed_over.append({"path": path, "because": because})
 
-    def crowd(self, directory: str) -> None:
-        self.pass_over(shown(directory), crowded("it"))
+    def skip_crowded_directory(self, directory: str) -> None:
+        self.skip_file(printable_path(directory), too_many_names_note("it"))
 
     def _add(self, path: str, number: int, text: str, start: int, end: int) -> None:
-        match: dict[str, Any] = {"path": path, "line_number": number, "line": _shown(text[start:end])}
+        match: dict[str, Any] = {
+            "path": path,
+            "line_number": number,
+            "line": _shortened_line(text[start:end]),
+        }
         if self._context_lines:
             before = _lines_back(text, start, self._context_lines)
             after = islice(_lines(text, end + 1), self._context_lines)
             match |= {
-                "before": [_shown(text[first:last]) for first, last in before],
-                "after": [_shown(text[first:last]) for first, last in after],
+                "before": [_shortened_line(text[first:last]) for first, last in before],
+                "after": [_shortened_line(text[first:last]) for first, last in after],
             }
         self._answer_bytes += len(msgspec.json.encode(match)) + 1
         if len(self.matches) >= _MAX_MATCHES or self._answer_bytes > _MAX_ANSWER_BYTES:
@@ -161,36 +177,36 @@ def file_grep(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     if kind == "other":
         raise ToolFailed(f"{path} is neither a file nor a directory")
     if kind == "file":
-        search.look_at(path, workspace.read(path))
+        search.search_file(path, workspace.read(path))
         return search.answer()
     for name, data in _files(workspace, path, glob, search):
         if search.files >= _MAX_FILES or search.bytes >= _MAX_SEARCHED_BYTES:
             search.ended_by = "too many files for one search; narrow the path or file_pattern"
         else:
-            search.look_at(name, data)
+            search.search_file(name, data)
     return search.answer()
 
 
 def _files(workspace: Workspace, path: str, glob: str | None, search: _Search) -> Iterator[tuple[str, bytes]]:
-    wanted = compile_glob(glob) if glob else None
+    name_pattern = compile_glob(glob) if glob else None
     prefix = "" if path == "." else f"{path}/"
     with workspace.open_directory(path) as directory:
-        for found in walk(directory, prefix, on_crowded=search.crowd):
+        for found in walk(directory, prefix, on_truncated=search.skip_crowded_directory):
             if search.is_over():
                 return
             subject = found.path if glob and "/" in glob else found.name
-            if found.kind != "file" or (wanted and not wanted.fullmatch(shown(subject))):
+            if found.kind != "file" or (name_pattern and not name_pattern.fullmatch(printable_path(subject))):
                 continue
-            name = shown(found.path)
+            name = printable_path(found.path)
             try:
-                fd = open_found(found)
+                fd = open_entry(found)
             except OSError as error:
-                search.pass_over(name, os.strerror(error.errno or 0))
+                search.skip_file(name, os.strerror(error.errno or 0))
                 continue
             try:
                 yield name, read_regular(fd, name, MAX_FILE_BYTES)
             except ToolFailed as error:
-                search.pass_over(name, error.message)
+                search.skip_file(name, error.message)
             finally:
                 os.close(fd)
 
@@ -228,19 +244,19 @@ def _lines_back(text: str, start: int, count: int) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _shown(line: str) -> str:
+def _shortened_line(line: str) -> str:
     text = line.removesuffix("\r")
     return text if len(text) <= _MAX_LINE else f"{text[:_MAX_LINE]}… [{len(text) - _MAX_LINE:,} more]"
 
 
-_MAX_LOOKED_AT = 200_000
+_MAX_VISITED = 200_000
 _MAX_GLOB = 200
 
 
 class _Glob:
     """One search as it goes on: what was found, and what the answer has to say of it."""
 
-    def __init__(self, pattern: Pattern, base: str) -> None:
+    def __init__(self, pattern: CompiledPattern, base: str) -> None:
         self._pattern = pattern
         self._prefix = "" if base == "." else f"{base}/"
         self._size = 0
@@ -249,22 +265,25 @@ class _Glob:
         self.is_truncated = False
 
     def search(self, fd: int, context: ToolContext, *, recursive: bool) -> None:
-        found_in = walk(fd, recursive=recursive, on_crowded=self._crowded)
-        for count, found in enumerate(found_in):
-            if count >= _MAX_LOOKED_AT or context.cancelled():
+        walk_entries = walk(fd, recursive=recursive, on_truncated=self._on_truncated)
+        for count, walk_entry in enumerate(walk_entries):
+            if count >= _MAX_VISITED or context.cancelled():
                 self._end(f"the search ended after {count:,} files and directories; narrow the path")
                 break
-            if found.kind != "file" or not self._pattern.fullmatch(shown(found.path)):
+            if walk_entry.kind != "file" or not self._pattern.fullmatch(printable_path(walk_entry.path)):
                 continue
-            entry: dict[str, Any] = {"path": shown(self._prefix + found.path), "size": found.size}
+            entry: dict[str, Any] = {
+                "path": printable_path(self._prefix + walk_entry.path),
+                "size": walk_entry.size,
+            }
             self._size += len(msgspec.json.encode(entry)) + 1
             if len(self.files) >= MAX_ENTRIES or self._size > MAX_LIST_BYTES:
                 self._end("there are more files than are shown; narrow the pattern or the path")
                 break
             self.files.append(entry)
 
-    def _crowded(self, directory: str) -> None:
-        self._end(crowded(shown(self._prefix + directory)))
+    def _on_truncated(self, directory: str) -> None:
+        self._end(too_many_names_note(printable_path(self._prefix + directory)))
 
     def _end(self, note: str) -> None:
         self.is_truncated = True
@@ -294,8 +313,8 @@ def file_glob(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]
     workspace = workspace_of(context)
     path = workspace.relative(arguments.get("path", "."))
     pattern: str = arguments["pattern"]
-    named, rest = _split(pattern)
-    glob = _Glob(compile_glob(rest), base := _base(workspace, path, named))
+    fixed_parts, rest = _split(pattern)
+    glob = _Glob(compile_glob(rest), base := _base(workspace, path, fixed_parts))
     kind = workspace.kind(base)
     if kind != "directory" and base == path:
         raise ToolFailed(f"{path} does not exist" if kind is None else f"{path} is not a directory")
@@ -325,11 +344,11 @@ def _split(pattern: str) -> tuple[list[str], str]:
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise ToolFailed("a pattern cannot have .. in it; `path` says where to look")
-    named: list[str] = []
+    fixed_parts: list[str] = []
     while len(parts) > 1 and not set(parts[0]) & set("*?[{"):
-        named.append(parts.pop(0))
-    return named, "/".join(parts) or "*"
+        fixed_parts.append(parts.pop(0))
+    return fixed_parts, "/".join(parts) or "*"
 
 
-def _base(workspace: Workspace, path: str, named: list[str]) -> str:
-    return workspace.relative("/".join([path, *named]))
+def _base(workspace: Workspace, path: str, fixed_parts: list[str]) -> str:
+    return workspace.relative("/".join([path, *fixed_parts]))

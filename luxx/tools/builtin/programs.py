@@ -12,176 +12,182 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.infra.network.egress import Outing, Reached, Refused, Traveller
+from luxx.infra.network.egress import EgressCaller, EgressSession, ReachedHost, RefusedHost
 from luxx.tools.builtin.expression import evaluate
 from luxx.tools.builtin.expression_names import MAX_EXPRESSION_LENGTH
 from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
-from luxx.tools.marks import KeepFigures, keep_no_figures
-from luxx.tools.sandbox.changes import Changes, changes_between, look
+from luxx.tools.marks import SaveFigures, save_no_figures
+from luxx.tools.sandbox.changes import FileChanges, changes_between, snapshot_files
 from luxx.tools.sandbox.inside import FIGURES
-from luxx.tools.sandbox.plan import Limits
-from luxx.tools.sandbox.process import Hit, Ran
+from luxx.tools.sandbox.plan import ProgramLimits
+from luxx.tools.sandbox.process import ExceededLimit, ProgramResult
 from luxx.tools.sandbox.service import Sandbox
 
-MOST_SECONDS = 3600
+MAX_SECONDS = 3600
 TIMEOUT: dict[str, Any] = {
     "type": "integer",
     "minimum": 1,
-    "maximum": MOST_SECONDS,
+    "maximum": MAX_SECONDS,
     "description": "Seconds after which it is ended; at most what your level allows",
 }
 QUEUE_SECONDS = 60
 """How long a call may wait for its turn on top of what its program may take."""
-_MOST_ERROR = 300
-_MOST_SHOWN = 20
+_MAX_ERROR_CHARACTERS = 300
+_MAX_SHOWN_HOSTS = 20
 """Hosts that a description names."""
 
 
-def longest(sandbox: Sandbox, tool: str) -> float:
+def max_seconds(sandbox: Sandbox, tool: str) -> float:
     """Seconds that no call of the tool takes, whoever makes it."""
     return max(sandbox.limits_for(tool, level).seconds for level in CommandPermission) + QUEUE_SECONDS
 
 
-def risk_of(sandbox: Sandbox, held_in: Risk) -> Risk:
+def risk_of(sandbox: Sandbox, sandboxed_risk: Risk) -> Risk:
     """What runs unprotected is always asked about."""
-    return Risk.HIGH if sandbox.is_unprotected else held_in
+    return Risk.HIGH if sandbox.is_unprotected else sandboxed_risk
 
 
-def workspace_for(context: ToolContext) -> Path:
+def workspace_path(context: ToolContext) -> Path:
     if context.workspace is None:
         raise ToolFailed("there is no workspace here, so no program can be run")
     return context.workspace
 
 
-def network_words(sandbox: Sandbox) -> str:
+def network_description(sandbox: Sandbox) -> str:
     """What a model is told of the network of its programs, after the words "in a sandbox"."""
-    hosts = sandbox.way_out.hosts
+    hosts = sandbox.egress.hosts
     if not hosts:
         return " without network"
-    shown = ", ".join(hosts[:_MOST_SHOWN]) + (", …" if len(hosts) > _MOST_SHOWN else "")
+    shown = ", ".join(hosts[:_MAX_SHOWN_HOSTS]) + (", …" if len(hosts) > _MAX_SHOWN_HOSTS else "")
     return f" (network: only HTTP and HTTPS to {shown}, by the proxy in HTTP_PROXY; if that is not set, none)"
 
 
 class NetworkUse(msgspec.Struct, frozen=True, kw_only=True):
     """Where a program was, and where it was not let; `problem`: why it could be nowhere."""
 
-    reached: list[Reached]
-    refused: list[Refused]
+    reached: list[ReachedHost]
+    refused: list[RefusedHost]
     problem: str | None
 
 
-class Going(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):
     """What `run_and_tell` has to know of a call besides its program."""
 
     context: ToolContext
-    limits: Limits
-    keep_figures: KeepFigures
-    outing: Outing | None
+    limits: ProgramLimits
+    save_figures: SaveFigures
+    egress_session: EgressSession | None
     network_problem: str
     is_unprotected: bool
 
 
-def going_of(
-    sandbox: Sandbox, tool: str, context: ToolContext, limits: Limits, keep_figures: KeepFigures
-) -> Going:
+def new_program_call(
+    sandbox: Sandbox, tool: str, context: ToolContext, limits: ProgramLimits, save_figures: SaveFigures
+) -> ProgramCall:
     """With what the program may do outside, where it has a way out."""
-    who = Traveller(
+    egress_client = EgressCaller(
         user_id=context.user_id,
         username=context.username,
         tenant_id=context.tenant_id,
-        call_id=context.marks.call_id,
+        call_id=context.metadata.call_id,
         tool=tool,
         run_id=context.run_id,
     )
-    way_out = sandbox.way_out
-    return Going(
+    egress = sandbox.egress
+    return ProgramCall(
         context=context,
         limits=limits,
-        keep_figures=keep_figures,
-        outing=way_out.outing(who),
-        network_problem=way_out.problem,
+        save_figures=save_figures,
+        egress_session=egress.session(egress_client),
+        network_problem=egress.problem,
         is_unprotected=sandbox.is_unprotected,
     )
 
 
-async def run_and_tell(going: Going, run: Callable[[], Awaitable[Ran]]) -> ToolResult:
+async def run_program_call(
+    program_call: ProgramCall, run: Callable[[], Awaitable[ProgramResult]]
+) -> ToolResult:
     """The answer of a program: how it ended, what it printed, which files are different now."""
-    workspace, marks = workspace_for(going.context), going.context.marks
-    before = await asyncio.to_thread(look, workspace)
+    workspace, metadata = workspace_path(program_call.context), program_call.context.metadata
+    before = await asyncio.to_thread(snapshot_files, workspace)
     try:
         ran = await run()
     finally:
         # What runs unprotected may have been anywhere, and nobody has seen where.
-        marks.is_untrusted = going.is_unprotected or (going.outing is not None and bool(going.outing.reached))
-    changes = changes_between(before, await asyncio.to_thread(look, workspace))
+        metadata.is_untrusted = program_call.is_unprotected or (
+            program_call.egress_session is not None and bool(program_call.egress_session.reached)
+        )
+    changes = changes_between(before, await asyncio.to_thread(snapshot_files, workspace))
     figures = _figures(changes)
     data: dict[str, Any] = {
         "exit_code": ran.exit_code,
         "stdout": ran.stdout.decode("utf-8", "replace"),
         "stderr": ran.stderr.decode("utf-8", "replace"),
         "truncated": ran.is_truncated,
-        "limit": ran.hit,
+        "limit": ran.exceeded_limit,
         "duration_ms": round(ran.seconds * 1000),
         "files": changes,
         "figures": figures,
-        **await _images(going, workspace, figures),
+        **await _images(program_call, workspace, figures),
     }
-    if going.outing is not None:
+    if program_call.egress_session is not None:
         data["network"] = NetworkUse(
-            reached=going.outing.reached, refused=going.outing.refused, problem=going.network_problem or None
+            reached=program_call.egress_session.reached,
+            refused=program_call.egress_session.refused,
+            problem=program_call.network_problem or None,
         )
-    if ran.exit_code == 0 and ran.hit is None:
+    if ran.exit_code == 0 and ran.exceeded_limit is None:
         return ToolResult.ok(data)
-    return ToolResult(success=False, data=data, error=why_ended(ran, going.limits))
+    return ToolResult(success=False, data=data, error=why_ended(ran, program_call.limits))
 
 
-async def _images(going: Going, workspace: Path, figures: list[str]) -> dict[str, Any]:
+async def _images(program_call: ProgramCall, workspace: Path, figures: list[str]) -> dict[str, Any]:
     """The figures as images of the step; of those that cannot be shown, why."""
     if not figures:
         return {}
-    kept = await going.keep_figures(going.context.user_id, workspace, figures)
-    going.context.marks.images.extend(kept.images)
-    return {"images": kept.images, **({"not_shown": kept.problems} if kept.problems else {})}
+    saved = await program_call.save_figures(program_call.context.user_id, workspace, figures)
+    program_call.context.metadata.images.extend(saved.images)
+    return {"images": saved.images, **({"not_shown": saved.problems} if saved.problems else {})}
 
 
-def _figures(changes: Changes) -> list[str]:
+def _figures(changes: FileChanges) -> list[str]:
     return [name for name in changes.created if name.startswith(f"{FIGURES}/figure-")]
 
 
-def why_ended(ran: Ran, limits: Limits) -> str:
+def why_ended(ran: ProgramResult, limits: ProgramLimits) -> str:
     """A sentence on a program that did not end well."""
-    match ran.hit:
-        case Hit.TIME:
+    match ran.exceeded_limit:
+        case ExceededLimit.TIME:
             return f"the program was ended: it took longer than {limits.seconds:g} seconds"
-        case Hit.CPU:
+        case ExceededLimit.CPU:
             return (
                 f"the program was ended: it used more than {limits.cpu_seconds:g} seconds of processor time"
             )
-        case Hit.MEMORY:
+        case ExceededLimit.MEMORY:
             return f"the program was ended: it used more than {limits.memory_mb} MiB of memory"
-        case Hit.MACHINE:
+        case ExceededLimit.MACHINE_MEMORY:
             return "the program was ended: the machine had too little memory left; try again later"
-        case Hit.PROCESSES:
+        case ExceededLimit.PROCESSES:
             return f"the program was ended: it had more than {limits.processes} processes and threads"
-        case Hit.FILE:
+        case ExceededLimit.FILE:
             return f"the program was ended: it wrote a file of more than {limits.file_mb} MiB"
-        case Hit.DISK:
+        case ExceededLimit.DISK:
             return f"the program was ended: it wrote more than {limits.disk_mb} MiB"
-        case Hit.OUTPUT:
+        case ExceededLimit.OUTPUT:
             return f"the program was ended: it printed far more than {limits.output_kb} KiB"
         case None:
             return _exit(ran)
 
 
-def _exit(ran: Ran) -> str:
-    said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
+def _exit(ran: ProgramResult) -> str:
+    error_lines = ran.stderr.decode("utf-8", "replace").strip().splitlines()
     number = -ran.exit_code if ran.exit_code < 0 else ran.exit_code - 128
     if number in {int(one) for one in signal.Signals}:
-        words = f"the program was ended by {signal.Signals(number).name}"
+        message = f"the program was ended by {signal.Signals(number).name}"
     else:
-        words = f"the program ended with exit code {ran.exit_code}"
-    return f"{words}: {said[-1][:_MOST_ERROR]}" if said else words
+        message = f"the program ended with exit code {ran.exit_code}"
+    return f"{message}: {error_lines[-1][:_MAX_ERROR_CHARACTERS]}" if error_lines else message
 
 
 MAX_CODE_LENGTH = 200_000
@@ -214,13 +220,13 @@ def python_eval(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"result": _plain(value), "type": type(value).__name__}
 
 
-def python_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
+def python_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> ToolDefinition:
     """python_execute on one server's sandbox."""
 
     @tool(
         name=EXECUTE,
         description=(
-            f"Run a Python program in the workspace, in a sandbox{network_words(sandbox)}: the workspace can "
+            f"Run a Python program in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
             "be written, the system only read, nothing else is there. Print what you want to know. Gives "
             "exit code, stdout, stderr and the files that changed; open matplotlib figures are saved, named "
             "and shown. Each program starts anew; files stay."
@@ -233,17 +239,22 @@ def python_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -
         category="code",
         required_permission=CommandPermission.EXECUTE,
         starts_programs=True,
-        is_egress=sandbox.way_out.is_wanted or sandbox.is_unprotected,
+        is_egress=sandbox.egress.is_configured or sandbox.is_unprotected,
         risk=risk_of(sandbox, Risk.MEDIUM),
-        timeout=longest(sandbox, EXECUTE),
+        timeout=max_seconds(sandbox, EXECUTE),
     )
     async def python_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        workspace, code = workspace_for(context), arguments["code"]
-        given = sandbox.limits_for(EXECUTE, context.user_permission_level)
-        limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
-        going = going_of(sandbox, EXECUTE, context, limits, keep_figures)
-        return await run_and_tell(
-            going, lambda: sandbox.run_python(code, workspace, given, limits.seconds, going.outing)
+        workspace, code = workspace_path(context), arguments["code"]
+        level_limits = sandbox.limits_for(EXECUTE, context.user_permission_level)
+        limits = replace(
+            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
+        )
+        program_call = new_program_call(sandbox, EXECUTE, context, limits, save_figures)
+        return await run_program_call(
+            program_call,
+            lambda: sandbox.run_python(
+                code, workspace, level_limits, limits.seconds, program_call.egress_session
+            ),
         )
 
     return python_execute.definition
@@ -271,7 +282,7 @@ MAX_COMMAND_LENGTH = 30_000
 NAME = "shell_execute"
 
 
-def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) -> ToolDefinition:
+def shell_tool(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> ToolDefinition:
     """The tool on one server's sandbox."""
     bash = shutil.which("bash", path="/usr/bin:/bin")
     # Nothing in the workspace or in HOME may add to a command that was allowed.
@@ -280,7 +291,7 @@ def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) ->
     @tool(
         name=NAME,
         description=(
-            f"Run a shell command in the workspace, in a sandbox{network_words(sandbox)}: the workspace can "
+            f"Run a shell command in the workspace, in a sandbox{network_description(sandbox)}: the workspace can "
             "be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and "
             "the files that changed. Nothing goes on running afterwards; files stay."
         ),
@@ -297,18 +308,23 @@ def shell_tool(sandbox: Sandbox, keep_figures: KeepFigures = keep_no_figures) ->
         category="code",
         required_permission=CommandPermission.EXECUTE,
         starts_programs=True,
-        is_egress=sandbox.way_out.is_wanted or sandbox.is_unprotected,
+        is_egress=sandbox.egress.is_configured or sandbox.is_unprotected,
         risk=risk_of(sandbox, Risk.HIGH),
-        timeout=longest(sandbox, NAME),
+        timeout=max_seconds(sandbox, NAME),
     )
     async def shell_execute(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        workspace = workspace_for(context)
-        given = sandbox.limits_for(NAME, context.user_permission_level)
-        limits = replace(given, seconds=min(arguments.get("timeout", given.seconds), given.seconds))
+        workspace = workspace_path(context)
+        level_limits = sandbox.limits_for(NAME, context.user_permission_level)
+        limits = replace(
+            level_limits, seconds=min(arguments.get("timeout", level_limits.seconds), level_limits.seconds)
+        )
         argv = (*shell, "-c", arguments["command"])
-        going = going_of(sandbox, NAME, context, limits, keep_figures)
-        return await run_and_tell(
-            going, lambda: sandbox.run_sandboxed(argv, workspace, limits, outing=going.outing)
+        program_call = new_program_call(sandbox, NAME, context, limits, save_figures)
+        return await run_program_call(
+            program_call,
+            lambda: sandbox.run_sandboxed(
+                argv, workspace, limits, egress_session=program_call.egress_session
+            ),
         )
 
     return shell_execute.definition

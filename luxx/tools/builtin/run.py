@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.tools.core import ToolContext, ToolDefinition, keep_never
+from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
-from luxx.tools.output import MAX_REF, fit
+from luxx.tools.output import MAX_REF, truncate_to_bytes
 from luxx.wire.delegation import Assignment
 
 CLARIFICATION_SECONDS = 60
@@ -116,8 +116,8 @@ DELEGATE_TOOL = "delegate"
 MOST_DELEGATE_SECONDS = 30 * 86_400.0
 """A subagent may wait for a person; what bounds its work are the limits of the run that delegates."""
 
-_MOST_TEXT = 40_000
-_DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MOST_TEXT}
+_MAX_TEXT = 40_000
+_DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MAX_TEXT}
 
 
 @tool(
@@ -147,7 +147,7 @@ _DELEGATE_TEXT = {"type": "string", "minLength": 1, "maxLength": _MOST_TEXT}
     category="agents",
     # A call that a crash cut goes on with the subagent it has; an answer is of that call alone.
     repeatable=True,
-    keeps=keep_never,
+    keeps=cache_never,
     timeout=MOST_DELEGATE_SECONDS,
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -200,7 +200,7 @@ async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[s
     page = await context.read_result(ref, offset, limit)
     if offset and offset >= page.total:
         raise ToolFailed(f"this output has {page.total:,} characters; there is none at offset {offset:,}")
-    content = fit(page.output, _MAX_CONTENT_BYTES)
+    content = truncate_to_bytes(page.output, _MAX_CONTENT_BYTES)
     end = offset + len(content)
     answer: dict[str, Any] = {
         "ref": ref,

@@ -12,14 +12,14 @@ from luxx.errors import ToolFailed
 from luxx.infra.documents.reader import PageForm
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
 from luxx.tools.factory import tool
-from luxx.tools.hooks import describe
+from luxx.tools.hooks import describe_error
 from luxx.tools.web.access import WebAccess
 from luxx.tools.web.reading import WebPage
 from luxx.tools.web.search import SearchResults
 from luxx.wire.step import Source
 
 MAX_RESULTS = 20
-USUAL_RESULTS = 8
+DEFAULT_RESULTS = 8
 MAX_QUERY = 400
 MAX_URLS = 10
 MAX_URL = 4096
@@ -71,7 +71,7 @@ def _web_search(web: WebAccess) -> ToolDefinition:
                 "type": "integer",
                 "minimum": 1,
                 "maximum": MAX_RESULTS,
-                "default": USUAL_RESULTS,
+                "default": DEFAULT_RESULTS,
             },
         },
         required_params=["query"],
@@ -85,8 +85,8 @@ def _web_search(web: WebAccess) -> ToolDefinition:
         query = " ".join(arguments["query"].split())
         if not query:
             raise ToolFailed("the query is empty; write what to search for")
-        most = arguments.get("max_results", USUAL_RESULTS)
-        return await web.search.search(query, most, web.visitors.of(context.user_id))
+        max_results = arguments.get("max_results", DEFAULT_RESULTS)
+        return await web.search.search(query, max_results, web.clients.for_user(context.user_id))
 
     return web_search.definition
 
@@ -110,8 +110,8 @@ def _web_fetch(web: WebAccess) -> ToolDefinition:
         async def check(url: str, target: str) -> None:
             await context.check_redirect(url, target, arguments | {"url": target})
 
-        visitor = web.visitors.of(context.user_id)
-        return await web.reader.read(arguments["url"], _form(arguments), visitor, check)
+        client = web.clients.for_user(context.user_id)
+        return await web.reader.read(arguments["url"], _form(arguments), client, check)
 
     return web_fetch.definition
 
@@ -134,19 +134,19 @@ def _batch_fetch(web: WebAccess) -> ToolDefinition:
     )
     async def batch_fetch(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         urls: list[str] = list(dict.fromkeys(arguments["urls"]))
-        visitor = web.visitors.of(context.user_id)
+        client = web.clients.for_user(context.user_id)
 
         async def check(url: str, target: str) -> None:
             await context.check_redirect(url, target, arguments | {"urls": [target]})
 
         async def one(url: str) -> BatchEntry:
             try:
-                page = await web.reader.read(url, _form(arguments), visitor, check, share=len(urls))
+                page = await web.reader.read(url, _form(arguments), client, check, share=len(urls))
             except ToolFailed as error:
                 return BatchEntry(url=url, success=False, error=error.message)
             except Exception as error:
                 # Whatever one page brings about, the others were read.
-                return BatchEntry(url=url, success=False, error=describe(error))
+                return BatchEntry(url=url, success=False, error=describe_error(error))
             return BatchEntry(url=url, success=True, data=page)
 
         async with asyncio.TaskGroup() as group:

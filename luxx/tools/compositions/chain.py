@@ -12,15 +12,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
-from luxx.tools.compositions.checking import why_no_member
-from luxx.tools.compositions.templates import END, INPUT, PREVIOUS, chosen, filled
-from luxx.tools.core import Chaining, NeedsAnswer, ToolContext
+from luxx.tools.compositions.checking import member_refusal
+from luxx.tools.compositions.templates import END, INPUT, PREVIOUS, fill_template, next_member_id
+from luxx.tools.core import ChainContext, NeedsAnswer, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.composition import Composition, CompositionKind, Fallback, Member, MemberEnded, MemberStatus
 from luxx.wire.tool import ToolCall, ToolResult
 
-_MEMBER = Chaining(is_member=True)
+_MEMBER = ChainContext(is_member=True)
 
 
 class MemberSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,10 +63,10 @@ class Chain:
         try:
             async with asyncio.timeout(seconds):
                 error = await self._run()
-        except NeedsAnswer as wanted:
-            recalled = self._context.chaining.recalled
-            new = tuple(call for call in self._calls if call.key not in recalled)
-            raise NeedsAnswer(wanted.question, new) from None
+        except NeedsAnswer as signal:
+            finished_members = self._context.chain_context.finished_members
+            new = tuple(call for call in self._calls if call.key not in finished_members)
+            raise NeedsAnswer(signal.question, new) from None
         except TimeoutError:
             error = f"it did not end within {seconds} seconds, and what still ran was stopped"
         return self._answer(error)
@@ -75,27 +75,27 @@ class Chain:
         """Why it failed; None where it did not."""
         match self._composition.kind:
             case CompositionKind.PARALLEL:
-                return await self._all_at_once()
+                return await self._run_parallel()
             case CompositionKind.SEQUENTIAL | CompositionKind.CONDITIONAL:
-                return await self._one_by_one()
+                return await self._run_in_order()
             case _:
                 assert_never(self._composition.kind)
 
-    async def _one_by_one(self) -> str | None:
+    async def _run_in_order(self) -> str | None:
         members = self._composition.members
-        places = {member.id: place for place, member in enumerate(members)} | {END: len(members)}
-        place = 0
-        while place < len(members):
-            member = members[place]
+        positions = {member.id: position for position, member in enumerate(members)} | {END: len(members)}
+        position = 0
+        while position < len(members):
+            member = members[position]
             ended = await self._member(member)
             self._sources[member.id] = self._sources[PREVIOUS] = ended.result.to_dict()
-            go = None if ended.status == MemberStatus.REJECTED else chosen(member.then, ended.result)
+            go = None if ended.status == MemberStatus.REJECTED else next_member_id(member.then, ended.result)
             if go is None and ended.status != MemberStatus.DONE:
-                return _why(ended)
-            place = place + 1 if go is None else places[go]
+                return _failure_text(ended)
+            position = position + 1 if go is None else positions[go]
         return None
 
-    async def _all_at_once(self) -> str | None:
+    async def _run_parallel(self) -> str | None:
         tasks = [self._member(member) for member in self._composition.members]
         # What one of them has to ask is asked once the others have ended; what is cancelled, all at once.
         ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,57 +103,59 @@ class Chain:
             if isinstance(one, BaseException):
                 raise one
         calls = cast("list[MemberEnded]", ended)
-        return "; ".join(_why(one) for one in calls if one.status != MemberStatus.DONE) or None
+        return "; ".join(_failure_text(one) for one in calls if one.status != MemberStatus.DONE) or None
 
     async def _member(self, member: Member) -> MemberEnded:
         """The last of its calls: the first that did not fail, or that a person rejected."""
-        ended = await self._called(member.id, member.id, member)
+        ended = await self._call(member.id, member.id, member)
         for index, fallback in enumerate(member.fallbacks, 1):
             if ended.status in (MemberStatus.DONE, MemberStatus.REJECTED):
                 break
-            ended = await self._called(f"{member.id}.{index}", member.id, fallback)
+            ended = await self._call(f"{member.id}.{index}", member.id, fallback)
         if ended.status == MemberStatus.DONE:
             self._outputs[member.id] = ended.result.data
         return ended
 
-    async def _called(self, place: str, member_id: str, call: Member | Fallback) -> MemberEnded:
+    async def _call(self, position: str, member_id: str, call: Member | Fallback) -> MemberEnded:
         """`place`: the member's id, or which of its fallbacks; no two calls of one composition share it."""
-        self._context.marks.calls += 1
+        self._context.metadata.calls += 1
         found = self._executor.registry.lookup_for(call.tool, self._context.tenant_id)
         try:
-            if found is not None and (reason := why_no_member(found[0])) is not None:
+            if found is not None and (reason := member_refusal(found[0])) is not None:
                 raise ToolFailed(reason)
-            arguments = msgspec.json.encode(filled(call.arguments, self._sources)).decode()
+            arguments = msgspec.json.encode(fill_template(call.arguments, self._sources)).decode()
         except (ToolFailed, RecursionError) as error:
-            words = error.message if isinstance(error, ToolFailed) else "its arguments are nested too deep"
-            result = ToolResult.fail(f"{call.tool} was not run: {words}")
+            message = error.message if isinstance(error, ToolFailed) else "its arguments are nested too deep"
+            result = ToolResult.fail(f"{call.tool} was not run: {message}")
             ended = MemberEnded(
                 key="", id=member_id, tool=call.tool, status=MemberStatus.FAILED, result=result, duration_ms=0
             )
         else:
-            key = _key(place, call.tool, arguments)
-            known = self._context.chaining.recalled.get(key)
-            ended = known or await self._made(key, place, member_id, call.tool, arguments)
+            key = _key(position, call.tool, arguments)
+            earlier = self._context.chain_context.finished_members.get(key)
+            ended = earlier or await self._execute(key, position, member_id, call.tool, arguments)
         self._calls.append(ended)
-        self._context.marks.images.extend(ended.images)
+        self._context.metadata.images.extend(ended.images)
         if ended.is_untrusted:
-            self._context.marks.is_untrusted = True
+            self._context.metadata.is_untrusted = True
             self._tainted_by = self._tainted_by or ended.tool
         return ended
 
-    async def _made(self, key: str, place: str, member_id: str, tool: str, arguments: str) -> MemberEnded:
-        chaining = self._context.chaining
-        told = chaining.told(self._context, place, tool, arguments)
+    async def _execute(
+        self, key: str, position: str, member_id: str, tool: str, arguments: str
+    ) -> MemberEnded:
+        chain_context = self._context.chain_context
+        context_for_member = chain_context.context_for_member(self._context, position, tool, arguments)
         # To offer a composition is to offer what it does: its members need not be offered by name.
         context = replace(
-            told,
+            context_for_member,
             ask=cannot_ask,
             own_tools=None,
-            chaining=_MEMBER,
+            chain_context=_MEMBER,
             tainted_by=self._tainted_by,
             offered=None,
         )
-        call_id = f"{chaining.call_id}.{member_id}"
+        call_id = f"{chain_context.call_id}.{member_id}"
         executed = await self._executor.execute(
             ToolCall(call_id=call_id, name=tool, arguments=arguments), context
         )
@@ -178,8 +180,8 @@ class Chain:
         )
 
 
-def _key(place: str, tool: str, arguments: str) -> str:
-    return sha256(msgspec.json.encode([place, tool, arguments])).hexdigest()
+def _key(position: str, tool: str, arguments: str) -> str:
+    return sha256(msgspec.json.encode([position, tool, arguments])).hexdigest()
 
 
 def _ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
@@ -225,11 +227,11 @@ def _summary(call: MemberEnded) -> dict[str, Any]:
     return msgspec.to_builtins(summary)
 
 
-def _why(ended: MemberEnded) -> str:
-    return f"its member {ended.id} ({ended.tool}) was {_WORDS[ended.status]}: {ended.result.error}"
+def _failure_text(ended: MemberEnded) -> str:
+    return f"its member {ended.id} ({ended.tool}) was {_STATUS_TEXT[ended.status]}: {ended.result.error}"
 
 
-_WORDS = {
+_STATUS_TEXT = {
     MemberStatus.DONE: "run",
     MemberStatus.FAILED: "tried and failed",
     MemberStatus.DENIED: "denied",

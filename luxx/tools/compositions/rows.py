@@ -10,10 +10,10 @@ from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
 
-LOCKS = 7_402_134
+COMPOSITIONS_LOCK_CLASS = 7_402_134
 """The first half of the PostgreSQL advisory locks that changes of one user's compositions take in turn."""
 
-MOST_COMPOSITIONS = 50
+MAX_COMPOSITIONS = 50
 """Of one user."""
 
 
@@ -37,14 +37,14 @@ class CompositionRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class CompositionBody(msgspec.Struct, frozen=True, kw_only=True):
     """What a composition is made of."""
 
     parameters: list[Parameter]
     members: list[Member]
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredComposition(msgspec.Struct, frozen=True, kw_only=True):
     """A composition as a run needs it; `document` is read when it is looked at."""
 
     id: str
@@ -57,16 +57,18 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _compositions = table_of(CompositionRow)
-_fields = tuple(_compositions.c[name] for name in Stored.__struct_fields__)
-_own = select(*_fields).where(_compositions.c.user_id == bindparam("user_id")).order_by(_compositions.c.id)
-_which = _compositions.c.id == bindparam("composition_id")
-_succeeded = update(_compositions).where(_which).values(success_count=_compositions.c.success_count + 1)
-_failed = update(_compositions).where(_which).values(failure_count=_compositions.c.failure_count + 1)
-_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
-_decode = msgspec.json.Decoder(Parts).decode
+_fields = tuple(_compositions.c[name] for name in StoredComposition.__struct_fields__)
+_select_own = (
+    select(*_fields).where(_compositions.c.user_id == bindparam("user_id")).order_by(_compositions.c.id)
+)
+_by_id = _compositions.c.id == bindparam("composition_id")
+_succeeded = update(_compositions).where(_by_id).values(success_count=_compositions.c.success_count + 1)
+_failed = update(_compositions).where(_by_id).values(failure_count=_compositions.c.failure_count + 1)
+_advisory_lock = text("SELECT pg_advisory_xact_lock(:locks, :user_id)")
+_decode = msgspec.json.Decoder(CompositionBody).decode
 
 
-def composition_of(row: Stored | CompositionRow) -> Composition:
+def composition_of(row: StoredComposition | CompositionRow) -> Composition:
     """The composition as its owner wrote it."""
     parts = _decode(row.document)
     return Composition(
@@ -81,7 +83,7 @@ def composition_of(row: Stored | CompositionRow) -> Composition:
 
 def document_of(composition: Composition) -> str:
     """What the column `document` holds of it."""
-    parts = Parts(parameters=composition.parameters, members=composition.members)
+    parts = CompositionBody(parameters=composition.parameters, members=composition.members)
     return msgspec.json.encode(parts).decode()
 
 
@@ -90,11 +92,11 @@ def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetim
     row = CompositionRow(
         id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
     )
-    fill(row, composition, now)
+    update_row(row, composition, now)
     return row
 
 
-def fill(row: CompositionRow, composition: Composition, now: datetime) -> None:
+def update_row(row: CompositionRow, composition: Composition, now: datetime) -> None:
     """The row is then this composition's; what has been counted stays."""
     row.name = composition.name
     row.description = composition.description
@@ -104,16 +106,16 @@ def fill(row: CompositionRow, composition: Composition, now: datetime) -> None:
     row.updated_at = now
 
 
-def take_turn(connection: Connection, user_id: int) -> None:
+def lock_user_compositions(connection: Connection, user_id: int) -> None:
     """Names and their number are looked at and then written: two at once would look before either wrote."""
     if connection.dialect.name == "postgresql":
-        connection.execute(_in_turn, {"locks": LOCKS, "user_id": user_id})
+        connection.execute(_advisory_lock, {"locks": COMPOSITIONS_LOCK_CLASS, "user_id": user_id})
 
 
-def read_own(connection: Connection, user_id: int) -> list[Stored]:
+def read_own(connection: Connection, user_id: int) -> list[StoredComposition]:
     """All of a user's, oldest first."""
-    rows = connection.execute(_own, {"user_id": user_id}).mappings()
-    return [msgspec.convert(dict(row), Stored) for row in rows]
+    rows = connection.execute(_select_own, {"user_id": user_id}).mappings()
+    return [msgspec.convert(dict(row), StoredComposition) for row in rows]
 
 
 def count_call(connection: Connection, composition_id: str, *, is_success: bool) -> None:

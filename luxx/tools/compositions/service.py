@@ -16,17 +16,17 @@ from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.tools.compositions.chain import Chain
-from luxx.tools.compositions.checking import check, why_no_member
+from luxx.tools.compositions.checking import check_composition, member_refusal
 from luxx.tools.compositions.rows import (
-    MOST_COMPOSITIONS,
+    MAX_COMPOSITIONS,
     CompositionRow,
-    Stored,
+    StoredComposition,
     composition_of,
     count_call,
-    fill,
+    lock_user_compositions,
     new_row,
     read_own,
-    take_turn,
+    update_row,
 )
 from luxx.tools.core import (
     CommandPermission,
@@ -53,7 +53,7 @@ OnEnded = Callable[[str, bool], Awaitable[None]]
 """Is told the id of a composition that has run, and whether with success."""
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class CompositionTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from its members: of the highest of them. `problems` are sentences for its owner."""
 
     required_permission: CommandPermission
@@ -62,22 +62,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str]
 
 
-def shape_of(composition: Composition, registry: ToolRegistry, tenant_id: int | None) -> Shape:
+def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int | None) -> CompositionTraits:
     """As things are now for its owner's tenant: tools come and go with configuration."""
     problems: list[str] = []
     tools: list[ToolDefinition] = []
     if registry.get(composition.name) is not None:
         problems.append("a tool of the server has its name, and runs in its place; give it another")
     for name in dict.fromkeys(_member_names(composition)):
-        found = registry.lookup_for(name, tenant_id)
-        if found is None:
+        entry = registry.lookup_for(name, tenant_id)
+        if entry is None:
             problems.append(f"there is no tool named {name} any more")
             continue
-        tool = found[0]
+        tool = entry[0]
         tools.append(tool)
-        if (reason := why_no_member(tool)) is not None:
+        if (reason := member_refusal(tool)) is not None:
             problems.append(reason)
-    return Shape(
+    return CompositionTraits(
         required_permission=max(
             (tool.required_permission for tool in tools), default=CommandPermission.READ_ONLY
         ),
@@ -106,27 +106,27 @@ def _schema_of(parameter: Parameter) -> dict[str, Any]:
     return schema
 
 
-def definition_of(stored: Stored, executor: ToolExecutor, on_ended: OnEnded) -> ToolDefinition:
+def definition_of(stored: StoredComposition, executor: ToolExecutor, on_ended: OnEnded) -> ToolDefinition:
     """The tool that a registry would hold, were it not its owner's alone."""
     composition = composition_of(stored)
-    shape = shape_of(composition, executor.registry, stored.tenant_id)
+    traits = traits_of(composition, executor.registry, stored.tenant_id)
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         result = await Chain(composition, executor, arguments, context).run()
         await on_ended(stored.id, result.success)
         return result
 
-    warning = f"\n(Not all of it works now: {'; '.join(shape.problems)}.)" if shape.problems else ""
+    warning = f"\n(Not all of it works now: {'; '.join(traits.problems)}.)" if traits.problems else ""
     return ToolDefinition(
         name=composition.name,
         description=composition.description + warning,
         parameters=schema_of(composition.parameters),
         handler=handler,
         category=CATEGORY,
-        required_permission=shape.required_permission,
-        risk=shape.risk,
+        required_permission=traits.required_permission,
+        risk=traits.risk,
         timeout=composition.timeout_seconds + _SPARE_SECONDS,
-        brings_untrusted=shape.is_untrusted,
+        brings_untrusted=traits.is_untrusted,
         is_chain=True,
     )
 
@@ -134,24 +134,26 @@ def definition_of(stored: Stored, executor: ToolExecutor, on_ended: OnEnded) -> 
 class Compositions:
     """One user's, as tools: made when they are looked up, and none that a tool of the server hides."""
 
-    def __init__(self, stored: Sequence[Stored], executor: ToolExecutor, on_ended: OnEnded) -> None:
+    def __init__(
+        self, stored: Sequence[StoredComposition], executor: ToolExecutor, on_ended: OnEnded
+    ) -> None:
         self._stored = {each.name: each for each in stored if executor.registry.get(each.name) is None}
         self._executor = executor
         self._on_ended = on_ended
-        self._found: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        self._definitions: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
 
     def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
         """The composition of this name, with the check of its arguments."""
-        if name not in self._found and (stored := self._stored.get(name)) is not None:
+        if name not in self._definitions and (stored := self._stored.get(name)) is not None:
             definition = self._define(stored)
-            self._found[name] = (definition, ArgumentCheck(name, definition.parameters))
-        return self._found.get(name)
+            self._definitions[name] = (definition, ArgumentCheck(name, definition.parameters))
+        return self._definitions.get(name)
 
     def list_all(self) -> list[ToolDefinition]:
         """Oldest first."""
         return [self._define(each) for each in self._stored.values()]
 
-    def _define(self, stored: Stored) -> ToolDefinition:
+    def _define(self, stored: StoredComposition) -> ToolDefinition:
         return definition_of(stored, self._executor, self._on_ended)
 
 
@@ -159,7 +161,7 @@ def _member_names(composition: Composition) -> list[str]:
     return [call.tool for member in composition.members for call in (member, *member.fallbacks)]
 
 
-OwnToolsIn = Callable[[Connection, int], OwnTools]
+ReadOwnTools = Callable[[Connection, int], OwnTools]
 """Reads which tools a user has beside those of the server."""
 
 logger = structlog.get_logger()
@@ -201,9 +203,9 @@ class CompositionService:
         """The caller's, newest first, and how many there are."""
 
         def work(session: Session) -> tuple[list[CompositionView], int]:
-            mine = CompositionRow.user_id == caller.user_id
-            total = session.scalar(select(func.count()).select_from(CompositionRow).where(mine)) or 0
-            newest = select(CompositionRow).where(mine).order_by(CompositionRow.id.desc())
+            owned = CompositionRow.user_id == caller.user_id
+            total = session.scalar(select(func.count()).select_from(CompositionRow).where(owned)) or 0
+            newest = select(CompositionRow).where(owned).order_by(CompositionRow.id.desc())
             rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
             return [self._view(row) for row in rows], total
 
@@ -211,35 +213,35 @@ class CompositionService:
 
     async def get(self, caller: Caller, composition_id: str) -> CompositionView:
         """Raises NotFound."""
-        return await self._store.read(lambda session: self._view(_own(session, caller, composition_id)))
+        return await self._store.read(lambda session: self._view(_owned_row(session, caller, composition_id)))
 
-    async def create(self, caller: Caller, wanted: Composition) -> CompositionView:
+    async def create(self, caller: Caller, composition: Composition) -> CompositionView:
         """Raises InvalidInput for what cannot be run, Conflict for a name that is taken or too many."""
 
         def work(session: Session) -> CompositionView:
-            take_turn(session.connection(), caller.user_id)
+            lock_user_compositions(session.connection(), caller.user_id)
             names = _names(session, caller)
-            if len(names) >= MOST_COMPOSITIONS:
+            if len(names) >= MAX_COMPOSITIONS:
                 raise Conflict(
-                    f"you have {MOST_COMPOSITIONS} compositions, and there is room for no more; delete one",
+                    f"you have {MAX_COMPOSITIONS} compositions, and there is room for no more; delete one",
                     kind="compositions_full",
                 )
-            self._check(caller, wanted, names)
-            row = new_row(caller.tenant_id, caller.user_id, wanted, utc_now())
+            self._check(caller, composition, names)
+            row = new_row(caller.tenant_id, caller.user_id, composition, utc_now())
             session.add(row)
             session.flush()
             return self._view(row)
 
         return await self._store.write(work)
 
-    async def replace(self, caller: Caller, composition_id: str, wanted: Composition) -> CompositionView:
+    async def replace(self, caller: Caller, composition_id: str, composition: Composition) -> CompositionView:
         """It is then this one; what has been counted stays. Raises as `create` does, and NotFound."""
 
         def work(session: Session) -> CompositionView:
-            take_turn(session.connection(), caller.user_id)
-            row = _own(session, caller, composition_id)
-            self._check(caller, wanted, _names(session, caller, CompositionRow.id != row.id))
-            fill(row, wanted, utc_now())
+            lock_user_compositions(session.connection(), caller.user_id)
+            row = _owned_row(session, caller, composition_id)
+            self._check(caller, composition, _names(session, caller, CompositionRow.id != row.id))
+            update_row(row, composition, utc_now())
             session.flush()
             return self._view(row)
 
@@ -249,18 +251,18 @@ class CompositionService:
         """A run that has begun with it goes on without. Raises NotFound."""
 
         def work(session: Session) -> None:
-            take_turn(session.connection(), caller.user_id)
-            session.delete(_own(session, caller, composition_id))
+            lock_user_compositions(session.connection(), caller.user_id)
+            session.delete(_owned_row(session, caller, composition_id))
 
         await self._store.write(work)
 
-    def own_tools_in(self, connection: Connection, user_id: int) -> OwnTools:
+    def read_own_tools(self, connection: Connection, user_id: int) -> OwnTools:
         """What the user may call beside the server's tools, in a transaction of the asker's."""
         return Compositions(read_own(connection, user_id), self._executor, self._count)
 
     async def own_tools(self, caller: Caller) -> OwnTools:
         """The same, in a transaction of its own."""
-        return await self._store.read_rows(lambda connection: self.own_tools_in(connection, caller.user_id))
+        return await self._store.read_rows(lambda connection: self.read_own_tools(connection, caller.user_id))
 
     async def _count(self, composition_id: str, is_success: bool) -> None:
         try:
@@ -271,16 +273,18 @@ class CompositionService:
             # What the tools did is done: that it was not counted is no reason to say that it failed.
             logger.exception("composition_not_counted", composition_id=composition_id)
 
-    def _check(self, caller: Caller, wanted: Composition, names: set[str]) -> None:
-        check(wanted, self._executor.registry, caller.permission_level, names, caller.tenant_id)
-        if wanted.name in names:
+    def _check(self, caller: Caller, composition: Composition, names: set[str]) -> None:
+        check_composition(
+            composition, self._executor.registry, caller.permission_level, names, caller.tenant_id
+        )
+        if composition.name in names:
             raise Conflict(
-                f"you have a composition named {wanted.name} already", kind="composition_name_taken"
+                f"you have a composition named {composition.name} already", kind="composition_name_taken"
             )
 
     def _view(self, row: CompositionRow) -> CompositionView:
         composition = composition_of(row)
-        shape = shape_of(composition, self._executor.registry, row.tenant_id)
+        traits = traits_of(composition, self._executor.registry, row.tenant_id)
         return CompositionView(
             id=row.id,
             user_id=row.user_id,
@@ -290,9 +294,9 @@ class CompositionService:
             parameters=composition.parameters,
             members=composition.members,
             timeout_seconds=row.timeout_seconds,
-            required_permission=shape.required_permission,
-            risk=shape.risk,
-            problems=shape.problems,
+            required_permission=traits.required_permission,
+            risk=traits.risk,
+            problems=traits.problems,
             success_count=row.success_count,
             failure_count=row.failure_count,
             created_at=row.created_at,
@@ -305,7 +309,7 @@ def _names(session: Session, caller: Caller, *others: ColumnElement[bool]) -> se
     return set(session.scalars(mine))
 
 
-def _own(session: Session, caller: Caller, composition_id: str) -> CompositionRow:
+def _owned_row(session: Session, caller: Caller, composition_id: str) -> CompositionRow:
     row = session.get(CompositionRow, composition_id)
     if row is None or row.user_id != caller.user_id:
         raise NotFound("no composition with this id", kind="composition_not_found")

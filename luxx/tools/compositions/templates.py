@@ -18,10 +18,10 @@ FROM = "$from"
 INPUT = "input"
 PREVIOUS = "previous"
 
-MOST_PARTS = 20
-MOST_DEPTH = 16
-TOO_DEEP = f"values are nested at most {MOST_DEPTH} deep"
-MOST_FILLED = 1_000_000
+MAX_PATH_PARTS = 20
+MAX_DEPTH = 16
+TOO_DEEP = f"values are nested at most {MAX_DEPTH} deep"
+MAX_FILLED_BYTES = 1_000_000
 """Bytes of JSON that references put into the arguments of one call."""
 
 _FIELDS = {FROM, "path", "default"}
@@ -29,7 +29,7 @@ _PARTS = re.compile(r"([^.\[\]]+)((?:\[\d{1,9}\])*)")
 _INDEX = re.compile(r"\[(\d+)\]")
 _MAX_PATH = 200
 
-Parts = tuple[str | int, ...]
+PathParts = tuple[str | int, ...]
 Problem = tuple[str, str]
 
 
@@ -37,38 +37,38 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """`{"$from": …}`, read. Without a path it is all of the input, or the data of a result."""
 
     source: str
-    parts: Parts
+    parts: PathParts
     default: Any = UNSET
 
 
-class NotThere(ToolFailed):
+class MissingValue(ToolFailed):
     """What a reference names is not there, and it has no default."""
 
 
-def read_path(path: str) -> Parts:
+def read_path(path: str) -> PathParts:
     """`data.items[0].text` as its parts. Raises ValueError with what is wrong."""
     if not path:
         return ()
     parts: list[str | int] = []
     for piece in path.split("."):
-        found = _PARTS.fullmatch(piece)
-        if found is None:
+        match = _PARTS.fullmatch(piece)
+        if match is None:
             raise ValueError(
                 "a path is names with dots between them and [numbers], such as data.items[0].text"
             )
-        parts += [found[1], *(int(number) for number in _INDEX.findall(found[2]))]
-    if len(parts) > MOST_PARTS:
-        raise ValueError(f"a path has at most {MOST_PARTS} parts")
+        parts += [match[1], *(int(number) for number in _INDEX.findall(match[2]))]
+    if len(parts) > MAX_PATH_PARTS:
+        raise ValueError(f"a path has at most {MAX_PATH_PARTS} parts")
     return tuple(parts)
 
 
-def written(parts: Parts) -> str:
+def path_text(parts: PathParts) -> str:
     """The path as people write it."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     return text.removeprefix(".")
 
 
-def value_at(data: Any, parts: Parts) -> Any:
+def value_at(data: Any, parts: PathParts) -> Any:
     """What is at this place in JSON values; UNSET where nothing is."""
     for part in parts:
         if isinstance(part, int):
@@ -81,82 +81,86 @@ def value_at(data: Any, parts: Parts) -> Any:
     return data
 
 
-def filled(template: Any, sources: Mapping[str, Any], most: int = MOST_FILLED) -> Any:
+def fill_template(template: Any, sources: Mapping[str, Any], limit: int = MAX_FILLED_BYTES) -> Any:
     """The template with what its references name. Raises NotThere, or ToolFailed past `most` bytes of JSON.
 
     Values are shared until the whole is written out: what is named a thousand times would be a thousand then.
     """
-    return _Filling(sources, most).filled(template)
+    return _TemplateFiller(sources, limit).fill_template(template)
 
 
-class _Filling:
-    def __init__(self, sources: Mapping[str, Any], most: int) -> None:
+class _TemplateFiller:
+    def __init__(self, sources: Mapping[str, Any], limit: int) -> None:
         self._sources = sources
-        self._most = self._left = most
-        self._sizes: dict[tuple[str, Parts], int] = {}
+        self._limit = self._remaining_bytes = limit
+        self._sizes: dict[tuple[str, PathParts], int] = {}
 
-    def filled(self, template: Any) -> Any:
+    def fill_template(self, template: Any) -> Any:
         if isinstance(template, list):
-            return [self.filled(item) for item in cast("list[Any]", template)]
+            return [self.fill_template(item) for item in cast("list[Any]", template)]
         if not isinstance(template, dict):
             return template
         fields = cast("dict[str, Any]", template)
         if FROM not in fields:
-            return {name: self.filled(item) for name, item in fields.items()}
+            return {name: self.fill_template(item) for name, item in fields.items()}
         reference = _read(fields)
         value = value_at(self._sources.get(reference.source, UNSET), reference.parts)
         if not isinstance(value, UnsetType):
-            self._take(value, (reference.source, reference.parts))
+            self._charge(value, (reference.source, reference.parts))
             return value
         if isinstance(reference.default, UnsetType):
-            raise NotThere(f"there is nothing at {written(reference.parts) or 'all'} of {reference.source}")
+            raise MissingValue(
+                f"there is nothing at {path_text(reference.parts) or 'all'} of {reference.source}"
+            )
         return reference.default
 
-    def _take(self, value: Any, place: tuple[str, Parts]) -> None:
-        if place not in self._sizes:
-            self._sizes[place] = len(msgspec.json.encode(value))
-        self._left -= self._sizes[place]
-        if self._left < 0:
-            raise ToolFailed(f"what is filled into its arguments is over {self._most:,} bytes")
+    def _charge(self, value: Any, reference_key: tuple[str, PathParts]) -> None:
+        if reference_key not in self._sizes:
+            self._sizes[reference_key] = len(msgspec.json.encode(value))
+        self._remaining_bytes -= self._sizes[reference_key]
+        if self._remaining_bytes < 0:
+            raise ToolFailed(f"what is filled into its arguments is over {self._limit:,} bytes")
 
 
-def problems_in(template: Any, at: str, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
+def problems_in(
+    template: Any, json_path: str, check_reference: Callable[[Reference], str | None]
+) -> Iterator[Problem]:
     """What is wrong in a template, by JSON path. `judge` says what is wrong with a reference as such."""
-    yield from _problems(template, at, judge, MOST_DEPTH)
+    yield from _problems(template, json_path, check_reference, MAX_DEPTH)
 
 
-def is_too_deep(value: Any, most: int = MOST_DEPTH) -> bool:
+def is_too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
     """Whether JSON values are nested deeper than a composition may have them."""
     if isinstance(value, list):
-        return most == 0 or any(is_too_deep(item, most - 1) for item in cast("list[Any]", value))
+        return limit == 0 or any(is_too_deep(item, limit - 1) for item in cast("list[Any]", value))
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).values()
-        return most == 0 or any(is_too_deep(item, most - 1) for item in items)
+        return limit == 0 or any(is_too_deep(item, limit - 1) for item in items)
     return False
 
 
 def _problems(
-    template: Any, at: str, judge: Callable[[Reference], str | None], depth: int
+    template: Any, json_path: str, check_reference: Callable[[Reference], str | None], depth: int
 ) -> Iterator[Problem]:
     if depth == 0:
-        yield at, TOO_DEEP
+        yield json_path, TOO_DEEP
     elif isinstance(template, list):
         for index, item in enumerate(cast("list[Any]", template)):
-            yield from _problems(item, f"{at}[{index}]", judge, depth - 1)
+            yield from _problems(item, f"{json_path}[{index}]", check_reference, depth - 1)
     elif isinstance(template, dict):
         fields = cast("dict[str, Any]", template)
         if FROM not in fields:
             for name, item in fields.items():
-                yield from _problems(item, f"{at}.{name}", judge, depth - 1)
+                yield from _problems(item, f"{json_path}.{name}", check_reference, depth - 1)
             return
         if is_too_deep(fields.get("default")):
-            yield f"{at}.default", TOO_DEEP
+            yield f"{json_path}.default", TOO_DEEP
         try:
-            problem = judge(_read(fields))
+            problem = check_reference(_read(fields))
         except ValueError as error:
             problem = str(error)
         if problem is not None:
-            yield at, problem
+            yield json_path, problem
 
 
 def _read(fields: dict[str, Any]) -> Reference:
@@ -176,7 +180,7 @@ def _read(fields: dict[str, Any]) -> Reference:
 END = "end"
 
 
-def chosen(branches: Sequence[Branch], result: ToolResult) -> str | None:
+def next_member_id(branches: Sequence[Branch], result: ToolResult) -> str | None:
     """Where the first branch that holds goes; None where none does."""
     return next((branch.go for branch in branches if _holds(branch, result)), None)
 
@@ -186,26 +190,26 @@ def _holds(branch: Branch, result: ToolResult) -> bool:
         return False
     if branch.compare is None:
         return True
-    found = value_at(result.to_dict(), read_path(branch.path or ""))
-    return _compares(branch.compare, found, branch.value)
+    actual = value_at(result.to_dict(), read_path(branch.path or ""))
+    return _is_match(branch.compare, actual, branch.value)
 
 
-def _compares(comparison: Comparison, found: Any, value: Any) -> bool:
+def _is_match(comparison: Comparison, actual: Any, value: Any) -> bool:
     match comparison:
         case Comparison.EXISTS:
-            return found is not UNSET
+            return actual is not UNSET
         case Comparison.EQUAL:
-            return _is_same(found, value)
+            return _is_same(actual, value)
         case Comparison.UNEQUAL:
-            return not _is_same(found, value)
+            return not _is_same(actual, value)
         case Comparison.LESS:
-            return _are_ordered(found, value) and found < value
+            return _are_ordered(actual, value) and actual < value
         case Comparison.GREATER:
-            return _are_ordered(found, value) and found > value
-        case Comparison.CONTAINS if isinstance(found, list):
-            return any(_is_same(item, value) for item in cast("list[Any]", found))
-        case Comparison.CONTAINS if isinstance(found, str | dict):
-            return isinstance(value, str) and value in found
+            return _are_ordered(actual, value) and actual > value
+        case Comparison.CONTAINS if isinstance(actual, list):
+            return any(_is_same(item, value) for item in cast("list[Any]", actual))
+        case Comparison.CONTAINS if isinstance(actual, str | dict):
+            return isinstance(value, str) and value in actual
         case Comparison.CONTAINS:
             return False
         case _:

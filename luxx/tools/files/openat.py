@@ -47,15 +47,17 @@ def open_beneath_openat2(root_fd: int, path: str, flags: int) -> int:
 def open_beneath_stepwise(root_fd: int, path: str, flags: int) -> int:
     """The same where the kernel has no openat2: no component may be a link. Raises OSError."""
     *parents, last = path.split("/")
-    here = os.dup(root_fd)
+    current_fd = os.dup(root_fd)
     try:
         for name in parents:
-            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-            os.close(here)
-            here = below
-        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            child_fd = os.open(
+                name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current_fd
+            )
+            os.close(current_fd)
+            current_fd = child_fd
+        return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current_fd)
     finally:
-        os.close(here)
+        os.close(current_fd)
 
 
 def _find_syscall() -> Callable[..., int] | None:
@@ -66,14 +68,14 @@ def _find_syscall() -> Callable[..., int] | None:
     return syscall
 
 
-_found = _find_syscall()
+_libc_syscall = _find_syscall()
 
 
 def _syscall(*arguments: object) -> int:
-    if _found is None:
+    if _libc_syscall is None:
         ctypes.set_errno(errno.ENOSYS)
         return -1
-    return _found(*arguments)
+    return _libc_syscall(*arguments)
 
 
 def has_openat2() -> bool:

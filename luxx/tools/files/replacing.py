@@ -16,63 +16,69 @@ _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.
 # How often a file is given back its name while others keep writing new ones.
 _ATTEMPTS = 1000
 
-Version = tuple[int, ...]
+FileVersion = tuple[int, ...]
 
 
-def version_of(status: os.stat_result) -> Version:
+def version_of(status: os.stat_result) -> FileVersion:
     """What is another after each write of the file."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def put(directory: int, name: str, data: bytes, mode: int) -> None:
+def replace_file(directory: int, name: str, data: bytes, mode: int) -> None:
     """Gives a new file this name, whatever had it. Raises OSError."""
-    with _draft(directory, data, mode) as draft:
-        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+    with _temporary_file(directory, data, mode) as temporary_name:
+        os.rename(temporary_name, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-def put_for(
-    directory: int, name: str, data: bytes, mode: int, *, known: Version, require: Callable[[], None]
+def replace_file_if_unchanged(
+    directory: int,
+    name: str,
+    data: bytes,
+    mode: int,
+    *,
+    expected_version: FileVersion,
+    precondition: Callable[[], None],
 ) -> bool:
     """Gives a new file this name if what has it is still the `known` file; whether it was.
 
     What else has been written meanwhile keeps the name or gets it back, to the last moment where the file
     system can exchange two names. `require` is called when all is written, and may raise. Raises OSError.
     """
-    with _draft(directory, data, mode) as draft:
-        mine = _version_at(directory, draft)
-        require()
-        if _version_at(directory, name) != known:
+    with _temporary_file(directory, data, mode) as temporary_name:
+        new_version = _version_at(directory, temporary_name)
+        precondition()
+        if _version_at(directory, name) != expected_version:
             return False
         try:
-            _exchange(directory, draft, name)
+            _exchange(directory, temporary_name, name)
         except FileNotFoundError:
             return False
         except OSError as error:
             if error.errno not in _NOT_SUPPORTED:
                 raise
-            os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+            os.rename(temporary_name, name, src_dir_fd=directory, dst_dir_fd=directory)
             return True
-        if _version_at(directory, draft) == known:
+        if _version_at(directory, temporary_name) == expected_version:
             return True
-        _give_back(directory, draft, name, mine)
+        _restore_newest(directory, temporary_name, name, new_version)
         return False
 
 
-def _give_back(directory: int, draft: str, name: str, mine: Version | None) -> None:
+def _restore_newest(directory: int, temporary_name: str, name: str, new_version: FileVersion | None) -> None:
     """What is at `draft` gets the name that `mine` has, unless something newer has it by then."""
     for _ in range(_ATTEMPTS):
-        older = _version_at(directory, draft)
+        previous_version = _version_at(directory, temporary_name)
         try:
-            _exchange(directory, draft, name)
+            _exchange(directory, temporary_name, name)
         except FileNotFoundError:
             return
-        if _version_at(directory, draft) == mine:
+        if _version_at(directory, temporary_name) == new_version:
             return
         # A newer one came out, which is to have the name, and not the one that has it now.
-        mine = older
+        new_version = previous_version
 
 
-def _version_at(directory: int, name: str) -> Version | None:
+def _version_at(directory: int, name: str) -> FileVersion | None:
     try:
         return version_of(os.stat(name, dir_fd=directory, follow_symlinks=False))
     except FileNotFoundError:
@@ -80,7 +86,7 @@ def _version_at(directory: int, name: str) -> Version | None:
 
 
 @contextmanager
-def _draft(directory: int, data: bytes, mode: int) -> Generator[str]:
+def _temporary_file(directory: int, data: bytes, mode: int) -> Generator[str]:
     """The name of a new file with this content, on the disk; what has the name at the end is removed."""
     name = f".luxx-{uuid.uuid4().hex}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,8 +117,8 @@ _renameat2 = _find_exchange()
 def _exchange(directory: int, one: str, other: str) -> None:
     if _renameat2 is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    here = ctypes.c_int(directory)
+    directory_fd = ctypes.c_int(directory)
     names = [ctypes.c_char_p(os.fsencode(name)) for name in (one, other)]
-    if _renameat2(here, names[0], here, names[1], ctypes.c_uint(_EXCHANGE)) != 0:
+    if _renameat2(directory_fd, names[0], directory_fd, names[1], ctypes.c_uint(_EXCHANGE)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

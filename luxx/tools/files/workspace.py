@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from luxx.errors import ToolFailed
 from luxx.tools.files.openat import OpenBeneath, has_openat2, open_beneath_openat2, open_beneath_stepwise
-from luxx.tools.files.replacing import put, put_for, version_of
+from luxx.tools.files.replacing import replace_file, replace_file_if_unchanged, version_of
 
 # A tool holds a file in memory, several times over while it works: 10 MB keep that harmless.
 MAX_FILE_BYTES = 10 * 1024 * 1024
@@ -27,13 +27,13 @@ _MAX_NAME_BYTES = 255
 # Deep enough for any source tree, and few enough descriptors for a walk down it.
 MAX_DEPTH = 64
 # How often a change of a file looks whether another one has ended.
-_TURN_PAUSE_SECONDS = 0.005
+_LOCK_POLL_SECONDS = 0.005
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
-_WORDS = {
+_ERRNO_MESSAGES = {
     errno.ENOENT: "does not exist",
     errno.ENOTDIR: "is or leads through something that is not a directory",
     errno.EISDIR: "is a directory",
@@ -52,15 +52,15 @@ _WORDS = {
 }
 
 
-def best_open() -> OpenBeneath:
+def select_open_beneath() -> OpenBeneath:
     """The kernel's own way if it has one."""
     return open_beneath_openat2 if has_openat2() else open_beneath_stepwise
 
 
-_BEST_OPEN = best_open()
+_DEFAULT_OPEN_BENEATH = select_open_beneath()
 
 
-def nothing_required() -> None:
+def no_precondition() -> None:
     """The `require` of a change that is made in any case."""
 
 
@@ -71,9 +71,13 @@ class Workspace:
     """
 
     def __init__(
-        self, root: Path, open_beneath: OpenBeneath = _BEST_OPEN, *, turn_seconds: float = 5.0
+        self,
+        root: Path,
+        open_beneath: OpenBeneath = _DEFAULT_OPEN_BENEATH,
+        *,
+        lock_timeout_seconds: float = 5.0,
     ) -> None:
-        self._turn_seconds = turn_seconds
+        self._lock_timeout_seconds = lock_timeout_seconds
         self._root = PurePosixPath(os.path.abspath(root))
         self._open_beneath = open_beneath
 
@@ -87,13 +91,13 @@ class Workspace:
             raise ToolFailed("the path contains characters that no file name can have") from None
         if size > _MAX_PATH_BYTES:
             raise ToolFailed(f"the path is longer than {_MAX_PATH_BYTES} bytes")
-        given = PurePosixPath(path)
-        if given.is_absolute():
-            if not given.is_relative_to(self._root):
+        pure_path = PurePosixPath(path)
+        if pure_path.is_absolute():
+            if not pure_path.is_relative_to(self._root):
                 raise ToolFailed(f"{path[:200]} is outside the workspace; use a path relative to it")
-            given = given.relative_to(self._root)
+            pure_path = pure_path.relative_to(self._root)
         parts: list[str] = []
-        for part in given.parts:
+        for part in pure_path.parts:
             if part != "..":
                 parts.append(part)
             elif parts:
@@ -110,7 +114,7 @@ class Workspace:
     def open_directory(self, path: str) -> Generator[int]:
         """The descriptor of a directory, closed at the end."""
         name = self.relative(path)
-        with self._root_fd() as root, explained(name):
+        with self._root_fd() as root, translate_os_errors(name):
             fd = self._open_beneath(root, name, _READ_DIRECTORY)
         try:
             yield fd
@@ -124,7 +128,7 @@ class Workspace:
             try:
                 fd = self._open_beneath(root, name, _READ_FILE)
             except OSError as error:
-                return self._kind_unopened(error, name)
+                return self._kind_after_open_error(error, name)
         try:
             return kind_of(os.fstat(fd).st_mode)
         finally:
@@ -132,14 +136,14 @@ class Workspace:
 
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
         """The whole of a regular file of at most `limit` bytes."""
-        with self.opened(path) as fd:
+        with self.open_file(path) as fd:
             return read_regular(fd, self.relative(path), limit)
 
     @contextmanager
-    def opened(self, path: str) -> Generator[int]:
+    def open_file(self, path: str) -> Generator[int]:
         """The descriptor of a regular file, for reading, closed at the end."""
         name = self.relative(path)
-        with self._root_fd() as root, explained(name):
+        with self._root_fd() as root, translate_os_errors(name):
             fd = self._open_beneath(root, name, _READ_FILE)
         try:
             _require_regular(fd, name)
@@ -153,7 +157,7 @@ class Workspace:
         work: Callable[[bytes], bytes],
         limit: int = MAX_FILE_BYTES,
         *,
-        require: Callable[[], None] = nothing_required,
+        precondition: Callable[[], None] = no_precondition,
     ) -> None:
         """Put what `work` makes of a file's content in its place, whole or not at all; its mode is kept.
 
@@ -165,15 +169,20 @@ class Workspace:
         if name == ".":
             raise ToolFailed(". is a directory")
         parent, _, last = name.rpartition("/")
-        deadline = time.monotonic() + self._turn_seconds
-        with self.open_directory(parent or ".") as directory, _turn(directory, last, name, deadline) as fd:
+        deadline = time.monotonic() + self._lock_timeout_seconds
+        with (
+            self.open_directory(parent or ".") as directory,
+            _locked_file(directory, last, name, deadline) as fd,
+        ):
             before = os.fstat(fd)
             data = work(read_regular(fd, name, limit))
             if len(data) > limit:
                 raise ToolFailed(f"{len(data):,} bytes are too many: a file may have {limit:,}")
-            mode, known = stat.S_IMODE(before.st_mode) & 0o777, version_of(before)
-            with explained(name):
-                is_changed = put_for(directory, last, data, mode, known=known, require=require)
+            mode, expected_version = stat.S_IMODE(before.st_mode) & 0o777, version_of(before)
+            with translate_os_errors(name):
+                is_changed = replace_file_if_unchanged(
+                    directory, last, data, mode, expected_version=expected_version, precondition=precondition
+                )
             if not is_changed:
                 raise ToolFailed(f"{name} was written by something else meanwhile; read it again")
 
@@ -189,9 +198,9 @@ class Workspace:
         if name == ".":
             raise ToolFailed(". is a directory")
         parent, _, last = name.rpartition("/")
-        with self._made_directory(parent) as directory, explained(name):
+        with self._created_directory(parent) as directory, translate_os_errors(name):
             old_mode = _replaceable_mode(directory, last, name)
-            put(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
+            replace_file(directory, last, data, _FILE_MODE | ((old_mode or 0) & stat.S_IXUSR))
         return old_mode is None
 
     @contextmanager
@@ -206,44 +215,44 @@ class Workspace:
             os.close(fd)
 
     @contextmanager
-    def _made_directory(self, path: str) -> Generator[int]:
+    def _created_directory(self, path: str) -> Generator[int]:
         """The descriptor of a directory, made along with those above it where missing."""
         parts = path.split("/") if path else []
         with self._root_fd() as root:
-            here = os.dup(root)
+            current_fd = os.dup(root)
             try:
                 for depth, part in enumerate(parts, 1):
                     prefix = "/".join(parts[:depth])
-                    with explained(prefix):
-                        below = self._enter(root, here, prefix, part)
-                    os.close(here)
-                    here = below
-                yield here
+                    with translate_os_errors(prefix):
+                        child_fd = self._enter(root, current_fd, prefix, part)
+                    os.close(current_fd)
+                    current_fd = child_fd
+                yield current_fd
             finally:
-                os.close(here)
+                os.close(current_fd)
 
-    def _enter(self, root: int, here: int, prefix: str, name: str) -> int:
+    def _enter(self, root: int, current_fd: int, prefix: str, name: str) -> int:
         with suppress(FileNotFoundError):
             return self._open_beneath(root, prefix, _READ_DIRECTORY)
         with suppress(FileExistsError):
-            os.mkdir(name, _DIRECTORY_MODE, dir_fd=here)
+            os.mkdir(name, _DIRECTORY_MODE, dir_fd=current_fd)
         return self._open_beneath(root, prefix, _READ_DIRECTORY)
 
-    def _kind_unopened(self, error: OSError, name: str) -> str | None:
+    def _kind_after_open_error(self, error: OSError, name: str) -> str | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         if error.errno in (errno.ENXIO, errno.EACCES, errno.EPERM):
             return "other"
-        raise ToolFailed(_sentence(name, error)) from error
+        raise ToolFailed(_error_message(name, error)) from error
 
 
 @contextmanager
-def explained(name: str) -> Generator[None]:
+def translate_os_errors(name: str) -> Generator[None]:
     """An OSError as ToolFailed about `name`, without the host's path."""
     try:
         yield
     except OSError as error:
-        raise ToolFailed(_sentence(name, error)) from error
+        raise ToolFailed(_error_message(name, error)) from error
 
 
 def kind_of(mode: int) -> str:
@@ -261,12 +270,12 @@ def read_regular(fd: int, name: str, limit: int) -> bytes:
     if size > limit:
         raise ToolFailed(f"{name} has {size:,} bytes; more than {limit:,} bytes are not read at once")
     pieces: list[bytes] = []
-    left = limit + 1
-    with explained(name):
-        while left > 0 and (piece := os.read(fd, min(left, 1 << 20))):
+    remaining = limit + 1
+    with translate_os_errors(name):
+        while remaining > 0 and (piece := os.read(fd, min(remaining, 1 << 20))):
             pieces.append(piece)
-            left -= len(piece)
-    if left <= 0:
+            remaining -= len(piece)
+    if remaining <= 0:
         raise ToolFailed(f"{name} has more than {limit:,} bytes, which is the most that is read at once")
     return b"".join(pieces)
 
@@ -282,24 +291,24 @@ def _require_regular(fd: int, name: str) -> int:
 
 
 @contextmanager
-def _turn(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
+def _locked_file(directory: int, last: str, name: str, deadline: float) -> Generator[int]:
     """The descriptor of a file that no other change holds. Who waited takes the file as it is by then."""
     while True:
-        with explained(name):
+        with translate_os_errors(name):
             fd = os.open(last, _READ_FILE | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
             _require_regular(fd, name)
-            if _locks(fd) and _is_at(fd, directory, last):
+            if _try_lock(fd) and _is_current_file(fd, directory, last):
                 yield fd
                 return
         finally:
             os.close(fd)
         if time.monotonic() >= deadline:
             raise ToolFailed(f"{name} is being changed by something else; try again later")
-        time.sleep(_TURN_PAUSE_SECONDS)
+        time.sleep(_LOCK_POLL_SECONDS)
 
 
-def _locks(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     """Whether nobody else has the file locked; where a file system knows no locks, nobody has."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -310,7 +319,7 @@ def _locks(fd: int) -> bool:
     return True
 
 
-def _is_at(fd: int, directory: int, last: str) -> bool:
+def _is_current_file(fd: int, directory: int, last: str) -> bool:
     """Whether the open file is still the one of this name."""
     try:
         now = os.stat(last, dir_fd=directory, follow_symlinks=False)
@@ -319,9 +328,9 @@ def _is_at(fd: int, directory: int, last: str) -> bool:
     return os.path.samestat(os.fstat(fd), now)
 
 
-def _sentence(name: str, error: OSError) -> str:
-    words = _WORDS.get(error.errno or 0) or f"cannot be used: {os.strerror(error.errno or 0)}"
-    return f"{name} {words}"
+def _error_message(name: str, error: OSError) -> str:
+    message = _ERRNO_MESSAGES.get(error.errno or 0) or f"cannot be used: {os.strerror(error.errno or 0)}"
+    return f"{name} {message}"
 
 
 def _replaceable_mode(directory: int, last: str, name: str) -> int | None:

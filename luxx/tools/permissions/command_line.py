@@ -12,90 +12,90 @@ import msgspec
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from luxx.tools.permissions.options import Words
-from luxx.tools.permissions.programs import beyond_itself, given_to_shell, lines_in, program
+from luxx.tools.permissions.options import CommandWords
+from luxx.tools.permissions.programs import nested_command_lines, program, shell_command_line, unsafe_reason
 
-MOST_CHARACTERS = 10_000
-MOST_WORDS = 300
-MOST_COMMANDS = 40
-_MOST_NESTED = 3
-_MOST_READ = 4 * MOST_CHARACTERS
+MAX_COMMAND_CHARACTERS = 10_000
+MAX_COMMAND_WORDS = 300
+MAX_COMMANDS = 40
+_MAX_NESTING = 3
+_MAX_TOTAL_CHARACTERS = 4 * MAX_COMMAND_CHARACTERS
 """Of one line together with those within it."""
 
 _STRUCTURE = frozenset(
     {"program", "list", "pipeline", "subshell", "compound_statement", "negated_command", "command_name"}
 )
-_MARKS = frozenset({";", "&&", "||", "|", "|&", "&", "\n", "(", ")", "{", "}", "!", ";;"})
-_MARKS_LIKE_WORDS = frozenset({"{", "}", "!"})
-_HARMLESS_TARGET = "/dev/null"
-_TO_FILES = frozenset({">", ">>", ">|", "<", "&>", "&>>", ">&"})
-_UNQUOTED_MAGIC = re.compile(r"[*?\[\]{}$`!]|^[~#]|[=:]~")
+_CONTROL_OPERATORS = frozenset({";", "&&", "||", "|", "|&", "&", "\n", "(", ")", "{", "}", "!", ";;"})
+_RESERVED_WORDS = frozenset({"{", "}", "!"})
+_NULL_DEVICE = "/dev/null"
+_FILE_REDIRECT_OPERATORS = frozenset({">", ">>", ">|", "<", "&>", "&>>", ">&"})
+_EXPANSION_CHARACTERS = re.compile(r"[*?\[\]{}$`!]|^[~#]|[=:]~")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPERATORS = frozenset(";&|()<>\n")
-_ENDS_WORD = frozenset(b" \t\n;&|()")
-_NUMBER_BEFORE = re.compile(rb"(?:^|[ \t\n;&|()<>])[0-9]+$")
+_WORD_DELIMITERS = frozenset(b" \t\n;&|()")
+_TRAILING_DESCRIPTOR = re.compile(rb"(?:^|[ \t\n;&|()<>])[0-9]+$")
 _LANGUAGE = Language(tree_sitter_bash.language())
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """`commands` in order, each as its words without quotes. `problem`: why not all of it is understood."""
 
-    commands: tuple[Words, ...] = ()
+    commands: tuple[CommandWords, ...] = ()
     problem: str | None = None
 
 
-class _Unclear(Exception):
+class _DynamicWord(Exception):
     """This part means something only when it is run."""
 
 
 def read_command(text: str) -> CommandLine:
     """The simple commands of `text`, each once; also those that a shell within it (`sh -c`) would run."""
-    reading = _Reading()
-    reading.read(text, 0)
-    seen, problems = list(dict.fromkeys(reading.commands)), reading.problems
-    if sum(map(len, seen)) > MOST_WORDS:
+    reader = _CommandReader()
+    reader.read(text, 0)
+    commands, problems = list(dict.fromkeys(reader.commands)), reader.problems
+    if sum(map(len, commands)) > MAX_COMMAND_WORDS:
         problems.append("it has too many words")
-        seen = [words[:MOST_WORDS] for words in seen[:MOST_WORDS]]
-    if len(seen) > MOST_COMMANDS:
-        problems.append(f"it has more than {MOST_COMMANDS} commands")
-        seen = seen[:MOST_COMMANDS]
-    return CommandLine(commands=tuple(seen), problem=problems[0] if problems else None)
+        commands = [words[:MAX_COMMAND_WORDS] for words in commands[:MAX_COMMAND_WORDS]]
+    if len(commands) > MAX_COMMANDS:
+        problems.append(f"it has more than {MAX_COMMANDS} commands")
+        commands = commands[:MAX_COMMANDS]
+    return CommandLine(commands=tuple(commands), problem=problems[0] if problems else None)
 
 
-class _Reading:
+class _CommandReader:
     """One line with all lines within it. What is read together is bounded, however deep they lie."""
 
     def __init__(self) -> None:
-        self.commands: list[Words] = []
+        self.commands: list[CommandWords] = []
         self.problems: list[str] = []
-        self._left = _MOST_READ
-        self._known: set[str] = set()
+        self._remaining_characters = _MAX_TOTAL_CHARACTERS
+        self._read_lines: set[str] = set()
 
     def read(self, text: str, depth: int) -> None:
         """The commands of `text`, then those of the lines that are words of these."""
-        self._left -= len(text)
-        if (problem := _unreadable(text)) is not None or self._left < 0:
+        self._remaining_characters -= len(text)
+        if (problem := _unreadable(text)) is not None or self._remaining_characters < 0:
             self.problems.append(problem or "it is too long to be read")
             return
         source = text.encode()
         root = Parser(_LANGUAGE).parse(source).root_node
-        found = _Found(source, root)
+        found = _CommandScan(source, root)
         if root.has_error:
             self.problems.append("it is not a command that can be read")
         self.problems += found.problems
-        if not (root.has_error or found.problems or found.is_read_alike()):
+        if not (root.has_error or found.problems or found.is_confirmed_by_shlex()):
             self.problems.append("it can be read in more than one way")
-        self.problems += [problem for words in found.commands if (problem := _beyond(words, depth))]
+        self.problems += [problem for words in found.commands if (problem := _problem_of_words(words, depth))]
         self.commands += found.commands
-        if depth < _MOST_NESTED:
-            for line in (line for words in found.commands for line in lines_in(words)):
-                if line not in self._known:
-                    self._known.add(line)
+        if depth < _MAX_NESTING:
+            for line in (line for words in found.commands for line in nested_command_lines(words)):
+                if line not in self._read_lines:
+                    self._read_lines.add(line)
                     self.read(line, depth + 1)
 
 
 def _unreadable(text: str) -> str | None:
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_COMMAND_CHARACTERS:
         return "it is too long to be read"
     if _CONTROL.search(text):
         return "it holds control characters"
@@ -109,26 +109,26 @@ def _is_text(text: str) -> bool:
         return False
 
 
-def _beyond(words: Words, depth: int) -> str | None:
-    if given_to_shell(words) and depth + 1 < _MOST_NESTED:
+def _problem_of_words(words: CommandWords, depth: int) -> str | None:
+    if shell_command_line(words) and depth + 1 < _MAX_NESTING:
         return None if len(words) == 3 else f"{program(words)} is given more than a command"
-    return beyond_itself(words)
+    return unsafe_reason(words)
 
 
-class _Found:
+class _CommandScan:
     """The simple commands below a node in order, and what in between is more than that."""
 
     def __init__(self, source: bytes, root: Node) -> None:
-        self.commands: list[Words] = []
+        self.commands: list[CommandWords] = []
         self.problems: list[str] = []
         self._source = source
         self._tokens: list[str] = []
         self._harmless: list[Node] = []
-        waiting = [root]
-        while waiting:
-            waiting += reversed(self._look(waiting.pop()))
+        pending = [root]
+        while pending:
+            pending += reversed(self._visit(pending.pop()))
 
-    def _look(self, node: Node) -> list[Node]:
+    def _visit(self, node: Node) -> list[Node]:
         """What is to be looked at next: each node is once, so that depth costs no more than length."""
         if node.type == "command":
             return self._command(node)
@@ -137,8 +137,8 @@ class _Found:
         if node.type == "redirected_statement":
             if any(each.type in ("heredoc_redirect", "herestring_redirect") for each in node.children):
                 self.problems.append("it holds a text of its own (<<)")
-        elif node.type in _MARKS:
-            self._tokens += [node.type] if node.type in _MARKS_LIKE_WORDS else []
+        elif node.type in _CONTROL_OPERATORS:
+            self._tokens += [node.type] if node.type in _RESERVED_WORDS else []
         elif node.type not in _STRUCTURE:
             self.problems.append(f"it holds more than plain commands ({node.type.replace('_', ' ')})")
         return node.children
@@ -147,7 +147,7 @@ class _Found:
         """Notes a command's words as far as they are known; what within it may hold further commands."""
         words: list[str] = []
         nested: list[Node] = []
-        if self._is_torn(command):
+        if self._has_line_break(command):
             self.problems.append("it can be read in more than one way")
         for child in command.children:
             if child.type == "file_redirect":
@@ -156,17 +156,17 @@ class _Found:
             for part in child.children if child.type == "command_name" else [child]:
                 try:
                     words.append(_word(part))
-                except _Unclear:
-                    self.problems.append(f"{_short(part)} means something only when it is run")
+                except _DynamicWord:
+                    self.problems.append(f"{_shortened(part)} means something only when it is run")
                     inner = _outermost_commands(part)
                     nested += inner
                     if part.type != "variable_assignment":
-                        words.append(_short(part) if inner else _text(part))
+                        words.append(_shortened(part) if inner else _text(part))
         self.commands.append(tuple(words))
         self._tokens += words
         return nested
 
-    def _is_torn(self, command: Node) -> bool:
+    def _has_line_break(self, command: Node) -> bool:
         """Whether a line ends between its words, which the shell takes for its end."""
         ends = [child.end_byte for child in command.children[:-1]]
         begins = [child.start_byte for child in command.children[1:]]
@@ -175,22 +175,22 @@ class _Found:
 
     def _redirect(self, node: Node) -> list[Node]:
         """Nothing is wrong with a redirection into nowhere or to an open descriptor."""
-        if _is_harmless(node) and self._stands_alone(node):
+        if _is_harmless(node) and self._is_separate_word(node):
             self._harmless.append(node)
             return []
-        self.problems.append(f"it reads or writes a file by itself ({_short(node)})")
+        self.problems.append(f"it reads or writes a file by itself ({_shortened(node)})")
         return _outermost_commands(node)
 
-    def _stands_alone(self, node: Node) -> bool:
+    def _is_separate_word(self, node: Node) -> bool:
         """Whether no neighbouring letter could belong to it: the 2 does in `2>&1`, and in `a2>&1` not."""
         before, after = self._source[: node.start_byte], self._source[node.end_byte :][:1]
-        if after and after[0] not in _ENDS_WORD:
+        if after and after[0] not in _WORD_DELIMITERS:
             return False
         if node.children[0].type == "file_descriptor":
-            return not before or before[-1] in _ENDS_WORD
-        return _NUMBER_BEFORE.search(before[-20:]) is None
+            return not before or before[-1] in _WORD_DELIMITERS
+        return _TRAILING_DESCRIPTOR.search(before[-20:]) is None
 
-    def is_read_alike(self) -> bool:
+    def is_confirmed_by_shlex(self) -> bool:
         """Whether shlex sees the same words, where the harmless redirections are left out."""
         source = bytearray(self._source)
         for node in self._harmless:
@@ -212,30 +212,30 @@ def _word(node: Node) -> str:
     text = _text(node)
     match node.type:
         case "word" | "number":
-            if _UNQUOTED_MAGIC.search(re.sub(r"\\.", "", text, flags=re.DOTALL)):
-                raise _Unclear
+            if _EXPANSION_CHARACTERS.search(re.sub(r"\\.", "", text, flags=re.DOTALL)):
+                raise _DynamicWord
             return re.sub(r"\\(.)", lambda found: found[1] if found[1] != "\n" else "", text, flags=re.DOTALL)
         case "raw_string":
             return text[1:-1]
         case "string":
             if any(child.type not in ('"', "string_content") for child in node.children):
-                raise _Unclear
+                raise _DynamicWord
             if "$" in text or "`" in text or "!" in text:
-                raise _Unclear
+                raise _DynamicWord
             return re.sub(r"\\([\\\"\n])", lambda found: found[1].strip("\n"), text[1:-1])
         case "concatenation":
             if text == "{}":
                 return text
             return "".join(_word(child) for child in node.children)
         case _:
-            raise _Unclear
+            raise _DynamicWord
 
 
 def _is_harmless(redirect: Node) -> bool:
     """One sign and one target: nowhere, or an open descriptor."""
     targets = [each for each in redirect.children if each.is_named and each.type != "file_descriptor"]
-    signs = [each for each in redirect.children if not each.is_named]
-    if len(targets) != 1 or len(signs) != 1:
+    operators = [each for each in redirect.children if not each.is_named]
+    if len(targets) != 1 or len(operators) != 1:
         return False
     target = targets[0]
     numbers = [each for each in redirect.children if each.type in ("file_descriptor", "number")]
@@ -243,20 +243,24 @@ def _is_harmless(redirect: Node) -> bool:
     if not all((each.text or b"").isdigit() for each in numbers):
         return False
     if target.type == "number":
-        return _text(signs[0]) in (">&", "<&")
-    return target.type == "word" and _text(target) == _HARMLESS_TARGET and _text(signs[0]) in _TO_FILES
+        return _text(operators[0]) in (">&", "<&")
+    return (
+        target.type == "word"
+        and _text(target) == _NULL_DEVICE
+        and _text(operators[0]) in _FILE_REDIRECT_OPERATORS
+    )
 
 
 def _outermost_commands(node: Node) -> list[Node]:
     """Commands below a node, but not those below them: these are found when they are looked at."""
     found: list[Node] = []
-    waiting = [node]
-    while waiting:
-        one = waiting.pop()
+    pending = [node]
+    while pending:
+        one = pending.pop()
         if one.type == "command":
             found.append(one)
         else:
-            waiting += reversed(one.children)
+            pending += reversed(one.children)
     return found
 
 
@@ -264,6 +268,6 @@ def _text(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def _short(node: Node) -> str:
+def _shortened(node: Node) -> str:
     text = _text(node)
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -10,81 +10,81 @@ from pathlib import PurePath
 
 import msgspec
 
-from luxx.tools.permissions.subjects import Part, Subject
+from luxx.tools.permissions.subjects import Subject, SubjectPart
 
-MOST_LINKS = 40
+MAX_LINKS = 40
 """As many as Linux follows."""
 
-MOST_STEPS = 400
+MAX_LOOKUPS = 400
 """Of one path with all its links; each asks the file system once."""
 
-_SEVERAL = "it is a file of several names (hard links), and what the others are is not known"
-_OUT = "it leads out of the workspace"
-_UNKNOWN = "where it leads cannot be told"
+_HAS_HARD_LINKS = "it is a file of several names (hard links), and what the others are is not known"
+_LEAVES_WORKSPACE = "it leads out of the workspace"
+_UNRESOLVABLE = "where it leads cannot be told"
 
 
-class _Lost(Exception):
+class _UnresolvablePath(Exception):
     """It cannot be told where the path leads, in words."""
 
 
-def followed(subject: Subject, workspace: PurePath) -> Subject:
+def resolve_links(subject: Subject, workspace: PurePath) -> Subject:
     """The subject with what its path leads to as one more part, where that is another path."""
     if subject.problem is not None or len(subject.parts) != 1:
         return subject
-    given = subject.parts[0].text
+    raw = subject.parts[0].text
     try:
-        found, is_several = _walk(os.path.abspath(workspace), given)
-    except _Lost as lost:
-        return msgspec.structs.replace(subject, problem=str(lost), usual=f"={subject.given}")
-    if found != given:
-        parts = (*subject.parts, Part(text=found, is_target=True))
-        subject = msgspec.structs.replace(subject, parts=parts, usual=f"={subject.given}")
-    return msgspec.structs.replace(subject, problem=_SEVERAL) if is_several else subject
+        resolved_path, has_hard_links = _walk(os.path.abspath(workspace), raw)
+    except _UnresolvablePath as error:
+        return msgspec.structs.replace(subject, problem=str(error), usual=f"={subject.raw}")
+    if resolved_path != raw:
+        parts = (*subject.parts, SubjectPart(text=resolved_path, is_target=True))
+        subject = msgspec.structs.replace(subject, parts=parts, usual=f"={subject.raw}")
+    return msgspec.structs.replace(subject, problem=_HAS_HARD_LINKS) if has_hard_links else subject
 
 
 def _walk(root: str, path: str) -> tuple[str, bool]:
     """The path without links, and whether a file is there that has more names. Raises _Lost."""
-    waiting, here = path.split("/")[::-1], list[str]()
-    links = steps = 0
-    is_several = False
-    while waiting:
-        name = waiting.pop()
-        steps += 1
-        if steps > MOST_STEPS or links > MOST_LINKS:
-            raise _Lost(_UNKNOWN)
+    pending, resolved = path.split("/")[::-1], list[str]()
+    links = lookups = 0
+    has_hard_links = False
+    while pending:
+        name = pending.pop()
+        lookups += 1
+        if lookups > MAX_LOOKUPS or links > MAX_LINKS:
+            raise _UnresolvablePath(_UNRESOLVABLE)
         if name in ("", "."):
             continue
         if name == "..":
-            if not here:
-                raise _Lost(_OUT)
-            here.pop()
+            if not resolved:
+                raise _UnresolvablePath(_LEAVES_WORKSPACE)
+            resolved.pop()
             continue
-        place = os.path.join(root, *here, name)
-        status = _status(place)
+        full_path = os.path.join(root, *resolved, name)
+        status = _status(full_path)
         if status is not None and stat.S_ISLNK(status.st_mode):
             links += 1
-            waiting += _target(place).split("/")[::-1]
+            pending += _target(full_path).split("/")[::-1]
             continue
-        here.append(name)
-        is_several = status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1
-    return os.fsencode("/".join(here) or ".").decode("utf-8", "replace"), is_several
+        resolved.append(name)
+        has_hard_links = status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    return os.fsencode("/".join(resolved) or ".").decode("utf-8", "replace"), has_hard_links
 
 
-def _status(place: str) -> os.stat_result | None:
+def _status(full_path: str) -> os.stat_result | None:
     """None where nothing is. Raises _Lost."""
     try:
-        return os.lstat(place)
+        return os.lstat(full_path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise _Lost(_UNKNOWN) from error
+        raise _UnresolvablePath(_UNRESOLVABLE) from error
 
 
-def _target(place: str) -> str:
+def _target(full_path: str) -> str:
     try:
-        target = os.readlink(place)
+        target = os.readlink(full_path)
     except OSError as error:
-        raise _Lost(_UNKNOWN) from error
+        raise _UnresolvablePath(_UNRESOLVABLE) from error
     if target.startswith("/"):
-        raise _Lost(_OUT)
+        raise _UnresolvablePath(_LEAVES_WORKSPACE)
     return target

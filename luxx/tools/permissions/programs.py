@@ -6,11 +6,11 @@ Known by name; what is not named here is trusted with its arguments. Options of 
 
 from collections.abc import Iterator
 
-from luxx.tools.pattern import joined
-from luxx.tools.permissions.options import Words, acts, only_looks
+from luxx.tools.pattern import join_words
+from luxx.tools.permissions.options import CommandWords, has_unsafe_option, is_read_only
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"})
-RUNS_OTHERS = frozenset(
+OTHER_PROGRAM_RUNNERS = frozenset(
     {
         ".", "alias", "at", "batch", "bind", "builtin", "busybox", "bwrap", "caller", "capsh",
         "choom", "chpst", "chroot", "chrt", "command", "compgen", "complete", "coproc", "cpulimit",
@@ -29,73 +29,82 @@ RUNS_OTHERS = frozenset(
 """Programs and words of the shell that run what they are given, some of them hidden in a variable's index."""
 
 _LOADERS = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
-_FIND_RUNS = frozenset(
+_FIND_ACTIONS = frozenset(
     {"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls"}
 )
-_NAMES_VARIABLES = frozenset({"printf", "test", "["})
+_VARIABLE_SETTERS = frozenset({"printf", "test", "["})
 """Of these, an option names a variable, whose index the shell runs."""
 
-_GIT_TAKES_ONE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"})
-_GIT_RUNS_BEFORE = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
-_GIT_RUNS = ("--output", "--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--open-files-in-pager")
+_GIT_GLOBAL_OPTIONS_WITH_VALUE = frozenset(
+    {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"}
+)
+_GIT_UNSAFE_GLOBAL_OPTIONS = ("-c", "--config-env", "--exec-path", "-p", "--paginate")
+_GIT_UNSAFE_OPTIONS = (
+    "--output",
+    "--upload-pack",
+    "--receive-pack",
+    "--exec",
+    "--ext-diff",
+    "--open-files-in-pager",
+)
 """Options before its subcommand, and behind it, where they may be cut short."""
 
-_GIT_RUNS_WORDS = {
+_GIT_UNSAFE_SUBCOMMANDS = {
     "bisect": "run", "submodule": "foreach", "filter-branch": "", "difftool": "", "mergetool": "",
     "for-each-repo": "", "instaweb": "", "config": "",
 }  # fmt: skip
 """Its subcommands that run words of theirs, where this word is among them; or say what others run later."""
 
 
-def usual_words(words: Words) -> Words | None:
+def always_pattern_words(words: CommandWords) -> CommandWords | None:
     """The beginning of a command that says all of what kind it is; None where there is no such beginning."""
-    return words[:2] if only_looks(words) else None
+    return words[:2] if is_read_only(words) else None
 
 
-def program(words: Words) -> str:
+def program(words: CommandWords) -> str:
     """The name of the program without its directory."""
     return words[0].rpartition("/")[2] if words else ""
 
 
-def runs_others(words: Words) -> bool:
+def runs_other_programs(words: CommandWords) -> bool:
     """Whether it is known for running, as a program, what its words say."""
     name = program(words)
-    return name in RUNS_OTHERS or name in SHELLS or name == "find" or name.startswith(_LOADERS)
+    return name in OTHER_PROGRAM_RUNNERS or name in SHELLS or name == "find" or name.startswith(_LOADERS)
 
 
-def beyond_itself(words: Words) -> str | None:
+def unsafe_reason(words: CommandWords) -> str | None:
     """Why it is not known from the words alone what it does; None for most commands. Not of `sh -c`."""
     name = program(words)
     if name == "find":
-        return f"{name} runs what it is given" if _FIND_RUNS & set(words) else None
-    if name in _NAMES_VARIABLES and any(word.startswith(("-v", "-R")) for word in words[1:]):
+        return f"{name} runs what it is given" if _FIND_ACTIONS & set(words) else None
+    if name in _VARIABLE_SETTERS and any(word.startswith(("-v", "-R")) for word in words[1:]):
         return f"{name} is given the name of a variable"
-    if acts(name, words[1:]) or (name == "git" and _is_git_beyond_itself(words)):
+    if has_unsafe_option(name, words[1:]) or (name == "git" and _is_git_unsafe(words)):
         return f"{name} runs or writes what it is given"
-    return f"{name} runs what it is given" if runs_others(words) else None
+    return f"{name} runs what it is given" if runs_other_programs(words) else None
 
 
-def forms(words: Words) -> tuple[str, ...]:
+def variants(words: CommandWords) -> tuple[str, ...]:
     """The command as rules that bind may mean it, each with its words joined: as it is, without directories
     of programs, without the options that stand before what it is to do."""
     plain = (program(words), *words[1:])
-    if runs_others(words):
+    if runs_other_programs(words):
         plain = tuple(word.rpartition("/")[2] or word for word in words)
-    bare = ("git", *_behind_options(plain[1:])) if plain[:1] == ("git",) else plain
-    return tuple(dict.fromkeys(joined(each) for each in (words, plain, bare)))
+    bare = ("git", *_after_global_options(plain[1:])) if plain[:1] == ("git",) else plain
+    return tuple(dict.fromkeys(join_words(each) for each in (words, plain, bare)))
 
 
-def lines_in(words: Words) -> Iterator[str]:
+def nested_command_lines(words: CommandWords) -> Iterator[str]:
     """Words of a command that runs others which may be command lines themselves."""
     name = program(words)
     if name == "eval":
         yield " ".join(words[1:])
-    elif runs_others(words):
-        given = given_to_shell(words)
-        if given is not None:
-            yield given
+    elif runs_other_programs(words):
+        shell_line = shell_command_line(words)
+        if shell_line is not None:
+            yield shell_line
         for word in words[1:]:
-            if word != given and any(char.isspace() for char in word):
+            if word != shell_line and any(char.isspace() for char in word):
                 yield word
                 # What is joined to its option: `env -S"…"`, `--split-string="…"`.
                 if word.startswith("--"):
@@ -104,7 +113,7 @@ def lines_in(words: Words) -> Iterator[str]:
                     yield word[2:]
 
 
-def given_to_shell(words: Words) -> str | None:
+def shell_command_line(words: CommandWords) -> str | None:
     """The command line of `sh -c`."""
     if program(words) not in SHELLS:
         return None
@@ -114,30 +123,32 @@ def given_to_shell(words: Words) -> str | None:
     return None
 
 
-def _is_git_beyond_itself(words: Words) -> bool:
-    rest = _behind_options(words[1:])
+def _is_git_unsafe(words: CommandWords) -> bool:
+    rest = _after_global_options(words[1:])
     before = words[1 : len(words) - len(rest)]
-    if rest and rest[0] in _GIT_RUNS_WORDS and _GIT_RUNS_WORDS[rest[0]] in ("", *rest[1:]):
+    if rest and rest[0] in _GIT_UNSAFE_SUBCOMMANDS and _GIT_UNSAFE_SUBCOMMANDS[rest[0]] in ("", *rest[1:]):
         return True
-    if rest[:1] == ("grep",) and any("O" in word for word in _before_dashes(rest) if _is_letters(word)):
+    if rest[:1] == ("grep",) and any(
+        "O" in word for word in _before_double_dash(rest) if _is_short_options(word)
+    ):
         return True
-    return any(word.partition("=")[0] in _GIT_RUNS_BEFORE for word in before) or any(
-        len(name) > len("--e") and any(option.startswith(name) for option in _GIT_RUNS)
+    return any(word.partition("=")[0] in _GIT_UNSAFE_GLOBAL_OPTIONS for word in before) or any(
+        len(name) > len("--e") and any(option.startswith(name) for option in _GIT_UNSAFE_OPTIONS)
         for name in (word.partition("=")[0] for word in rest)
     )
 
 
-def _before_dashes(words: Words) -> Words:
+def _before_double_dash(words: CommandWords) -> CommandWords:
     return words[: words.index("--")] if "--" in words else words
 
 
-def _is_letters(word: str) -> bool:
+def _is_short_options(word: str) -> bool:
     """Whether it is options of one letter each."""
     return word.startswith("-") and not word.startswith("--")
 
 
-def _behind_options(words: Words) -> Words:
+def _after_global_options(words: CommandWords) -> CommandWords:
     """What stands behind the options that come before a subcommand of git."""
     while words and words[0].startswith("-"):
-        words = words[2 if words[0] in _GIT_TAKES_ONE else 1 :]
+        words = words[2 if words[0] in _GIT_GLOBAL_OPTIONS_WITH_VALUE else 1 :]
     return words

@@ -11,18 +11,18 @@ import msgspec
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.network.hosts import DEFAULT_PORTS
 from luxx.infra.network.urls import WebUrl, parse_url
-from luxx.tools.core import ToolContext, ToolDefinition, caller_approves
-from luxx.tools.permissions.judge import DecidedBy, Judge, Verdict
+from luxx.tools.core import ToolContext, ToolDefinition, approve_as_caller
+from luxx.tools.permissions.judge import DecidedBy, Judge, PermissionVerdict
 from luxx.tools.permissions.subjects import subject_of
 from luxx.wire.rule import RuleAction
 
-OnRefused = Callable[[ToolContext, str, Verdict], Awaitable[None]]
+OnRefused = Callable[[ToolContext, str, PermissionVerdict], Awaitable[None]]
 """Is called for each call of this tool that its user's level or a rule refused."""
 
-_BY_DEFAULT = (DecidedBy.TAINT, DecidedBy.RISK)
+_DEFAULT_DECISIONS = (DecidedBy.TAINT, DecidedBy.RISK)
 
 
-def judging_redirects(
+def with_redirect_check(
     judge: Judge,
     tool: ToolDefinition,
     arguments: dict[str, Any],
@@ -33,8 +33,8 @@ def judging_redirects(
 
     async def check_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
         # The rules of the next call may be others, so an answer from behind a redirect is not cached.
-        context.marks.is_redirected = True
-        verdict = await judge.considered(tool, next_arguments, context)
+        context.metadata.is_redirected = True
+        verdict = await judge.verdict_async(tool, next_arguments, context)
         match verdict.action:
             case RuleAction.ALLOW:
                 return
@@ -57,13 +57,17 @@ def judging_redirects(
 
 
 def _is_approved(
-    tool: ToolDefinition, arguments: dict[str, Any], context: ToolContext, verdict: Verdict, target: str
+    tool: ToolDefinition,
+    arguments: dict[str, Any],
+    context: ToolContext,
+    verdict: PermissionVerdict,
+    target: str,
 ) -> bool:
     """Whether the caller makes the call by hand, or a person approved it for the host of the target and no
     rule says to ask."""
-    if context.approve is caller_approves:
+    if context.approve is approve_as_caller:
         return True
-    if context.answered is None or verdict.decided_by not in _BY_DEFAULT:
+    if context.earlier_approval is None or verdict.decided_by not in _DEFAULT_DECISIONS:
         return False
     parts = subject_of(tool, arguments, context.workspace).parts
     return any(_is_same_host(part.text, target) for part in parts)
@@ -74,8 +78,10 @@ def _is_same_host(approved: str, target: str) -> bool:
         one, other = parse_url(approved), parse_url(target)
     except InvalidInput:
         return False
-    return one.host == other.host and (one.port == other.port or (_is_usual(one) and _is_usual(other)))
+    return one.host == other.host and (
+        one.port == other.port or (_has_default_port(one) and _has_default_port(other))
+    )
 
 
-def _is_usual(url: WebUrl) -> bool:
+def _has_default_port(url: WebUrl) -> bool:
     return DEFAULT_PORTS[url.scheme] == url.port

@@ -24,26 +24,26 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit.entries import Action, Detail, Entry, record
+from luxx.domain.audit.entries import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools import pattern as wildcards
-from luxx.tools.compositions.service import OwnToolsIn
+from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.permissions.judge import Verdict
-from luxx.tools.permissions.rules import EXACTLY, in_order
+from luxx.tools.permissions.judge import PermissionVerdict
+from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
 from luxx.wire.rule import PlacedRule, Rule, RuleAction, RuleScope
 
-MOST_RULES = 200
+MAX_RULES = 200
 """Of one scope."""
 
 TOOL_LENGTH = 200
 PATTERN_LENGTH = 4000
 
-LOCKS = 7_402_133
+RULES_LOCK_CLASS = 7_402_133
 """The first half of the PostgreSQL advisory locks that changes of one tenant's rules take in turn."""
 
 
@@ -82,7 +82,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 _rules = table_of(RuleRow)
 _insert = insert(_rules)
-_in_turn = text("SELECT pg_advisory_xact_lock(:locks, :tenant_id)")
+_advisory_lock = text("SELECT pg_advisory_xact_lock(:locks, :tenant_id)")
 _conversations = table("conversations", column("id", String), column("project_id", String))
 _its_project = (
     select(_conversations.c.project_id)
@@ -97,7 +97,7 @@ _fields = (
     _rules.c.pattern,
     _rules.c.action,
 )
-_binding = (
+_effective_rules = (
     select(*_fields)
     .where(
         _rules.c.tenant_id == bindparam("tenant_id"),
@@ -122,13 +122,13 @@ _binding = (
 )
 
 
-def take_turn(connection: Connection, tenant_id: int) -> None:
+def lock_tenant_rules(connection: Connection, tenant_id: int) -> None:
     """Whoever changes rules does so after whoever is at it; to be called before anything else is locked."""
     if connection.dialect.name == "postgresql":
-        connection.execute(_in_turn, {"locks": LOCKS, "tenant_id": tenant_id})
+        connection.execute(_advisory_lock, {"locks": RULES_LOCK_CLASS, "tenant_id": tenant_id})
 
 
-def read_binding(
+def read_effective_rules(
     connection: Connection,
     tenant_id: int,
     user_id: int,
@@ -144,22 +144,22 @@ def read_binding(
         "project_id": project_id,
         "conversation_id": conversation_id,
     }
-    return in_order([_placed(row) for row in connection.execute(_binding, values)])
+    return sort_rules([_rule_of_row(row) for row in connection.execute(_effective_rules, values)])
 
 
 def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
     """One list, in its order."""
     return [
-        _placed(row)
-        for row in connection.execute(select(*_fields).where(_of(owner)).order_by(_rules.c.place))
+        _rule_of_row(row)
+        for row in connection.execute(select(*_fields).where(_owned_by(owner)).order_by(_rules.c.place))
     ]
 
 
 def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) -> None:
     """The list is then this one. Raises Conflict where it is too long."""
-    if len(rules) > MOST_RULES:
-        raise Conflict(f"there is room for {MOST_RULES} rules; remove some", kind="rules_full")
-    connection.execute(delete(_rules).where(_of(owner)))
+    if len(rules) > MAX_RULES:
+        raise Conflict(f"there is room for {MAX_RULES} rules; remove some", kind="rules_full")
+    connection.execute(delete(_rules).where(_owned_by(owner)))
     now = utc_now()
     rows = [
         {
@@ -180,13 +180,13 @@ def replace_list(connection: Connection, owner: Owner, rules: Sequence[Rule]) ->
         connection.execute(_insert, rows)
 
 
-def append(connection: Connection, owner: Owner, rule: Rule) -> None:
+def append_rule(connection: Connection, owner: Owner, rule: Rule) -> None:
     """The rule becomes the last of the list, where it decides; one like it does not stand there twice."""
-    known = [each for each in read_list(connection, owner) if not _is_alike(each, rule)]
-    replace_list(connection, owner, [*known, rule])
+    others = [each for each in read_list(connection, owner) if not _is_alike(each, rule)]
+    replace_list(connection, owner, [*others, rule])
 
 
-def _of(owner: Owner) -> Any:
+def _owned_by(owner: Owner) -> Any:
     same_user = _rules.c.user_id.is_(None) if owner.user_id is None else _rules.c.user_id == owner.user_id
     return and_(
         _rules.c.tenant_id == owner.tenant_id,
@@ -200,7 +200,7 @@ def _is_alike(one: Rule, other: Rule) -> bool:
     return (one.tool, one.pattern, one.action) == (other.tool, other.pattern, other.action)
 
 
-def _placed(row: Any) -> PlacedRule:
+def _rule_of_row(row: Any) -> PlacedRule:
     return PlacedRule(
         scope=RuleScope(row.scope),
         scope_id=row.project_id,
@@ -211,17 +211,17 @@ def _placed(row: Any) -> PlacedRule:
     )
 
 
-CheckProject = Callable[[Session, Caller, str], object]
+CheckProjectAccess = Callable[[Session, Caller, str], object]
 """Raises NotFound unless this is a project of the caller's."""
 
-CheckAgent = Callable[[Caller, int], Awaitable[object]]
+CheckAgentAccess = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound unless this is an agent that the caller may use."""
 
-STRANGERS = "something"
+ASSUMED_TAINT = "something"
 """Who has tainted a run that is only supposed."""
 
 
-class Supposed(msgspec.Struct, frozen=True, kw_only=True):
+class HypotheticalCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that nobody makes. `is_tainted`: as if strangers' content were in its run already."""
 
     tool: str
@@ -238,11 +238,11 @@ class RuleService:
         store: Store,
         executor: ToolExecutor,
         *,
-        check_project: CheckProject,
-        check_agent: CheckAgent,
-        own_tools_in: OwnToolsIn,
+        check_project: CheckProjectAccess,
+        check_agent: CheckAgentAccess,
+        read_own_tools: ReadOwnTools,
     ) -> None:
-        self._own_tools_in = own_tools_in
+        self._read_own_tools = read_own_tools
         self._store = store
         self._executor = executor
         self._check_project = check_project
@@ -264,14 +264,14 @@ class RuleService:
         await self._check_scope(caller, scope, scope_id)
         if scope == RuleScope.TENANT:
             caller.require(CommandPermission.ADMIN)
-        if len(rules) > MOST_RULES:
-            problem = f"there is room for {MOST_RULES} rules"
+        if len(rules) > MAX_RULES:
+            problem = f"there is room for {MAX_RULES} rules"
             raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
         for index, rule in enumerate(rules):
             _check_rule(index, rule)
 
         def work(session: Session) -> list[PlacedRule]:
-            take_turn(session.connection(), caller.tenant_id)
+            lock_tenant_rules(session.connection(), caller.tenant_id)
             owner = self._owner(session, caller, scope, scope_id)
             replace_list(session.connection(), owner, rules)
             record_change(session, caller, owner, len(rules))
@@ -279,25 +279,29 @@ class RuleService:
 
         return await self._store.write(work)
 
-    async def binding(self, caller: Caller) -> tuple[PlacedRule, ...]:
+    async def effective_rules(self, caller: Caller) -> tuple[PlacedRule, ...]:
         """The rules for what the caller runs by hand, which belongs to no project."""
         return await self._store.read(
-            lambda session: read_binding(session.connection(), caller.tenant_id, caller.user_id)
+            lambda session: read_effective_rules(session.connection(), caller.tenant_id, caller.user_id)
         )
 
-    async def explain(self, caller: Caller, supposed: Supposed) -> Verdict:
+    async def explain(self, caller: Caller, hypothetical_call: HypotheticalCall) -> PermissionVerdict:
         """What would become of this call in a run of the caller's, and why. Raises NotFound."""
-        known = self._executor.registry.lookup_for(supposed.tool, caller.tenant_id)
+        server_entry = self._executor.registry.lookup_for(hypothetical_call.tool, caller.tenant_id)
 
         def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
             connection = session.connection()
-            found = known or self._own_tools_in(connection, caller.user_id).lookup(supposed.tool)
-            if found is None:
-                raise NotFound(f"there is no tool named {supposed.tool[:64]!r}", kind="tool_not_found")
-            if supposed.project_id is not None:
-                self._check_project(session, caller, supposed.project_id)
-            return found[0], read_binding(
-                connection, caller.tenant_id, caller.user_id, project_id=supposed.project_id
+            entry = server_entry or self._read_own_tools(connection, caller.user_id).lookup(
+                hypothetical_call.tool
+            )
+            if entry is None:
+                raise NotFound(
+                    f"there is no tool named {hypothetical_call.tool[:64]!r}", kind="tool_not_found"
+                )
+            if hypothetical_call.project_id is not None:
+                self._check_project(session, caller, hypothetical_call.project_id)
+            return entry[0], read_effective_rules(
+                connection, caller.tenant_id, caller.user_id, project_id=hypothetical_call.project_id
             )
 
         tool, rules = await self._store.read(work)
@@ -307,9 +311,9 @@ class RuleService:
             user_permission_level=caller.permission_level,
             tenant_id=caller.tenant_id,
             rules=rules,
-            tainted_by=STRANGERS if supposed.is_tainted else None,
+            tainted_by=ASSUMED_TAINT if hypothetical_call.is_tainted else None,
         )
-        return await self._executor.judge.considered(tool, supposed.arguments, context)
+        return await self._executor.judge.verdict_async(tool, hypothetical_call.arguments, context)
 
     async def _check_scope(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> None:
         has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)
@@ -333,7 +337,7 @@ class RuleService:
 def record_change(session: Session, caller: Caller, owner: Owner, count: int) -> None:
     """The entry of the audit log for a list that has these many rules now."""
     names = {RuleScope.TENANT: owner.tenant_id, RuleScope.USER: owner.user_id}
-    entry = Entry(
+    entry = AuditEntry(
         action=Action.RULES_CHANGE,
         actor=caller.actor,
         target_type=owner.scope.value,
@@ -344,10 +348,10 @@ def record_change(session: Session, caller: Caller, owner: Owner, count: int) ->
 
 
 def _check_rule(index: int, rule: Rule) -> None:
-    is_exact = rule.pattern.startswith(EXACTLY)
+    is_exact = rule.pattern.startswith(EXACT_PREFIX)
     for name, pattern in (("tool", rule.tool), ("pattern", "" if is_exact else rule.pattern)):
         try:
-            wildcards.check(pattern)
+            wildcards.check_wildcards(pattern)
         except InvalidInput as error:
             raise InvalidInput(
                 f"rule {index + 1}: {error.message}", detail={"fields": {f"$[{index}].{name}": error.message}}

@@ -19,53 +19,53 @@ from luxx.infra.network.hosts import canonical_host
 from luxx.infra.network.urls import parse_url
 from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.command_line import read_command
-from luxx.tools.permissions.options import Words
-from luxx.tools.permissions.programs import forms, usual_words
+from luxx.tools.permissions.options import CommandWords
+from luxx.tools.permissions.programs import always_pattern_words, variants
 
-NOT_PLAIN = "it is not an address that all would read alike"
+AMBIGUOUS_URL = "it is not an address that all would read alike"
 
-_PLAIN_URL = re.compile(r"[!#$%&'()*+,./0-9:;=?@A-Z\[\]_a-z~-]+")
+_URL_CHARACTERS = re.compile(r"[!#$%&'()*+,./0-9:;=?@A-Z\[\]_a-z~-]+")
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_FOLDED = re.compile(r"(?<!:)//|(?:^|/)\.\.?(?:[/;]|$)|%2F|%5C|%25")
+_AMBIGUOUS_PATH = re.compile(r"(?<!:)//|(?:^|/)\.\.?(?:[/;]|$)|%2F|%5C|%25")
 """What servers fold, each in its own way: dots and empty segments, and signs that are hidden."""
 
 
-class PlainAddress(msgspec.Struct, frozen=True, kw_only=True):
+class CanonicalUrl(msgspec.Struct, frozen=True, kw_only=True):
     """`place` is the host, with its port unless that is the usual one; `target` the path with its query."""
 
     scheme: str
-    place: str
+    authority: str
     target: str
 
     @property
     def text(self) -> str:
-        return f"{self.scheme}://{self.place}{self.target}"
+        return f"{self.scheme}://{self.authority}{self.target}"
 
 
-def plain_address(given: str) -> PlainAddress | str:
+def canonical_url(raw_url: str) -> CanonicalUrl | str:
     """The address, or why it is not surely known which one is meant."""
-    if not _PLAIN_URL.fullmatch(given):
-        return NOT_PLAIN
+    if not _URL_CHARACTERS.fullmatch(raw_url):
+        return AMBIGUOUS_URL
     try:
-        url = parse_url(given)
+        url = parse_url(raw_url)
     except InvalidInput:
-        return NOT_PLAIN
-    target = unescaped(url.target)
-    if _BAD_ESCAPE.search(target) or _FOLDED.search(target.partition("?")[0]):
-        return NOT_PLAIN
+        return AMBIGUOUS_URL
+    target = decode_unreserved(url.target)
+    if _BAD_ESCAPE.search(target) or _AMBIGUOUS_PATH.search(target.partition("?")[0]):
+        return AMBIGUOUS_URL
     scheme, _, rest = url.text.partition("://")
-    return PlainAddress(scheme=scheme, place=rest.partition("/")[0], target=target)
+    return CanonicalUrl(scheme=scheme, authority=rest.partition("/")[0], target=target)
 
 
-def unescaped(target: str) -> str:
+def decode_unreserved(target: str) -> str:
     """Without escapes that nobody needs; the others in capital letters."""
-    return _ESCAPED.sub(lambda found: _character(found[1]), target)
+    return _ESCAPED.sub(lambda match: _decode_unreserved_character(match[1]), target)
 
 
 @lru_cache(maxsize=4096)
-def plain_place(pattern: str) -> str:
+def canonical_host_pattern(pattern: str) -> str:
     """The host of a pattern in the spelling of hosts; one with wildcards only in small letters."""
     host, separator, port = pattern.rpartition(":")
     if not separator or not port.isdecimal():
@@ -78,20 +78,20 @@ def plain_place(pattern: str) -> str:
     return f"{name}:{port}" if port else name
 
 
-def _character(code: str) -> str:
+def _decode_unreserved_character(code: str) -> str:
     char = chr(int(code, 16))
     return char if char in _UNRESERVED else f"%{code.upper()}"
 
 
 MCP_PREFIX = "mcp__"
 
-_BY_NAME = ("command", "path", "url", "urls")
+_SUBJECT_NAMES = ("command", "path", "url", "urls")
 """Arguments by whose name it is known how to read them; looked for in this order."""
 
-MOST_PARTS = 40
+MAX_PARTS = 40
 """Of one call; each costs as much as there are rules."""
 
-_LIST = "urls"
+_LIST_ARGUMENT = "urls"
 """The argument that is several of a kind; any other list is text."""
 
 
@@ -102,7 +102,7 @@ class SubjectKind(StrEnum):
     TEXT = "text"
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class SubjectPart(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is to be allowed: `text` as people read it, `words` of a command.
 
     `forms`: what a command may mean besides, for rules that bind; each is its words, joined. `is_target`: it
@@ -110,8 +110,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     text: str
-    words: Words = ()
-    forms: tuple[str, ...] = ()
+    words: CommandWords = ()
+    variants: tuple[str, ...] = ()
     is_target: bool = False
 
 
@@ -122,8 +122,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: SubjectKind
-    given: str
-    parts: tuple[Part, ...]
+    raw: str
+    parts: tuple[SubjectPart, ...]
     problem: str | None = None
     usual: str = "*"
 
@@ -134,7 +134,7 @@ def subject_name(tool: ToolDefinition) -> str | None:
     properties = cast("dict[str, Any]", tool.parameters.get("properties", {}))
     if tool.subject:
         return tool.subject
-    for name in (*_BY_NAME, *cast("list[str]", tool.parameters.get("required", []))):
+    for name in (*_SUBJECT_NAMES, *cast("list[str]", tool.parameters.get("required", []))):
         if name in properties:
             return name
     return next(iter(properties), None)
@@ -144,21 +144,23 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
     """What rules about this tool look at in these arguments. `workspace`: where whole paths may lead."""
     name = subject_name(tool)
     if name is None:
-        return Subject(kind=SubjectKind.TEXT, given="", parts=(Part(text=""),))
+        return Subject(kind=SubjectKind.TEXT, raw="", parts=(SubjectPart(text=""),))
     value = arguments.get(name, _default(tool, name))
-    values = cast("list[Any]", value) if isinstance(value, list) and name == _LIST else [cast(Any, value)]
-    given = list(dict.fromkeys(_text(one) for one in values))
-    is_own = not tool.name.startswith(MCP_PREFIX)
-    read = [_read(name, one, workspace, is_own=is_own) for one in given[:MOST_PARTS]]
-    if len(read) == 1:
-        return read[0]
-    problems = [one.problem for one in read if one.problem is not None]
-    problems += [f"it has more than {MOST_PARTS} parts"] if len(given) > MOST_PARTS else []
-    usual = {one.usual for one in read}
+    values = (
+        cast("list[Any]", value) if isinstance(value, list) and name == _LIST_ARGUMENT else [cast(Any, value)]
+    )
+    raw = list(dict.fromkeys(_text(one) for one in values))
+    is_server_tool = not tool.name.startswith(MCP_PREFIX)
+    subjects = [_read(name, one, workspace, is_server_tool=is_server_tool) for one in raw[:MAX_PARTS]]
+    if len(subjects) == 1:
+        return subjects[0]
+    problems = [one.problem for one in subjects if one.problem is not None]
+    problems += [f"it has more than {MAX_PARTS} parts"] if len(raw) > MAX_PARTS else []
+    usual = {one.usual for one in subjects}
     return Subject(
         kind=_kind(name),
-        given=_text(value),
-        parts=tuple(part for one in read for part in one.parts),
+        raw=_text(value),
+        parts=tuple(part for one in subjects for part in one.parts),
         problem=problems[0] if problems else None,
         usual=usual.pop() if len(usual) == 1 else f"={_text(value)}",
     )
@@ -166,23 +168,25 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
 
 def _default(tool: ToolDefinition, name: str) -> Any:
     """What an argument that is left out stands for."""
-    told = cast("dict[str, Any]", tool.parameters.get("properties", {})).get(name)
-    value = cast("dict[str, Any]", told).get("default") if isinstance(told, dict) else None
+    property_schema = cast("dict[str, Any]", tool.parameters.get("properties", {})).get(name)
+    value = (
+        cast("dict[str, Any]", property_schema).get("default") if isinstance(property_schema, dict) else None
+    )
     return value if value is not None else "." if name == "path" else ""
 
 
-def _read(name: str, given: str, workspace: PurePath | None, *, is_own: bool) -> Subject:
+def _read(name: str, raw: str, workspace: PurePath | None, *, is_server_tool: bool) -> Subject:
     match _kind(name):
         case SubjectKind.COMMAND:
-            return _command(given)
-        case SubjectKind.PATH if is_own:
-            return _path(_within(given, workspace), given)
+            return _command(raw)
+        case SubjectKind.PATH if is_server_tool:
+            return _path(_relative_to_workspace(raw, workspace), raw)
         case SubjectKind.PATH:
-            return _foreign_path(given)
+            return _mcp_path(raw)
         case SubjectKind.URL:
-            return _url(given)
+            return _url(raw)
         case SubjectKind.TEXT:
-            return Subject(kind=SubjectKind.TEXT, given=given, parts=(Part(text=given),))
+            return Subject(kind=SubjectKind.TEXT, raw=raw, parts=(SubjectPart(text=raw),))
 
 
 def _kind(name: str) -> SubjectKind:
@@ -194,34 +198,36 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, order="sorted").decode()
 
 
-def _command(given: str) -> Subject:
-    line = read_command(given)
-    parts = tuple(Part(text=shlex.join(words), words=words, forms=forms(words)) for words in line.commands)
+def _command(raw: str) -> Subject:
+    line = read_command(raw)
+    parts = tuple(
+        SubjectPart(text=shlex.join(words), words=words, variants=variants(words)) for words in line.commands
+    )
     return Subject(
         kind=SubjectKind.COMMAND,
-        given=given,
-        parts=parts or (Part(text=given, forms=("",)),),
+        raw=raw,
+        parts=parts or (SubjectPart(text=raw, variants=("",)),),
         problem=line.problem,
-        usual=_usual_command(given, line.commands) if line.problem is None else f"={given}",
+        usual=_usual_command(raw, line.commands) if line.problem is None else f"={raw}",
     )
 
 
-def _usual_command(given: str, commands: tuple[Words, ...]) -> str:
+def _usual_command(raw: str, commands: tuple[CommandWords, ...]) -> str:
     """`git status --short` stands for all of `git status`; of anything less known, only itself."""
-    usual = usual_words(commands[0]) if len(commands) == 1 else None
-    return f"={given}" if usual is None else " ".join((*usual, "*"))
+    usual = always_pattern_words(commands[0]) if len(commands) == 1 else None
+    return f"={raw}" if usual is None else " ".join((*usual, "*"))
 
 
-def _within(given: str, workspace: PurePath | None) -> str:
+def _relative_to_workspace(raw: str, workspace: PurePath | None) -> str:
     """A whole path that leads into the workspace, as a path within it, just as tools read it."""
-    path = PurePosixPath(given)
+    path = PurePosixPath(raw)
     if workspace is None or not path.is_absolute():
-        return given
+        return raw
     root = PurePosixPath(os.path.abspath(workspace))
-    return str(path.relative_to(root)) if path.is_relative_to(root) else given
+    return str(path.relative_to(root)) if path.is_relative_to(root) else raw
 
 
-def _path(path: str, given: str) -> Subject:
+def _path(path: str, raw: str) -> Subject:
     """Within the workspace, without `.` and `..`."""
     path = posixpath.normpath(path or ".")
     is_inside = not path.startswith(("/", "../")) and path != ".."
@@ -229,30 +235,30 @@ def _path(path: str, given: str) -> Subject:
     is_plain = is_inside and folder and not _is_wild(folder) and not folder.startswith("=")
     return Subject(
         kind=SubjectKind.PATH,
-        given=given,
-        parts=(Part(text=path),),
+        raw=raw,
+        parts=(SubjectPart(text=path),),
         problem=None if is_inside else "it is not a path within the workspace",
-        usual=f"{folder}/*" if is_plain else f"={given}",
+        usual=f"{folder}/*" if is_plain else f"={raw}",
     )
 
 
-def _foreign_path(given: str) -> Subject:
+def _mcp_path(raw: str) -> Subject:
     """A path that a server of others reads: from where is not known, so `..` may lead anywhere."""
-    path = posixpath.normpath(given or ".")
+    path = posixpath.normpath(raw or ".")
     problem = "it leads above where it begins" if ".." in path.split("/") else None
     return Subject(
-        kind=SubjectKind.PATH, given=given, parts=(Part(text=path),), problem=problem, usual=f"={given}"
+        kind=SubjectKind.PATH, raw=raw, parts=(SubjectPart(text=path),), problem=problem, usual=f"={raw}"
     )
 
 
-def _url(given: str) -> Subject:
+def _url(raw: str) -> Subject:
     """As it is fetched: with scheme and host in one spelling, and no port where it is the usual one."""
-    address = plain_address(given)
-    if isinstance(address, PlainAddress):
-        usual = f"{address.scheme}://{address.place}/*"
-        return Subject(kind=SubjectKind.URL, given=given, parts=(Part(text=address.text),), usual=usual)
+    address = canonical_url(raw)
+    if isinstance(address, CanonicalUrl):
+        usual = f"{address.scheme}://{address.authority}/*"
+        return Subject(kind=SubjectKind.URL, raw=raw, parts=(SubjectPart(text=address.text),), usual=usual)
     return Subject(
-        kind=SubjectKind.URL, given=given, parts=(Part(text=given),), problem=address, usual=f"={given}"
+        kind=SubjectKind.URL, raw=raw, parts=(SubjectPart(text=raw),), problem=address, usual=f"={raw}"
     )
 
 

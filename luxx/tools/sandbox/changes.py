@@ -12,11 +12,11 @@ MOST_ENTRIES = 10_000
 """Looked at, files and all else; where there are more, nothing is said of changes."""
 MOST_NAMES = 100
 
-Look = dict[str, tuple[int, int, int]]
+FileSnapshot = dict[str, tuple[int, int, int]]
 """By path: the file's number, size, and time of change in nanoseconds."""
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class FileChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Paths in the workspace, at most a hundred of each; `is_complete` tells whether these are all."""
 
     created: list[str]
@@ -25,9 +25,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool = True
 
 
-def look(workspace: Path) -> Look | None:
+def snapshot_files(workspace: Path) -> FileSnapshot | None:
     """The files that are there; None where there is too much."""
-    found: Look = {}
+    snapshot: FileSnapshot = {}
     with Workspace(workspace).open_directory(".") as fd:
         for count, one in enumerate(walk(fd)):
             if count >= MOST_ENTRIES:
@@ -38,14 +38,14 @@ def look(workspace: Path) -> Look | None:
                 status = os.stat(one.name, dir_fd=one.directory_fd, follow_symlinks=False)
             except OSError:
                 continue
-            found[one.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    return found
+            snapshot[one.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return snapshot
 
 
-def changes_between(before: Look | None, after: Look | None) -> Changes:
+def changes_between(before: FileSnapshot | None, after: FileSnapshot | None) -> FileChanges:
     """What is different; nothing, and said to be incomplete, where there was too much to look at."""
     if before is None or after is None:
-        return Changes(created=[], modified=[], deleted=[], is_complete=False)
+        return FileChanges(created=[], modified=[], deleted=[], is_complete=False)
     lists = (
         sorted(after.keys() - before.keys()),
         sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
@@ -53,7 +53,7 @@ def changes_between(before: Look | None, after: Look | None) -> Changes:
     )
     created, modified, deleted = ([_shown(name) for name in one[:MOST_NAMES]] for one in lists)
     is_complete = all(len(one) <= MOST_NAMES for one in lists)
-    return Changes(created=created, modified=modified, deleted=deleted, is_complete=is_complete)
+    return FileChanges(created=created, modified=modified, deleted=deleted, is_complete=is_complete)
 
 
 def _shown(name: str) -> str:

@@ -20,11 +20,11 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.removal import remove_tree
 from luxx.tools.sandbox.bubblewrap import SYSTEM, Bubblewrap, find_programs
 from luxx.tools.sandbox.landlock import LEAST_ABI, Landlock, Unprotected, landlock_abi
-from luxx.tools.sandbox.plan import Backend, Interpreter, Limits, Order, Scenery
-from luxx.tools.sandbox.process import Jail
+from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, SandboxSettings
+from luxx.tools.sandbox.process import SandboxProcess
 
 _ASK_SECONDS = 10.0
-_QUESTION = (
+_QUERY_CODE = (
     "import os, sys; print(os.path.realpath(sys.executable)); "
     "print(sys.base_prefix); print(sys.base_exec_prefix)"
 )
@@ -35,13 +35,13 @@ _SHOWN_ANYWAY = "/usr"
 async def find_interpreters(configured: str) -> list[Interpreter]:
     """In the order to try them; only the configured one where there is one."""
     if configured:
-        asked = await _ask(configured)
-        return [] if asked is None else [asked]
+        queried = await _query(configured)
+        return [] if queried is None else [queried]
     found = [own_interpreter()]
     system = shutil.which("python3", path=_SYSTEM_PATH)
-    asked = None if system is None else await _ask(system)
-    if asked is not None and asked.program != found[0].program:
-        found.append(asked)
+    queried = None if system is None else await _query(system)
+    if queried is not None and queried.program != found[0].program:
+        found.append(queried)
     return found
 
 
@@ -61,21 +61,21 @@ def environments_of(interpreters: list[Interpreter]) -> list[Path]:
     return sorted(found)
 
 
-async def _ask(program: str) -> Interpreter | None:
+async def _query(program: str) -> Interpreter | None:
     try:
         process = await start_child(
-            *(program, "-I", "-S", "-c", _QUESTION), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env={}
+            *(program, "-I", "-S", "-c", _QUERY_CODE), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, env={}
         )
     except OSError:
         return None
     try:
         async with asyncio.timeout(_ASK_SECONDS):
-            said, _ = await process.communicate()
+            stdout, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
         return None
-    lines = said.decode("utf-8", "replace").splitlines()
+    lines = stdout.decode("utf-8", "replace").splitlines()
     return _interpreter(lines[0], set(lines[1:])) if process.returncode == 0 and len(lines) == 3 else None
 
 
@@ -85,18 +85,18 @@ def _interpreter(program: str, prefixes: set[str]) -> Interpreter:
     return Interpreter(program=program, prefixes=tuple(needed))
 
 
-JAIL_UID = 65533
+SANDBOX_UID = 65533
 """Whom jails of a root server run as: nobody else's number, and one that containers map too."""
 
-_TRIES_WORKSPACE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
-_PROBE = Limits(seconds=10, cpu_seconds=10)
+_WORKSPACE_PROBE = ("sh", "-c", "echo written > probe && cat probe && rm probe")
+_PROBE = ProgramLimits(seconds=10, cpu_seconds=10)
 OWN_FILES = ("config.yaml", ".env")
 """In the directory that the server is started in."""
 _NOT_NEEDED = "not needed: bubblewrap is in force"
 _NOT_ASKED = "tools.sandbox asks for another"
 
 
-class Standing(StrEnum):
+class BackendStatus(StrEnum):
     IN_FORCE = "in_force"
     USABLE = "usable"
     UNUSABLE = "unusable"
@@ -110,12 +110,12 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    standing: Standing
+    standing: BackendStatus
     reason: str = ""
-    said: str = ""
+    output: str = ""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class BackendChoice(msgspec.Struct, frozen=True, kw_only=True):
     """`backend` None: nothing holds programs in, so none is started. `interpreter` None: no Python there."""
 
     backend: Backend | None
@@ -132,30 +132,32 @@ def forbid_unprotected_root(config: ToolsConfig, uid: int) -> None:
         )
 
 
-async def choose(config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path) -> Choice:
+async def choose(
+    config: ToolsConfig, hidden: tuple[Path, ...], packages: Path, workspaces: Path
+) -> BackendChoice:
     """Tries what the configuration allows, where the workspaces are or will be."""
     interpreters = await find_interpreters(config.python)
-    scenery = Scenery(
+    settings = SandboxSettings(
         machine=os.uname().machine,
-        uid=JAIL_UID if os.geteuid() == 0 else None,
-        hidden=(*_real([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
+        uid=SANDBOX_UID if os.geteuid() == 0 else None,
+        hidden=(*_with_resolved([*hidden, *_own_files(interpreters)]), *environments_of(interpreters)),
         packages=packages,
         memory_reserve_mb=config.memory_reserve_mb,
     )
     wanted = [name for name in ("bubblewrap", "landlock") if config.sandbox in ("auto", name)]
-    tries = await asyncio.gather(*(_try(name, scenery, workspaces) for name in wanted))
+    tries = await asyncio.gather(*(_try_backend(name, settings, workspaces) for name in wanted))
     tried = dict(zip(wanted, tries, strict=True))
     backend: Backend | None = next((found for found, _ in tried.values() if found is not None), None)
     if config.sandbox == "none":
-        backend = Unprotected(scenery)
-    return Choice(
+        backend = Unprotected(settings)
+    return BackendChoice(
         backend=backend,
         interpreter=await _choose_interpreter(backend, interpreters),
         reports=[_report(name, tried, backend) for name in ("bubblewrap", "landlock")],
     )
 
 
-def _real(paths: list[Path]) -> list[Path]:
+def _with_resolved(paths: list[Path]) -> list[Path]:
     """As they are named and, where a link leads there, as they are."""
     return sorted({each for one in paths for each in (one.absolute(), one.resolve())})
 
@@ -178,34 +180,34 @@ def _report(
     name: str, tried: dict[str, tuple[Backend | None, str]], backend: Backend | None
 ) -> BackendReport:
     if name not in tried:
-        return BackendReport(name=name, standing=Standing.NOT_TRIED, reason=_NOT_ASKED)
+        return BackendReport(name=name, standing=BackendStatus.NOT_TRIED, reason=_NOT_ASKED)
     found, reason = tried[name]
     if found is None:
-        reason, _, said = reason.partition(": ")
-        return BackendReport(name=name, standing=Standing.UNUSABLE, reason=reason, said=said)
+        reason, _, output = reason.partition(": ")
+        return BackendReport(name=name, standing=BackendStatus.UNUSABLE, reason=reason, output=output)
     if found is backend:
-        return BackendReport(name=name, standing=Standing.IN_FORCE)
-    return BackendReport(name=name, standing=Standing.USABLE, reason=_NOT_NEEDED)
+        return BackendReport(name=name, standing=BackendStatus.IN_FORCE)
+    return BackendReport(name=name, standing=BackendStatus.USABLE, reason=_NOT_NEEDED)
 
 
-async def _try(name: str, scenery: Scenery, workspaces: Path) -> tuple[Backend | None, str]:
+async def _try_backend(name: str, settings: SandboxSettings, workspaces: Path) -> tuple[Backend | None, str]:
     """The backend, or why it cannot be used."""
     if sys.platform != "linux":
         return None, "it needs Linux"
     candidates: list[Backend] = []
     if name == "bubblewrap":
-        candidates += [Bubblewrap(program, scenery) for program in find_programs()]
+        candidates += [Bubblewrap(program, settings) for program in find_programs()]
         reason = "bwrap is not installed"
     else:
         abi = landlock_abi()
-        candidates += [Landlock(abi, scenery)] if abi >= LEAST_ABI else []
+        candidates += [Landlock(abi, settings)] if abi >= LEAST_ABI else []
         reason = "this kernel has no Landlock, or it is turned off"
         if abi:
             reason = f"it needs version {LEAST_ABI} of Landlock, of Linux 6.2; this kernel has version {abi}"
     for one in candidates:
         with _probe_workspace(workspaces) as workspace:
-            argv = ("true",) if workspace is None else _TRIES_WORKSPACE
-            problem = await _problem(one, argv, None, workspace)
+            argv = ("true",) if workspace is None else _WORKSPACE_PROBE
+            problem = await _probe_problem(one, argv, None, workspace)
         if problem is None:
             return one, ""
         reason = problem
@@ -215,9 +217,9 @@ async def _try(name: str, scenery: Scenery, workspaces: Path) -> tuple[Backend |
 @contextmanager
 def _probe_workspace(root: Path) -> Generator[Path | None]:
     """A workspace where real ones will be; None where none can be made, which others complain of."""
-    place = next((one for one in (root, *root.parents) if one.is_dir()), root)
+    parent = next((one for one in (root, *root.parents) if one.is_dir()), root)
     try:
-        made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=place))
+        made = Path(tempfile.mkdtemp(prefix=".luxx-probe-", dir=parent))
     except OSError:
         yield None
         return
@@ -227,28 +229,30 @@ def _probe_workspace(root: Path) -> Generator[Path | None]:
         remove_tree(str(made))
 
 
-async def _problem(
+async def _probe_problem(
     backend: Backend, argv: tuple[str, ...], interpreter: Interpreter | None, workspace: Path | None = None
 ) -> str | None:
     program = shutil.which(argv[0], path="/usr/bin:/bin") or argv[0]
-    order = Order(argv=(program, *argv[1:]), workspace=workspace, limits=_PROBE, interpreter=interpreter)
+    program_spec = ProgramSpec(
+        argv=(program, *argv[1:]), workspace=workspace, limits=_PROBE, interpreter=interpreter
+    )
     try:
-        jail = await Jail.start(backend.spec(order))
-        ran = await jail.run(b"", _PROBE)
+        process = await SandboxProcess.start(backend.spec(program_spec))
+        ran = await process.run(b"", _PROBE)
     except ToolFailed as error:
         return error.message
     except OSError as error:
         return f"the supervisor cannot be started: {error.strerror}"
     if ran.exit_code == 0:
         return None
-    said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"{argv[0]} ended with exit code {ran.exit_code}" + (f": {said[-1][:300]}" if said else "")
+    output = ran.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"{argv[0]} ended with exit code {ran.exit_code}" + (f": {output[-1][:300]}" if output else "")
 
 
 async def _choose_interpreter(backend: Backend | None, interpreters: list[Interpreter]) -> Interpreter | None:
     if backend is None:
         return None
     for one in interpreters:
-        if await _problem(backend, (one.program, "-I", "-S", "-c", ""), one) is None:
+        if await _probe_problem(backend, (one.program, "-I", "-S", "-c", ""), one) is None:
             return one
     return None

@@ -13,25 +13,25 @@ import structlog
 
 from luxx.errors import ConfigError, InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.network.egress import Outing, Traveller
+from luxx.infra.network.egress import EgressCaller, EgressSession
 from luxx.infra.network.hosts import Resolve, WebGuard
 from luxx.infra.network.proxy import PolicyProxy, ProxyBounds
 from luxx.infra.network.urls import AllowList
-from luxx.tools.sandbox.plan import Backend, Limits, Order
-from luxx.tools.sandbox.process import Jail
-from luxx.tools.web.visitors import Lookups
+from luxx.tools.sandbox.plan import Backend, ProgramLimits, ProgramSpec
+from luxx.tools.sandbox.process import SandboxProcess
+from luxx.tools.web.visitors import DnsLookups
 
 KEY = "tools.network_allow"
-_PROBE = Limits(seconds=10, cpu_seconds=10)
+_PROBE = ProgramLimits(seconds=10, cpu_seconds=10)
 
 logger = structlog.get_logger()
 
 
-async def tell_nobody(outing: Outing) -> None:
+async def ignore_ended(session: EgressSession) -> None:
     """The `on_ended` of a server that keeps no record of outings."""
 
 
-class WayOut:
+class Egress:
     """One per server; `backend` gives the one in force. Raises ConfigError for an entry that is no host.
 
     `resolve_for` stands in for the lookups of each user, and `bounds` for the usual ones.
@@ -46,11 +46,11 @@ class WayOut:
         bounds: ProxyBounds | None = None,
     ) -> None:
         self.hosts = tuple(config.network_allow)
-        self.on_ended: Callable[[Outing], Coroutine[Any, Any, None]] = tell_nobody
-        """Told of each outing that ended."""
-        self._has_doors = False
+        self.on_ended: Callable[[EgressSession], Coroutine[Any, Any, None]] = ignore_ended
+        """Told of each session that ended."""
+        self._is_available = False
         self._failure = ""
-        self._tellings: set[asyncio.Task[None]] = set()
+        self._notifications: set[asyncio.Task[None]] = set()
         self._backend = backend
         self._proxy: PolicyProxy | None = None
         if self.hosts:
@@ -59,65 +59,65 @@ class WayOut:
             except InvalidInput as error:
                 raise ConfigError(f"{KEY}: {error.message}") from error
             self._proxy = PolicyProxy(allow, WebGuard(config.web_allow_private), bounds)
-            self._resolve_for = resolve_for or Lookups().of
+            self._resolve_for = resolve_for or DnsLookups().for_user
 
     @property
-    def is_wanted(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether hosts are listed."""
         return bool(self.hosts)
 
     async def open(self) -> None:
         """Finds out whether jails can be given a door here, where hosts are listed."""
         backend = self._backend()
-        if not self.is_wanted or backend is None or not backend.has_doors:
+        if not self.is_configured or backend is None or not backend.supports_proxy:
             return
         program = shutil.which("true", path="/usr/bin:/bin") or "true"
-        order = Order(argv=(program,), workspace=None, limits=_PROBE, has_door=True)
+        program_spec = ProgramSpec(argv=(program,), workspace=None, limits=_PROBE, has_proxy=True)
         try:
-            jail = await Jail.start(backend.spec(order))
-            await jail.run(b"", _PROBE)
+            process = await SandboxProcess.start(backend.spec(program_spec))
+            await process.run(b"", _PROBE)
         except (ToolFailed, OSError) as error:
             logger.warning("no_way_out", error=str(error))
             self._failure = f"there is no network: no jail can be given a way out here ({error})"
         else:
-            self._has_doors = True
+            self._is_available = True
 
     @property
     def is_open(self) -> bool:
-        return self._has_doors
+        return self._is_available
 
     @property
     def problem(self) -> str:
         """Why programs have no way out though hosts are listed; empty where they have."""
         backend = self._backend()
-        if not self.is_wanted or self.is_open or backend is None:
+        if not self.is_configured or self.is_open or backend is None:
             return ""
         if backend.name == "none":
             return f"without a sandbox programs reach whatever Luxx can, and {KEY} bounds nothing"
         return self._failure or f"there is no network: {KEY} needs bubblewrap, and {backend.name} is in force"
 
-    def outing(self, traveller: Traveller) -> Outing | None:
+    def session(self, caller: EgressCaller) -> EgressSession | None:
         """For one program; None where hosts are not listed."""
-        return Outing(traveller, self._resolve_for(traveller.user_id)) if self.is_wanted else None
+        return EgressSession(caller, self._resolve_for(caller.user_id)) if self.is_configured else None
 
     @asynccontextmanager
-    async def served(self, jail: Jail, outing: Outing | None) -> AsyncGenerator[None]:
-        """The jail's way out leads as far as the outing may go, until this is left."""
-        door = jail.door()
-        if door is None or outing is None or self._proxy is None:
-            if door is not None:
-                door.close()
+    async def serve(self, process: SandboxProcess, session: EgressSession | None) -> AsyncGenerator[None]:
+        """The process reaches what the session may reach, until this is left."""
+        proxy_socket = process.take_proxy_socket()
+        if proxy_socket is None or session is None or self._proxy is None:
+            if proxy_socket is not None:
+                proxy_socket.close()
             yield
             return
         try:
-            async with self._proxy.serving(door, outing):
+            async with self._proxy.serving(proxy_socket, session):
                 yield
         finally:
             # Told also of a call that was cancelled, which must not wait for it.
-            telling = asyncio.create_task(self.on_ended(outing))
-            self._tellings.add(telling)
-            telling.add_done_callback(self._tellings.discard)
+            notification = asyncio.create_task(self.on_ended(session))
+            self._notifications.add(notification)
+            notification.add_done_callback(self._notifications.discard)
 
     async def close(self) -> None:
         """Returns when all outings that ended have been told of."""
-        await asyncio.gather(*self._tellings, return_exceptions=True)
+        await asyncio.gather(*self._notifications, return_exceptions=True)

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
     from typing import Any, NoReturn
 
-    Spec = dict[str, Any]
+    SupervisorSpec = dict[str, Any]
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 NS_GET_USERNS = 0xB701
@@ -40,13 +40,13 @@ CAPABILITY_VERSION = 0x20080522
 from_kernel = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(spec: Spec, scratch: str | None) -> NoReturn:
+def enter(spec: SupervisorSpec, scratch: str | None) -> NoReturn:
     """Become the program, held in by Landlock and the filter as far as the spec says."""
     os.setsid()
     rules = _open_rules(spec, scratch)
     os.chdir(spec["cwd"])
-    counted = tasks_of(os.geteuid() if spec["uid"] is None else spec["uid"])
-    _yield_to_others()
+    existing_tasks = tasks_of(os.geteuid() if spec["uid"] is None else spec["uid"])
+    _lower_priority()
     drop_rights(spec["uid"])
     from_kernel.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     checked(from_kernel.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -54,18 +54,18 @@ def enter(spec: Spec, scratch: str | None) -> NoReturn:
         # Before the limits: there may be more rules than a program may have files open.
         _restrict(spec["landlock"], rules)
     _limit(spec["limits"])
-    _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + counted)
+    _set_limit(resource.RLIMIT_NPROC, most_tasks(spec["limits"]) + existing_tasks)
     if spec["filter"]:
         _set_filter(spec["filter"])
     own = {name: scratch if value == TEMPORARY and scratch else value for name, value in spec["env"].items()}
     os.execve(spec["argv"][0], spec["argv"], own)
 
 
-def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
+def become_bubblewrap(spec: SupervisorSpec, status_writer: int, blocked: int) -> NoReturn:
     told = spec["bubblewrap"]
     os.setsid()
-    _yield_to_others()
-    staged: dict[str, str] = {} if spec["uid"] is None else _stage(told)
+    _lower_priority()
+    staged: dict[str, str] = {} if spec["uid"] is None else _stage_sources(told)
     drop_rights(spec["uid"])
     for _, source, _ in told["binds"]:
         # Said here, because bubblewrap would say it too late.
@@ -75,26 +75,26 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
         "bwrap",
         *told["arguments"],
         "--json-status-fd",
-        str(tell_status),
+        str(status_writer),
         "--block-fd",
         str(blocked),
     ]
-    inherited = [tell_status, blocked]
+    inherited = [status_writer, blocked]
     for flag, source, target in told["binds"]:
         arguments += [flag, staged.get(source, source), target]
     for content, target in told["data"]:
-        inherited.append(_readable(content))
+        inherited.append(_pipe_with(content))
         arguments += ["--ro-bind-data", str(inherited[-1]), target]
     arguments += told["last"]
     if spec["filter"]:
-        inherited.append(_readable(spec["filter"]))
+        inherited.append(_pipe_with(spec["filter"]))
         arguments += ["--seccomp", str(inherited[-1])]
     for name, value in spec["env"].items():
         arguments += ["--setenv", name, value]
     if spec.get("private"):
         # Everybody on the machine may read the arguments of a process.
         words = [word for name, value in spec["private"].items() for word in ("--setenv", name, value)]
-        inherited.append(_readable("\0".join([*words, ""]).encode()))
+        inherited.append(_pipe_with("\0".join([*words, ""]).encode()))
         arguments += ["--args", str(inherited[-1])]
     for fd in inherited:
         os.set_inheritable(fd, True)
@@ -102,7 +102,7 @@ def become_bubblewrap(spec: Spec, tell_status: int, blocked: int) -> NoReturn:
     os.execve(f"{folder}/{told['program']}", [*arguments, "--", *spec["argv"]], {})
 
 
-def _stage(told: dict[str, Any]) -> dict[str, str]:
+def _stage_sources(told: dict[str, Any]) -> dict[str, str]:
     """Show each source at a place of our own, since whom we become may not reach where it lies."""
     named = [*told["beside"], *((source, str(n)) for n, (_, source, _) in enumerate(told["binds"]))]
     if from_kernel.unshare(CLONE_NEWNS) != 0:
@@ -114,13 +114,13 @@ def _stage(told: dict[str, Any]) -> dict[str, str]:
     os.chmod(STAGE, 0o755)
     staged: dict[str, str] = {}
     for source, name, fd in opened:
-        place = f"{STAGE}/{name}"
+        target_path = f"{STAGE}/{name}"
         if os.path.isdir(f"/proc/self/fd/{fd}"):
-            os.mkdir(place, 0o755)
+            os.mkdir(target_path, 0o755)
         else:
-            os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
-        _mount(f"/proc/self/fd/{fd}", place, None, MS_BIND | MS_REC)
-        staged[source] = place
+            os.close(os.open(target_path, os.O_CREAT | os.O_WRONLY))
+        _mount(f"/proc/self/fd/{fd}", target_path, None, MS_BIND | MS_REC)
+        staged[source] = target_path
     return staged
 
 
@@ -145,7 +145,7 @@ def drop_rights(uid: int | None) -> None:
     checked(from_kernel.capset(who, bytes(24)))
 
 
-def _yield_to_others() -> None:
+def _lower_priority() -> None:
     """When memory or time is short, a jail goes before the server."""
     os.nice(5)
     try:
@@ -217,8 +217,8 @@ def _limit(limits: dict[str, int]) -> None:
 def _set_limit(name: int, value: int) -> None:
     """Nobody may raise what they have been left."""
     most = resource.getrlimit(name)[1]
-    held = value if most == resource.RLIM_INFINITY else min(value, most)
-    resource.setrlimit(name, (held, held))
+    soft_limit = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(name, (soft_limit, soft_limit))
 
 
 def _set_filter(program: bytes) -> None:
@@ -229,7 +229,7 @@ def _set_filter(program: bytes) -> None:
     checked(from_kernel.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(told), 0, 0))
 
 
-def _open_rules(spec: Spec, scratch: str | None) -> list[tuple[int, int]]:
+def _open_rules(spec: SupervisorSpec, scratch: str | None) -> list[tuple[int, int]]:
     """What may be reached, as (rights, descriptor); opened while we still may."""
     if spec["landlock"] is None:
         return []
@@ -256,7 +256,7 @@ def _restrict(told: dict[str, Any], rules: list[tuple[int, int]]) -> None:
     os.close(ruleset)
 
 
-def _readable(content: bytes) -> int:
+def _pipe_with(content: bytes) -> int:
     """A descriptor to read `content` from, which fits a pipe."""
     read, write = os.pipe()
     os.write(write, content)
@@ -279,7 +279,7 @@ IP_FREEBIND = 15
 BACKLOG = 64
 
 
-def make_door(pid: int, uid: int | None, letterbox: int) -> None:
+def make_proxy_socket(pid: int, uid: int | None, fd_channel: int) -> None:
     """Put the socket into `letterbox`, for the jail whose first process is `pid`.
 
     Done as whom it runs, in a child: who made a namespace may enter it, root may lack the capability.
@@ -289,7 +289,7 @@ def make_door(pid: int, uid: int | None, letterbox: int) -> None:
     if child == 0:
         try:
             drop_rights(uid)
-            _make(pid, letterbox)
+            _make(pid, fd_channel)
             os._exit(0)
         finally:
             os._exit(1)
@@ -297,13 +297,13 @@ def make_door(pid: int, uid: int | None, letterbox: int) -> None:
         raise OSError(0, "its way out could not be made")
 
 
-def _make(pid: int, letterbox: int) -> None:
+def _make(pid: int, fd_channel: int) -> None:
     enter_network(pid)
-    door = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    proxy_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     # The jail may not have its address yet.
-    door.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
-    door.bind(("127.0.0.1", PORT))
-    door.listen(BACKLOG)
-    number = door.fileno().to_bytes(4, sys.byteorder)
+    proxy_socket.setsockopt(_socket.IPPROTO_IP, IP_FREEBIND, 1)
+    proxy_socket.bind(("127.0.0.1", PORT))
+    proxy_socket.listen(BACKLOG)
+    number = proxy_socket.fileno().to_bytes(4, sys.byteorder)
     told = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)]
-    _socket.socket(fileno=letterbox).sendmsg([b"d"], told)
+    _socket.socket(fileno=fd_channel).sendmsg([b"d"], told)

@@ -24,11 +24,11 @@ MAX_DEPTH = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class HungUp(OSError):
+class ControlClosed(OSError):
     """Nobody wants the jail any more."""
 
 
-def hand_over(spec: dict[str, Any], control: int) -> None:
+def give_workspace_to_user(spec: dict[str, Any], control: int) -> None:
     """Give what the server wrote into the workspace to whom the jail runs as; what is theirs stays theirs.
 
     Raises OSError once nobody at the other end of `control` wants it any more.
@@ -48,30 +48,30 @@ def hand_over(spec: dict[str, Any], control: int) -> None:
             os.fchown(fd, uid, uid)
         poller = select.poll()
         poller.register(control, select.POLLRDHUP)
-        _hand_over_within(fd, uid, MAX_DEPTH, poller)
+        _give_to_user(fd, uid, MAX_DEPTH, poller)
     finally:
         os.close(fd)
 
 
-def _hand_over_within(fd: int, uid: int, depth: int, hung_up: select.poll) -> None:
+def _give_to_user(fd: int, uid: int, depth: int, control_poll: select.poll) -> None:
     own = os.geteuid()
-    if hung_up.poll(0):
-        raise HungUp
+    if control_poll.poll(0):
+        raise ControlClosed
     with os.scandir(fd) as entries:
         names = [entry.name for entry in entries]
     for name in names:
         try:
-            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            is_directory = stat.S_ISDIR(found.st_mode)
-            if found.st_uid == own and (is_directory or found.st_nlink == 1):
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if status.st_uid == own and (is_directory or status.st_nlink == 1):
                 os.chown(name, uid, uid, dir_fd=fd, follow_symlinks=False)
             if is_directory and depth:
-                below = os.open(name, _DIRECTORY, dir_fd=fd)
+                child_fd = os.open(name, _DIRECTORY, dir_fd=fd)
                 try:
-                    _hand_over_within(below, uid, depth - 1, hung_up)
+                    _give_to_user(child_fd, uid, depth - 1, control_poll)
                 finally:
-                    os.close(below)
-        except HungUp:
+                    os.close(child_fd)
+        except ControlClosed:
             raise
         except OSError:
             # Gone meanwhile, or made something else; the jail then does without it.
@@ -96,12 +96,12 @@ def make_scratch(spec: dict[str, Any], path: str) -> str | None:
     return path
 
 
-def remove(scratch: str | None) -> None:
+def remove_scratch(scratch: str | None) -> None:
     if scratch is not None:
         remove_tree(scratch)
 
 
-def sweep(owners: set[int]) -> None:
+def remove_leftovers(owners: set[int]) -> None:
     """Delete what killed supervisors left, if it belongs to one of `owners` and nobody holds it any more."""
     for name in os.listdir(SCRATCH):
         if not name.startswith(SCRATCH_PREFIX) or name.endswith(".new"):

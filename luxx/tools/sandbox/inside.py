@@ -24,9 +24,9 @@ def main() -> int:
     site.setquit()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
+    dev_null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(dev_null, 0)
+    os.close(dev_null)
     sys.argv = [NAME]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -45,10 +45,10 @@ def _run(text: str, names: dict[str, Any]) -> int:
         raise
     except BaseException as error:
         # Without our own frames.
-        seen = error.__traceback__
-        while seen is not None and seen.tb_frame.f_code.co_filename != NAME:
-            seen = seen.tb_next
-        traceback.print_exception(type(error), error, seen)
+        frame = error.__traceback__
+        while frame is not None and frame.tb_frame.f_code.co_filename != NAME:
+            frame = frame.tb_next
+        traceback.print_exception(type(error), error, frame)
         return 1
     return 0
 

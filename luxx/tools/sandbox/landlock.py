@@ -10,13 +10,27 @@ from pathlib import Path
 
 from luxx.tools.sandbox.bubblewrap import ETC, NETWORK_ETC, SYSTEM
 from luxx.tools.sandbox.entering import TEMPORARY
-from luxx.tools.sandbox.plan import Order, Scenery, Spec, environment, existing_hidden, shared_spec
+from luxx.tools.sandbox.plan import (
+    ProgramSpec,
+    SandboxSettings,
+    SupervisorSpec,
+    environment,
+    existing_hidden,
+    shared_spec,
+)
 from luxx.tools.sandbox.seccomp import assemble, denied_calls
 
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_VERSION = 1
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-FACTS = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version")
+PROC_FILES = (
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/uptime",
+    "/proc/loadavg",
+    "/proc/version",
+)
 """What programs like to know of the machine; the rest of /proc tells of other people's processes."""
 LEAST_ABI, NET_ABI, SCOPE_ABI = 3, 4, 6
 """Before the first, what may only be read may still be emptied."""
@@ -67,32 +81,32 @@ class Landlock:
 
     name = "landlock"
     # Its rules know ports and no addresses: a way to the proxy's would be one to that port everywhere.
-    has_doors = False
+    supports_proxy = False
 
-    def __init__(self, abi: int, scenery: Scenery) -> None:
+    def __init__(self, abi: int, settings: SandboxSettings) -> None:
         self._abi = abi
-        self._scenery = scenery
+        self._settings = settings
 
     @property
     def packages(self) -> str | None:
-        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+        return str(self._settings.packages) if self._settings.packages.is_dir() else None
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
         return [str(one) for one in code]
 
-    def spec(self, order: Order) -> Spec:
-        scenery, handled = self._scenery, handled_by(self._abi)
-        workspace = "/" if order.workspace is None else str(order.workspace.absolute())
-        home = workspace if order.is_resident else TEMPORARY
-        own = assemble(denied_calls(network=order.network, landlock_abi=self._abi), scenery.machine)
-        return shared_spec(order, scenery) | {
-            "env": environment(self.packages, order.interpreter, home=home),
+    def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
+        settings, handled = self._settings, handled_by(self._abi)
+        workspace = "/" if program_spec.workspace is None else str(program_spec.workspace.absolute())
+        home = workspace if program_spec.is_resident else TEMPORARY
+        own = assemble(denied_calls(network=program_spec.network, landlock_abi=self._abi), settings.machine)
+        return shared_spec(program_spec, settings) | {
+            "env": environment(self.packages, program_spec.interpreter, home=home),
             "cwd": workspace,
             "scratch": True,
-            "filter": own if order.filter is None else order.filter,
+            "filter": own if program_spec.filter is None else program_spec.filter,
             "landlock": {
-                "attributes": self._attributes(handled, order.network),
-                "paths": [*self._readable(order), *self._writable(order, handled)],
+                "attributes": self._attributes(handled, program_spec.network),
+                "paths": [*self._readable(program_spec), *self._writable(program_spec, handled)],
                 "write": int(handled & ~_NEVER),
                 "file_rights": int(_OF_FILES & handled),
             },
@@ -100,20 +114,20 @@ class Landlock:
 
     def _attributes(self, handled: Access, network: bool) -> bytes:
         """`struct landlock_ruleset_attr`, as long as this version has it."""
-        words = [int(handled)]
+        values = [int(handled)]
         if self._abi >= NET_ABI:
-            words.append(0 if network else 0b11)
+            values.append(0 if network else 0b11)
         if self._abi >= SCOPE_ABI:
-            words.append(0b11)
-        return struct.pack(f"={len(words)}Q", *words)
+            values.append(0b11)
+        return struct.pack(f"={len(values)}Q", *values)
 
-    def _readable(self, order: Order) -> list[tuple[str, int]]:
-        interpreter, packages = order.interpreter, self.packages
+    def _readable(self, program_spec: ProgramSpec) -> list[tuple[str, int]]:
+        interpreter, packages = program_spec.interpreter, self.packages
         roots = [
             *SYSTEM,
             *ETC,
-            *(NETWORK_ETC if order.network else ()),
-            *FACTS,
+            *(NETWORK_ETC if program_spec.network else ()),
+            *PROC_FILES,
             *(() if interpreter is None else interpreter.prefixes),
             *(() if packages is None else (packages,)),
         ]
@@ -121,7 +135,7 @@ class Landlock:
         for root in roots:
             if os.path.exists(root):
                 found += self._without_hidden(os.path.realpath(root))
-        for one in order.code:
+        for one in program_spec.code:
             found += self._without_hidden(str(one), is_shown=True)
         return found
 
@@ -130,7 +144,7 @@ class Landlock:
 
         `is_shown`: even where `root` itself is hidden.
         """
-        hidden = [one for one in existing_hidden(self._scenery, root) if one != root or not is_shown]
+        hidden = [one for one in existing_hidden(self._settings, root) if one != root or not is_shown]
         if not hidden:
             return [(root, int(_READ))]
         if root in hidden:
@@ -140,10 +154,10 @@ class Landlock:
         below = [rule for one in sorted(inside) for rule in self._without_hidden(one)]
         return [(root, int(Access.READ_DIR)), *below]
 
-    def _writable(self, order: Order, handled: Access) -> list[tuple[str, int]]:
+    def _writable(self, program_spec: ProgramSpec, handled: Access) -> list[tuple[str, int]]:
         paths = [(one, int(Access.READ_FILE | Access.WRITE_FILE)) for one in DEVICES]
-        if order.workspace is not None:
-            paths.append((str(order.workspace.absolute()), int(handled & ~_NEVER)))
+        if program_spec.workspace is not None:
+            paths.append((str(program_spec.workspace.absolute()), int(handled & ~_NEVER)))
         return paths
 
 
@@ -151,24 +165,24 @@ class Unprotected:
     """No backend: programs do as the server's user may, within limits and never longer than their jail."""
 
     name = "none"
-    has_doors = False
+    supports_proxy = False
 
-    def __init__(self, scenery: Scenery) -> None:
-        self._scenery = scenery
+    def __init__(self, settings: SandboxSettings) -> None:
+        self._settings = settings
 
     @property
     def packages(self) -> str | None:
-        return str(self._scenery.packages) if self._scenery.packages.is_dir() else None
+        return str(self._settings.packages) if self._settings.packages.is_dir() else None
 
     def shown_code(self, code: Sequence[Path]) -> list[str]:
         return [str(one) for one in code]
 
-    def spec(self, order: Order) -> Spec:
-        workspace = "/" if order.workspace is None else str(order.workspace.absolute())
-        home = workspace if order.is_resident else TEMPORARY
-        return shared_spec(order, self._scenery) | {
+    def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
+        workspace = "/" if program_spec.workspace is None else str(program_spec.workspace.absolute())
+        home = workspace if program_spec.is_resident else TEMPORARY
+        return shared_spec(program_spec, self._settings) | {
             "uid": None,
-            "env": environment(self.packages, order.interpreter, home=home),
+            "env": environment(self.packages, program_spec.interpreter, home=home),
             "cwd": workspace,
             "scratch": True,
         }

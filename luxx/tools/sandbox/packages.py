@@ -49,5 +49,5 @@ def _run_pip(packages: Sequence[str], program: str, target: Path) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=0o022
     )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-        raise Unavailable(f"the packages were not installed: {''.join(said)}")
+        error_lines = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        raise Unavailable(f"the packages were not installed: {''.join(error_lines)}")

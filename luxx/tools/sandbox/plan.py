@@ -13,7 +13,7 @@ from luxx.wire.tool import CommandPermission
 MIB = 1024 * 1024
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of one program with all its children: seconds of time and of processor, tasks, and MiB.
 
     `memory_mb` is what all of them hold and what each may ask for, `file_mb` the largest file, `disk_mb` what
@@ -30,31 +30,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BY_LEVEL = {
-    CommandPermission.ADMIN: Limits(
+    CommandPermission.ADMIN: ProgramLimits(
         seconds=600, cpu_seconds=600, memory_mb=2048, processes=256, file_mb=1000, disk_mb=5000
     )
 }
 """Other levels have the defaults of Limits."""
 
 
-def limits_for(tool: str, level: CommandPermission, configured: Iterable[ToolLimits]) -> Limits:
+def limits_for(tool: str, level: CommandPermission, configured: Iterable[ToolLimits]) -> ProgramLimits:
     """Built in for the level, then what each fitting entry sets, in order."""
-    found = BY_LEVEL.get(level, Limits())
+    limits = BY_LEVEL.get(level, ProgramLimits())
     for entry in configured:
         if entry.tool in ("*", tool) and entry.level in (None, level):
-            given = {name: getattr(entry, name) for name in Limits.__struct_fields__}
-            found = msgspec.structs.replace(
-                found, **{name: value for name, value in given.items() if value is not None}
+            given = {name: getattr(entry, name) for name in ProgramLimits.__struct_fields__}
+            limits = msgspec.structs.replace(
+                limits, **{name: value for name, value in given.items() if value is not None}
             )
-    return found
+    return limits
 
 
-Spec = dict[str, Any]
+SupervisorSpec = dict[str, Any]
 """What the supervisor is told, in values that `marshal` can carry."""
 
 
 _PROXY = f"http://127.0.0.1:{PORT}"
-PROXIED = {
+PROXY_ENVIRONMENT = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
     **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
 }
@@ -68,7 +68,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: tuple[str, ...] = ()
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A program to be started. `waits`: its limits count only from when it is told to go.
 
     `has_door`: it has a way out, by the proxy, where the backend can give it one. `has_stdin`: its standard
@@ -80,9 +80,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]
     workspace: Path | None
-    limits: Limits
+    limits: ProgramLimits
     network: bool = False
-    has_door: bool = False
+    has_proxy: bool = False
     waits: bool = False
     has_stdin: bool = False
     is_resident: bool = False
@@ -91,7 +91,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     filter: bytes | None = None
 
 
-class Scenery(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all jails of a server.
 
     `uid` whom to become, None: who the server is. `hidden`, real paths of directories and files, is not to
@@ -114,7 +114,7 @@ class Backend(Protocol):
     def name(self) -> str: ...
 
     @property
-    def has_doors(self) -> bool:
+    def supports_proxy(self) -> bool:
         """Whether its jails have a network of their own, so that the proxy is the only way out."""
         ...
 
@@ -127,20 +127,20 @@ class Backend(Protocol):
         """Where a program inside finds the directories that its order has as `code`."""
         ...
 
-    def spec(self, order: Order) -> Spec:
+    def spec(self, program_spec: ProgramSpec) -> SupervisorSpec:
         """Raises ToolFailed where it cannot be done at all."""
         ...
 
 
-def shared_spec(order: Order, scenery: Scenery) -> Spec:
+def shared_spec(program_spec: ProgramSpec, settings: SandboxSettings) -> SupervisorSpec:
     """What every backend asks of the supervisor alike."""
-    limits = order.limits
+    limits = program_spec.limits
     return {
-        "argv": list(order.argv),
-        "uid": scenery.uid,
-        "workspace": None if order.workspace is None else str(order.workspace),
-        "waits": order.waits,
-        "has_stdin": order.has_stdin or order.waits or order.is_resident,
+        "argv": list(program_spec.argv),
+        "uid": settings.uid,
+        "workspace": None if program_spec.workspace is None else str(program_spec.workspace),
+        "waits": program_spec.waits,
+        "has_stdin": program_spec.has_stdin or program_spec.waits or program_spec.is_resident,
         "has_door": False,
         "letterbox": None,
         "bubblewrap": None,
@@ -154,13 +154,13 @@ def shared_spec(order: Order, scenery: Scenery) -> Spec:
             "processes": limits.processes,
             "file": limits.file_mb * MIB,
             "disk": limits.disk_mb * MIB,
-            "reserve": scenery.memory_reserve_mb * MIB,
+            "reserve": settings.memory_reserve_mb * MIB,
         },
     }
 
 
 def environment(
-    packages: str | None, interpreter: Interpreter | None, *, home: str = TEMPORARY, has_door: bool = False
+    packages: str | None, interpreter: Interpreter | None, *, home: str = TEMPORARY, has_proxy: bool = False
 ) -> dict[str, str]:
     """All variables a program in a jail has.
 
@@ -189,9 +189,9 @@ def environment(
         "TMPDIR": TEMPORARY,
         "USER": "jail",
     }
-    return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXIED if has_door else {})
+    return found | ({"PYTHONPATH": packages} if packages else {}) | (PROXY_ENVIRONMENT if has_proxy else {})
 
 
-def existing_hidden(scenery: Scenery, below: str) -> list[str]:
+def existing_hidden(settings: SandboxSettings, below: str) -> list[str]:
     """What is hidden, lies beneath `below` and exists."""
-    return sorted({str(one) for one in scenery.hidden if one.is_relative_to(below) and one.exists()})
+    return sorted({str(one) for one in settings.hidden if one.is_relative_to(below) and one.exists()})

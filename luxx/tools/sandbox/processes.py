@@ -16,7 +16,7 @@ _DEAD = (b"Z", b"X", b"")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-class Process:
+class ProcessSample:
     """One process at one moment. `used` are seconds of processor and bytes written, with waited children's.
     `files`: how many it has open.
 
@@ -29,7 +29,7 @@ class Process:
         fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         self.exists = bool(fields)
         self.parent = int(fields[1]) if fields else 0
-        self.began = int(fields[19]) if fields else 0
+        self.start_ticks = int(fields[19]) if fields else 0
         cpu = sum(int(one) for one in fields[11:15]) / _TICKS_PER_SECOND
         status = _status(pid)
         self.is_alive = fields[:1] not in ([], [b"X"], [b"Z"]) or _threads(status) > 1
@@ -44,7 +44,7 @@ class Process:
     @property
     def key(self) -> tuple[int, int]:
         """Numbers are given again; with the time it began, one is never another's."""
-        return self.pid, self.began
+        return self.pid, self.start_ticks
 
 
 _MEMORY = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")
@@ -52,16 +52,16 @@ _MEMORY = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE")
 
 def tree(root: int) -> list[int]:
     """All processes below `root`, without it; the dead are among them until somebody has waited for them."""
-    found: list[int] = []
+    descendants: list[int] = []
     seen: set[int] = set()
     waiting = [root]
     while waiting:
         for child in children(waiting.pop()):
             if child not in seen:
                 seen.add(child)
-                found.append(child)
+                descendants.append(child)
                 waiting.append(child)
-    return found
+    return descendants
 
 
 def living(pids: list[int]) -> list[int]:
@@ -132,8 +132,8 @@ def _written(pid: int) -> tuple[int, bool]:
 
 def _number(text: bytes, name: bytes) -> int:
     """What stands behind `name` at the start of a line; what stands elsewhere a program may have chosen."""
-    words = text.partition(b"\n" + name + b":")[2].split(None, 1)
-    return int(words[0]) if words and words[0].isdigit() else 0
+    fields = text.partition(b"\n" + name + b":")[2].split(None, 1)
+    return int(fields[0]) if fields and fields[0].isdigit() else 0
 
 
 def _read(path: str) -> bytes:
@@ -165,25 +165,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes as long to load as all the rest
     from collections.abc import Iterable
 
-    from luxx.tools.sandbox.processes import Process
+    from luxx.tools.sandbox.processes import ProcessSample
 
 PIPE_BYTES = 16 * resource.getpagesize()
 """What a pipe holds at most; the filter keeps it from being enlarged."""
-USUAL_BUFFER = 212_992
+DEFAULT_BUFFER_BYTES = 212_992
 """Bytes of one socket and direction, unless the machine's settings are others and can be read."""
-FEW_FILES = 256
+UNCOUNTED_FILES = 256
 """Up to so many open files of all processes together, these are not looked at one by one."""
 NAME_BYTES = 2048
 """Of one file in memory, besides its contents: inode, entry and a long name."""
-FLOOR_PART = 16
+RESERVE_FRACTION = 16
 """Programs leave this part of the machine's memory, where the configuration does not say how much."""
-LOOKS_APART = 4
+CHECK_INTERVAL = 4
 """The machine is looked at each so many looks at the program."""
 PATIENCE = 3
 """So many of these a program that holds nothing outlasts when the machine is short of memory."""
 
 
-class Buffers:
+class KernelBuffers:
     """`look` tells what pipes and sockets may hold: each counts as if it were full.
 
     `network_of` is a process in a network of the program's own, where all sockets can be counted, also those
@@ -194,10 +194,12 @@ class Buffers:
         self._network_of = network_of
         self._socket_bytes = 0
 
-    def look(self, processes: Iterable[Process]) -> int:
+    def look(self, processes: Iterable[ProcessSample]) -> int:
         """To be called as the user of the processes."""
-        of_each = [one for one in processes if one.files]
-        pipes, sockets = _buffered(of_each) if sum(one.files for one in of_each) > FEW_FILES else (0, 0)
+        with_files = [one for one in processes if one.files]
+        pipes, sockets = (
+            _buffered(with_files) if sum(one.files for one in with_files) > UNCOUNTED_FILES else (0, 0)
+        )
         if self._network_of is not None:
             sockets = max(sockets, _sockets_in(self._network_of))
         if not self._socket_bytes and sockets:
@@ -205,7 +207,7 @@ class Buffers:
         return pipes * PIPE_BYTES + sockets * self._socket_bytes
 
 
-class Machine:
+class MachineMemory:
     """Whether the machine is short of memory, and whether a program is among those that have to go."""
 
     def __init__(self, reserve: int) -> None:
@@ -213,10 +215,10 @@ class Machine:
         self._short_for = 0
         self._looks = 0
 
-    def ends(self, share: float) -> bool:
+    def must_end(self, share: float) -> bool:
         """`share`: the part of its limit that the program holds. Who holds more goes sooner."""
         self._looks += 1
-        if self._looks % LOOKS_APART:
+        if self._looks % CHECK_INTERVAL:
             return False
         if not self._is_short():
             self._short_for = 0
@@ -228,15 +230,15 @@ class Machine:
         with open("/proc/meminfo", "rb", buffering=0) as file:
             text = b"\n" + (file.read(4096) or b"")
         available = _kilobytes(text, b"MemAvailable")
-        return 0 < available < (self._reserve or _kilobytes(text, b"MemTotal") // FLOOR_PART)
+        return 0 < available < (self._reserve or _kilobytes(text, b"MemTotal") // RESERVE_FRACTION)
 
 
-def held_by_names(taken: os.statvfs_result) -> int:
+def name_memory_bytes(taken: os.statvfs_result) -> int:
     """Bytes of memory for the names in a file system in memory."""
     return (taken.f_files - taken.f_ffree) * NAME_BYTES
 
 
-def _buffered(processes: list[Process]) -> tuple[int, int]:
+def _buffered(processes: list[ProcessSample]) -> tuple[int, int]:
     """How many pipes and sockets they have open, each counted once."""
     pipes: set[int] = set()
     sockets: set[int] = set()
@@ -248,28 +250,28 @@ def _buffered(processes: list[Process]) -> tuple[int, int]:
             continue
         for name in names:
             try:
-                found = os.stat(f"{folder}/{name}")
+                status = os.stat(f"{folder}/{name}")
             except OSError:
                 continue
-            if stat.S_ISFIFO(found.st_mode):
-                pipes.add(found.st_ino)
-            elif stat.S_ISSOCK(found.st_mode):
-                sockets.add(found.st_ino)
+            if stat.S_ISFIFO(status.st_mode):
+                pipes.add(status.st_ino)
+            elif stat.S_ISSOCK(status.st_mode):
+                sockets.add(status.st_ino)
     return len(pipes), len(sockets)
 
 
 def _sockets_in(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/net/sockstat", "rb", buffering=0) as file:
-            words = (file.read(4096) or b"").split()
+            fields = (file.read(4096) or b"").split()
     except OSError:
         return 0
-    return int(words[2]) if words[:2] == [b"sockets:", b"used"] else 0
+    return int(fields[2]) if fields[:2] == [b"sockets:", b"used"] else 0
 
 
 def _kilobytes(text: bytes, name: bytes) -> int:
-    words = text.partition(b"\n" + name + b":")[2].split(None, 1)
-    return int(words[0]) * 1024 if words else 0
+    fields = text.partition(b"\n" + name + b":")[2].split(None, 1)
+    return int(fields[0]) * 1024 if fields else 0
 
 
 def _buffer(name: str) -> int:
@@ -278,4 +280,4 @@ def _buffer(name: str) -> int:
             return int(file.read(64) or b"0")
     except OSError:
         # Older kernels do not show it in a container's network.
-        return USUAL_BUFFER
+        return DEFAULT_BUFFER_BYTES

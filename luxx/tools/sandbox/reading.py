@@ -21,8 +21,8 @@ def main() -> None:
     )
     assert spec is not None
     assert spec.loader is not None
-    found = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
+    package_module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package_module)
     read = importlib.import_module(module).main
     sys.argv[1:] = sys.stdin.buffer.readline().decode().split()
     read()

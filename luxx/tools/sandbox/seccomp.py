@@ -35,7 +35,7 @@ _X32 = 0x40000000
 _ALL = 0xFFFFFFFF
 
 
-class Fits(msgspec.Struct, frozen=True):
+class ArgumentCheck(msgspec.Struct, frozen=True):
     """Holds if the lower half of an argument, masked, is `value`; every argument looked at here is an int."""
 
     argument: int
@@ -43,7 +43,7 @@ class Fits(msgspec.Struct, frozen=True):
     mask: int = _ALL
 
 
-class Denied(msgspec.Struct, frozen=True, kw_only=True):
+class DeniedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call answered with `error`; 0 lets it seem done.
 
     With `only`, just calls that fit one of these; with `but`, all calls except those that fit one. An
@@ -52,8 +52,8 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     error: int = EPERM
-    only: tuple[tuple[Fits, ...], ...] = ()
-    but: tuple[tuple[Fits, ...], ...] = ()
+    only_args: tuple[tuple[ArgumentCheck, ...], ...] = ()
+    unless_args: tuple[tuple[ArgumentCheck, ...], ...] = ()
 
 
 _OTHER_PROCESSES = (
@@ -146,7 +146,7 @@ _UNCOUNTED_MEMORY = (
 )
 """Memory that belongs to no process and that no limit counts."""
 
-_SEEM_DONE = (
+_SILENTLY_IGNORED = (
     "chmod",
     "fchmod",
     "fchmodat",
@@ -173,7 +173,7 @@ _OLD_ATTRIBUTES = (
     "fremovexattr",
     "removexattrat",
 )
-_SHARED_BY_NUMBER = (
+_SYSTEM_V_IPC = (
     "shmat",
     "shmctl",
     "msgsnd",
@@ -196,34 +196,36 @@ _SIGNALS = (
 
 _CONDITIONAL = (
     # With ENOSYS the C library falls back to clone, whose flags can be seen.
-    Denied(name="clone3", error=ENOSYS),
+    DeniedCall(name="clone3", error=ENOSYS),
     # A sibling instead of a child could run ahead of what ends the tree.
-    Denied(name="clone", but=((Fits(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
+    DeniedCall(name="clone", unless_args=((ArgumentCheck(0, 0, NEW_NAMESPACES | CLONE_PARENT),),)),
     # Who hides its memory hides what it writes, too.
-    Denied(name="prctl", only=((Fits(0, PR_SET_DUMPABLE),),)),
-    Denied(name="personality", but=((Fits(0, 0),), (Fits(0, _ALL),))),
-    Denied(name="prlimit64", but=((Fits(0, 0),),)),
+    DeniedCall(name="prctl", only_args=((ArgumentCheck(0, PR_SET_DUMPABLE),),)),
+    DeniedCall(name="personality", unless_args=((ArgumentCheck(0, 0),), (ArgumentCheck(0, _ALL),))),
+    DeniedCall(name="prlimit64", unless_args=((ArgumentCheck(0, 0),),)),
     # As on a kernel without it: inotify's quotas are one for all programs of a user, and the server's too.
-    Denied(name="inotify_init", error=ENOSYS),
-    Denied(name="inotify_init1", error=ENOSYS),
+    DeniedCall(name="inotify_init", error=ENOSYS),
+    DeniedCall(name="inotify_init1", error=ENOSYS),
     # It keeps pages in a pipe that are whole huge pages for the kernel.
-    Denied(name="vmsplice", error=ENOSYS),
+    DeniedCall(name="vmsplice", error=ENOSYS),
     # Larger buffers are a favour of the kernel, and nobody counts on them.
-    Denied(
+    DeniedCall(
         name="setsockopt",
         error=0,
-        only=tuple((Fits(1, SOL_SOCKET), Fits(2, option)) for option in (SO_SNDBUF, SO_RCVBUF)),
+        only_args=tuple(
+            (ArgumentCheck(1, SOL_SOCKET), ArgumentCheck(2, option)) for option in (SO_SNDBUF, SO_RCVBUF)
+        ),
     ),
     # Room on a disk is to be seen by the watch, which counts what is written.
-    Denied(name="fallocate", error=EOPNOTSUPP),
+    DeniedCall(name="fallocate", error=EOPNOTSUPP),
 )
 
 
-def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Denied]:
+def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[DeniedCall]:
     """What a jail may not call. `landlock_abi`: of a jail without namespaces of its own, else None."""
     denied = [
-        *(Denied(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
-        *(Denied(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
+        *(DeniedCall(name=name) for name in (*_OTHER_PROCESSES, *_MOUNTS, *_MACHINERY, *_UNCOUNTED_MEMORY)),
+        *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _NEW_ATTRIBUTES),
         *_CONDITIONAL,
         _ioctls(landlock_abi),
         _fcntls(landlock_abi),
@@ -236,55 +238,60 @@ def denied_calls(*, network: bool, landlock_abi: int | None = None) -> list[Deni
     return [*denied, _sockets(families), *_without_namespaces(landlock_abi)]
 
 
-def assemble(denied: list[Denied], machine: str) -> bytes:
+def assemble(denied: list[DeniedCall], machine: str) -> bytes:
     """The filter, as `struct sock_filter[]`. Raises ToolFailed for a machine that is not known."""
     if machine not in AUDIT_ARCH:
         raise ToolFailed(f"no filter is known for {machine}")
     code = [
-        _step(_LOAD, 4),
-        _step(_EQUAL, AUDIT_ARCH[machine], 1, 0),
-        _step(_RETURN, _KILL_PROCESS),
-        _step(_LOAD, 0),
+        _instruction(_LOAD, 4),
+        _instruction(_EQUAL, AUDIT_ARCH[machine], 1, 0),
+        _instruction(_RETURN, _KILL_PROCESS),
+        _instruction(_LOAD, 0),
     ]
     if machine == "x86_64":
-        code += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
-    code += [_step(_AT_LEAST, NEWEST_NUMBER + 1, 0, 1), _step(_RETURN, _ERROR | ENOSYS)]
+        code += [_instruction(_AT_LEAST, _X32, 0, 1), _instruction(_RETURN, _KILL_PROCESS)]
+    code += [_instruction(_AT_LEAST, NEWEST_NUMBER + 1, 0, 1), _instruction(_RETURN, _ERROR | ENOSYS)]
     for one in denied:
         number = number_of(one.name, machine)
         if number is not None:
             block = _block(one)
-            code += [_step(_EQUAL, number, 0, len(block)), *block]
-    return b"".join([*code, _step(_RETURN, _ALLOW)])
+            code += [_instruction(_EQUAL, number, 0, len(block)), *block]
+    return b"".join([*code, _instruction(_RETURN, _ALLOW)])
 
 
-def _sockets(families: list[int]) -> Denied:
-    return Denied(name="socket", error=EAFNOSUPPORT, but=tuple((Fits(0, one),) for one in families))
+def _sockets(families: list[int]) -> DeniedCall:
+    return DeniedCall(
+        name="socket", error=EAFNOSUPPORT, unless_args=tuple((ArgumentCheck(0, one),) for one in families)
+    )
 
 
-def _ioctls(landlock_abi: int | None) -> Denied:
+def _ioctls(landlock_abi: int | None) -> DeniedCall:
     """Typing into terminals; and having signals sent, where nothing else keeps them inside."""
     requests = [TIOCSTI, TIOCLINUX, TIOCSETD]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         requests += [FIOSETOWN, SIOCSPGRP]
-    return Denied(name="ioctl", only=tuple((Fits(1, one),) for one in requests))
+    return DeniedCall(name="ioctl", only_args=tuple((ArgumentCheck(1, one),) for one in requests))
 
 
-def _fcntls(landlock_abi: int | None) -> Denied:
+def _fcntls(landlock_abi: int | None) -> DeniedCall:
     """Larger pipes; and a descriptor that sends signals, where nothing else keeps them inside."""
     commands = [F_SETPIPE_SZ]
     if landlock_abi is not None and landlock_abi < SIGNAL_SCOPE_ABI:
         commands += [F_SETOWN, F_SETSIG, F_SETOWN_EX]
-    return Denied(name="fcntl", only=tuple((Fits(1, one),) for one in commands))
+    return DeniedCall(name="fcntl", only_args=tuple((ArgumentCheck(1, one),) for one in commands))
 
 
-def _without_namespaces(abi: int) -> list[Denied]:
+def _without_namespaces(abi: int) -> list[DeniedCall]:
     """What Landlock leaves open: other processes of the same user, and files' owners, modes and times."""
     denied = [
         # Connected pairs of streams reach nobody else; a pair of datagrams can be told another address.
-        Denied(name="socketpair", but=((Fits(0, AF_UNIX), Fits(1, SOCK_STREAM, SOCK_TYPES)),)),
-        Denied(name="inotify_add_watch"),
+        DeniedCall(
+            name="socketpair",
+            unless_args=((ArgumentCheck(0, AF_UNIX), ArgumentCheck(1, SOCK_STREAM, SOCK_TYPES)),),
+        ),
+        DeniedCall(name="inotify_add_watch"),
         *(
-            Denied(name=name, but=((Fits(argument, 0),),))
+            DeniedCall(name=name, unless_args=((ArgumentCheck(argument, 0),),))
             for name, argument in (
                 ("sched_setaffinity", 0),
                 ("sched_setattr", 0),
@@ -293,37 +300,37 @@ def _without_namespaces(abi: int) -> list[Denied]:
             )
         ),
         # Itself, as a process: 0 may also mean its whole user.
-        Denied(name="setpriority", but=((Fits(0, 0), Fits(1, 0)),)),
-        Denied(name="ioprio_set", but=((Fits(0, 1), Fits(1, 0)),)),
-        *(Denied(name=name) for name in _SHARED_BY_NUMBER),
+        DeniedCall(name="setpriority", unless_args=((ArgumentCheck(0, 0), ArgumentCheck(1, 0)),)),
+        DeniedCall(name="ioprio_set", unless_args=((ArgumentCheck(0, 1), ArgumentCheck(1, 0)),)),
+        *(DeniedCall(name=name) for name in _SYSTEM_V_IPC),
         # These go by the path of any file, so they seem done: copying a file must not fail for its mode.
-        *(Denied(name=name, error=0) for name in _SEEM_DONE),
-        *(Denied(name=name, error=EOPNOTSUPP) for name in _OLD_ATTRIBUTES),
+        *(DeniedCall(name=name, error=0) for name in _SILENTLY_IGNORED),
+        *(DeniedCall(name=name, error=EOPNOTSUPP) for name in _OLD_ATTRIBUTES),
     ]
     if abi < SIGNAL_SCOPE_ABI:
-        denied += [Denied(name=name) for name in _SIGNALS]
+        denied += [DeniedCall(name=name) for name in _SIGNALS]
     return denied
 
 
-def _block(one: Denied) -> list[bytes]:
+def _block(one: DeniedCall) -> list[bytes]:
     """What follows once the number fits; every way through it ends in a verdict."""
-    deny, allow = _step(_RETURN, _ERROR | one.error), _step(_RETURN, _ALLOW)
-    if not one.only and not one.but:
+    deny, allow = _instruction(_RETURN, _ERROR | one.error), _instruction(_RETURN, _ALLOW)
+    if not one.only_args and not one.unless_args:
         return [deny]
-    verdict, otherwise = (deny, allow) if one.only else (allow, deny)
+    verdict, otherwise = (deny, allow) if one.only_args else (allow, deny)
     code: list[bytes] = []
-    for conditions in one.only or one.but:
+    for conditions in one.only_args or one.unless_args:
         # Each condition takes three steps; a failing one goes on behind the verdict.
-        for place, fits in enumerate(conditions):
-            left = 3 * (len(conditions) - place - 1) + 1
+        for index, check in enumerate(conditions):
+            left = 3 * (len(conditions) - index - 1) + 1
             code += [
-                _step(_LOAD, 16 + 8 * fits.argument),
-                _step(_AND, fits.mask),
-                _step(_EQUAL, fits.value & fits.mask, 0, left),
+                _instruction(_LOAD, 16 + 8 * check.argument),
+                _instruction(_AND, check.mask),
+                _instruction(_EQUAL, check.value & check.mask, 0, left),
             ]
         code.append(verdict)
     return [*code, otherwise]
 
 
-def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)

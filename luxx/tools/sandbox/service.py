@@ -15,22 +15,28 @@ from msgspec.structs import replace
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.network.egress import Outing
+from luxx.infra.network.egress import EgressSession
 from luxx.infra.network.hosts import Resolve
 from luxx.infra.network.proxy import ProxyBounds
-from luxx.tools.sandbox.choosing import JAIL_UID, BackendReport, Choice, choose, forbid_unprotected_root
-from luxx.tools.sandbox.egress import WayOut
-from luxx.tools.sandbox.handover import sweep
+from luxx.tools.sandbox.choosing import (
+    SANDBOX_UID,
+    BackendChoice,
+    BackendReport,
+    choose,
+    forbid_unprotected_root,
+)
+from luxx.tools.sandbox.egress import Egress
+from luxx.tools.sandbox.handover import remove_leftovers
 from luxx.tools.sandbox.packages import FOLDER
-from luxx.tools.sandbox.plan import Backend, Interpreter, Limits, Order, limits_for
-from luxx.tools.sandbox.prewarmed import Place, Prewarmed
-from luxx.tools.sandbox.process import Jail, NeverWent, OnOutput, Ran
+from luxx.tools.sandbox.plan import Backend, Interpreter, ProgramLimits, ProgramSpec, limits_for
+from luxx.tools.sandbox.prewarmed import PrewarmedKey, PrewarmedPool
+from luxx.tools.sandbox.process import OnOutput, ProgramNotStarted, ProgramResult, SandboxProcess
 from luxx.tools.sandbox.readers import DocumentReaders
-from luxx.tools.sandbox.resident import Resident, ResidentOrder, resident_spec
+from luxx.tools.sandbox.resident import Resident, ResidentSpec, resident_spec
 from luxx.wire.tool import CommandPermission
 
 
-class Turns:
+class ProgramSlots:
     """Others wait for a turn, in order.
 
     The programs of one workspace may take `memory_mb` together; one that may take more by itself runs alone.
@@ -39,25 +45,25 @@ class Turns:
     def __init__(self, per_workspace: int, total: int, memory_mb: int) -> None:
         self._per_workspace = per_workspace
         self._memory_mb = memory_mb
-        self._everybody = asyncio.Semaphore(total)
-        self._shares: dict[Path | None, _Share] = {}
+        self._total = asyncio.Semaphore(total)
+        self._quotas: dict[Path | None, _WorkspaceQuota] = {}
 
     @asynccontextmanager
-    async def turn(self, workspace: Path | None, memory_mb: int) -> AsyncGenerator[None]:
-        share = self._shares.setdefault(workspace, _Share(self._per_workspace, self._memory_mb))
+    async def slot(self, workspace: Path | None, memory_mb: int) -> AsyncGenerator[None]:
+        quota = self._quotas.setdefault(workspace, _WorkspaceQuota(self._per_workspace, self._memory_mb))
         try:
-            await share.take(memory_mb)
+            await quota.acquire(memory_mb)
             try:
-                async with self._everybody:
+                async with self._total:
                     yield
             finally:
-                share.give(memory_mb)
+                quota.release(memory_mb)
         finally:
-            if share.is_unused:
-                self._shares.pop(workspace, None)
+            if quota.is_unused:
+                self._quotas.pop(workspace, None)
 
 
-class _Share:
+class _WorkspaceQuota:
     """What the programs of one workspace have taken, and who waits for it."""
 
     def __init__(self, programs: int, memory_mb: int) -> None:
@@ -71,42 +77,42 @@ class _Share:
     def is_unused(self) -> bool:
         return not self._running and not self._waiting
 
-    async def take(self, memory_mb: int) -> None:
+    async def acquire(self, memory_mb: int) -> None:
         """Returns once there is enough left."""
-        turn = asyncio.get_running_loop().create_future()
-        entry = (turn, memory_mb)
+        future = asyncio.get_running_loop().create_future()
+        entry = (future, memory_mb)
         self._waiting.append(entry)
-        self._go_on()
+        self._start_waiting()
         try:
-            await turn
+            await future
         except asyncio.CancelledError:
             if entry in self._waiting:
                 self._waiting.remove(entry)
-                self._go_on()
+                self._start_waiting()
             else:
-                self.give(memory_mb)
+                self.release(memory_mb)
             raise
 
-    def give(self, memory_mb: int) -> None:
+    def release(self, memory_mb: int) -> None:
         self._running -= 1
         self._taken_mb -= memory_mb
-        self._go_on()
+        self._start_waiting()
 
-    def _go_on(self) -> None:
-        while self._waiting and self._has(self._waiting[0][1]):
-            turn, memory_mb = self._waiting.popleft()
+    def _start_waiting(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            future, memory_mb = self._waiting.popleft()
             self._running += 1
             self._taken_mb += memory_mb
-            if not turn.done():
-                turn.set_result(None)
+            if not future.done():
+                future.set_result(None)
 
-    def _has(self, memory_mb: int) -> bool:
+    def _fits(self, memory_mb: int) -> bool:
         if self._running == 0:
             return True
         return self._running < self._programs and self._taken_mb + memory_mb <= self._memory_mb
 
 
-_USERS_AT_ONCE = 16
+_TOTAL_FACTOR = 16
 """All users together may run this many times what one may."""
 
 INSIDE = Path(__file__).with_name("inside.py").read_text("utf-8")
@@ -138,18 +144,18 @@ class Sandbox:
         self._hidden = (data_dir, workspace_root, *hidden)
         self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
-        self._choice: Choice | None = None
-        self._prewarmed = Prewarmed(self.start_waiting, config.prewarmed)
-        self.readers = DocumentReaders(self._in_force)
-        self.way_out = WayOut(config, self._in_force, resolve_for=resolve_for, bounds=bounds)
-        self._turns = Turns(
-            config.max_workers, config.max_workers * _USERS_AT_ONCE, config.memory_per_user_mb
+        self._choice: BackendChoice | None = None
+        self._prewarmed = PrewarmedPool(self.start_prewarmed, config.prewarmed)
+        self.readers = DocumentReaders(self._active_backend)
+        self.egress = Egress(config, self._active_backend, resolve_for=resolve_for, bounds=bounds)
+        self._slots = ProgramSlots(
+            config.max_workers, config.max_workers * _TOTAL_FACTOR, config.memory_per_user_mb
         )
 
     @property
-    def in_force(self) -> str:
+    def backend_name(self) -> str:
         """The backend's name; `none` where there is none."""
-        backend = self._in_force()
+        backend = self._active_backend()
         return "none" if backend is None else backend.name
 
     @property
@@ -168,19 +174,19 @@ class Sandbox:
 
     async def open(self) -> None:
         """Tries the backends, and deletes what jails of a killed server left."""
-        await asyncio.to_thread(sweep, {os.geteuid(), JAIL_UID})
+        await asyncio.to_thread(remove_leftovers, {os.geteuid(), SANDBOX_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
-        await self.way_out.open()
+        await self.egress.open()
         python = None if self._choice.interpreter is None else self._choice.interpreter.program
-        logger.info("sandbox", backend=self.in_force, python=python)
+        logger.info("sandbox", backend=self.backend_name, python=python)
 
     async def close(self) -> None:
         """Ends the jails that wait."""
         await self._prewarmed.close()
         await self.readers.close()
-        await self.way_out.close()
+        await self.egress.close()
 
-    def limits_for(self, tool: str, level: CommandPermission) -> Limits:
+    def limits_for(self, tool: str, level: CommandPermission) -> ProgramLimits:
         """What a program may use that `tool` starts for a caller of `level`."""
         return limits_for(tool, level, self._config.limits)
 
@@ -188,14 +194,14 @@ class Sandbox:
         self,
         argv: Sequence[str],
         workspace: Path | None,
-        limits: Limits,
+        limits: ProgramLimits,
         network: bool = False,
         *,
         stdin: bytes = b"",
         on_output: OnOutput | None = None,
-        outing: Outing | None = None,
+        egress_session: EgressSession | None = None,
         filter: bytes | None = None,
-    ) -> Ran:
+    ) -> ProgramResult:
         """Run a program in a jail of its own and hear it out; cancelled, it ends the whole process tree.
 
         `argv[0]` is an absolute path; without `stdin` it reads /dev/null. `on_output` is told what is printed
@@ -203,54 +209,59 @@ class Sandbox:
         replaces the backend's filter of system calls, which only tests of that filter do.
         Raises ToolFailed where no program may be started, or this one could not be.
         """
-        order = Order(
+        program_spec = ProgramSpec(
             argv=tuple(argv),
             workspace=None if workspace is None else _absolute(workspace),
             limits=limits,
             network=network,
-            has_door=self.way_out.is_open and outing is not None,
+            has_proxy=self.egress.is_open and egress_session is not None,
             has_stdin=bool(stdin),
             interpreter=self.interpreter,
             filter=filter,
         )
         backend = self._backend()
-        async with self._turns.turn(order.workspace, limits.memory_mb):
-            jail = await Jail.start(backend.spec(order))
-            async with self.way_out.served(jail, outing):
-                return await jail.run(stdin, limits, on_output)
+        async with self._slots.slot(program_spec.workspace, limits.memory_mb):
+            process = await SandboxProcess.start(backend.spec(program_spec))
+            async with self.egress.serve(process, egress_session):
+                return await process.run(stdin, limits, on_output)
 
     async def run_python(
-        self, code: str, workspace: Path, limits: Limits, seconds: float, outing: Outing | None = None
-    ) -> Ran:
+        self,
+        code: str,
+        workspace: Path,
+        limits: ProgramLimits,
+        seconds: float,
+        egress_session: EgressSession | None = None,
+    ) -> ProgramResult:
         """Run Python for at most `seconds`, in a jail that waits for it where there is one."""
-        has_door = self.way_out.is_open and outing is not None
-        place = Place(workspace=_absolute(workspace), limits=limits, has_door=has_door)
+        has_proxy = self.egress.is_open and egress_session is not None
+        key = PrewarmedKey(workspace=_absolute(workspace), limits=limits, has_proxy=has_proxy)
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
-        async with self._turns.turn(place.workspace, limits.memory_mb):
+        async with self._slots.slot(key.workspace, limits.memory_mb):
             # Where none can be started, none is made for the next time either.
-            ready = self._prewarmed.take(place) or await self.start_waiting(place)
+            waiting_process = self._prewarmed.take(key) or await self.start_prewarmed(key)
             try:
                 try:
-                    async with self.way_out.served(ready, outing):
-                        return await ready.run(text, wanted)
-                except NeverWent:
-                    again = await self.start_waiting(place)
-                    async with self.way_out.served(again, outing):
-                        return await again.run(text, wanted)
+                    async with self.egress.serve(waiting_process, egress_session):
+                        return await waiting_process.run(text, wanted)
+                except ProgramNotStarted:
+                    retried = await self.start_prewarmed(key)
+                    async with self.egress.serve(retried, egress_session):
+                        return await retried.run(text, wanted)
             finally:
-                self._prewarmed.refill(place)
+                self._prewarmed.refill(key)
 
-    def _in_force(self) -> Backend | None:
+    def _active_backend(self) -> Backend | None:
         return None if self._choice is None else self._choice.backend
 
-    async def start_resident(self, order: ResidentOrder) -> Resident:
+    async def start_resident(self, program_spec: ResidentSpec) -> Resident:
         """Start a program that stays until it is closed or ends by itself; it takes no turn of anybody.
 
         Raises ToolFailed where no program may be started, or this one could not be.
         """
-        return await Resident.start(resident_spec(order, self._backend(), self.interpreter))
+        return await Resident.start(resident_spec(program_spec, self._backend(), self.interpreter))
 
     def _backend(self) -> Backend:
         choice = self._choice
@@ -264,21 +275,21 @@ class Sandbox:
             )
         return choice.backend
 
-    async def start_waiting(self, place: Place) -> Jail:
+    async def start_prewarmed(self, key: PrewarmedKey) -> SandboxProcess:
         """A jail whose Python waits for its program. Raises ToolFailed where there can be none."""
         interpreter = self.interpreter
         if interpreter is None:
             raise ToolFailed("there is no Python that can run in the sandbox; set tools.python to one")
         backend = self._backend()
-        order = Order(
+        program_spec = ProgramSpec(
             argv=(interpreter.program, "-I", "-S", "-c", INSIDE, backend.packages or ""),
-            workspace=place.workspace,
-            limits=place.limits,
-            has_door=place.has_door,
+            workspace=key.workspace,
+            limits=key.limits,
+            has_proxy=key.has_proxy,
             interpreter=interpreter,
             waits=True,
         )
-        return await Jail.start(backend.spec(order))
+        return await SandboxProcess.start(backend.spec(program_spec))
 
 
 def _absolute(workspace: Path) -> Path:

@@ -6,7 +6,7 @@ from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import WebGuard
 from luxx.tools.web.reading import WebReader
 from luxx.tools.web.search import DuckDuckGo, WebSearch, library_engines
-from luxx.tools.web.visitors import Lookups, Visitors
+from luxx.tools.web.visitors import DnsLookups, WebClients
 
 SEARCH_SECONDS = 12.0
 """For one engine's answer: there may be others to ask."""
@@ -15,10 +15,10 @@ SEARCH_SECONDS = 12.0
 class WebAccess:
     """One per server."""
 
-    def __init__(self, reader: WebReader, search: WebSearch, visitors: Visitors) -> None:
+    def __init__(self, reader: WebReader, search: WebSearch, clients: WebClients) -> None:
         self.reader = reader
         self.search = search
-        self.visitors = visitors
+        self.clients = clients
 
 
 def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> WebAccess:
@@ -29,5 +29,5 @@ def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> 
     return WebAccess(
         WebReader(Fetcher(guard), pages, PdfProcess(run_reader)),
         WebSearch([DuckDuckGo(searching, pages), *library_engines(searching, pages)]),
-        Visitors(Lookups().of),
+        WebClients(DnsLookups().for_user),
     )

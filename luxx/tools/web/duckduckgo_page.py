@@ -7,11 +7,11 @@ import msgspec
 
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
-from luxx.infra.documents.tree import Element, parse_html
+from luxx.infra.documents.tree import HtmlElement, parse_html
 from luxx.tools.web.search_pages import SEARCH_URL, ResultPage
 from luxx.wire.step import Source, source_of
 
-MOST = 50
+MAX_RESULTS = 50
 
 
 def main() -> None:
@@ -34,10 +34,10 @@ def read(data: bytes) -> ResultPage:
         if (source := _source(block)) is not None
     ]
     is_empty = any("no-results" in _classes(element) for element in root.iter("div", "span"))
-    return ResultPage(sources=sources[:MOST], is_empty=is_empty)
+    return ResultPage(sources=sources[:MAX_RESULTS], is_empty=is_empty)
 
 
-def _source(block: Element) -> Source | None:
+def _source(block: HtmlElement) -> Source | None:
     title = _first(block, "result__a")
     snippet = _first(block, "result__snippet")
     url = "" if title is None else target_of(title.attrib.get("href", ""))
@@ -59,11 +59,11 @@ def target_of(href: str) -> str:
     return parts.geturl() if parts.scheme in ("http", "https") else ""
 
 
-def _first(block: Element, name: str) -> Element | None:
+def _first(block: HtmlElement, name: str) -> HtmlElement | None:
     return next((element for element in block.iter("a", "div", "span") if name in _classes(element)), None)
 
 
-def _classes(element: Element) -> list[str]:
+def _classes(element: HtmlElement) -> list[str]:
     return element.attrib.get("class", "").split()
 
 

@@ -12,13 +12,13 @@ import msgspec
 
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
-from luxx.tools.web.search_pages import EngineAnswer, EngineQuestion
+from luxx.tools.web.search_pages import EngineRequest, EngineResponse
 from luxx.wire.step import source_of
 
-MOST = 50
+MAX_RESULTS = 50
 
 
-class _Noted(Exception):
+class _RequestCaptured(Exception):
     """The engine is about to send something."""
 
 
@@ -35,57 +35,57 @@ class _Connection:
     """Stands in for the library's connection; without a `page` it notes the request and ends the search."""
 
     def __init__(self, page: str | None) -> None:
-        self.client = _Jar()
-        self.wanted = EngineAnswer()
+        self.client = _NullClient()
+        self.captured = EngineResponse()
         self._page = page
 
-    def request(self, method: str, url: str, **told: dict[str, str] | None) -> _Page:
+    def request(self, method: str, url: str, **options: dict[str, str] | None) -> _Page:
         if self._page is not None:
             return _Page(self._page)
-        form = _texts(told.get("data")) if method == "POST" else None
-        self.wanted = EngineAnswer(url=url, parameters=_texts(told.get("params")), form=form)
-        raise _Noted
+        form = _texts(options.get("data")) if method == "POST" else None
+        self.captured = EngineResponse(url=url, parameters=_texts(options.get("params")), form=form)
+        raise _RequestCaptured
 
 
 def _texts(fields: dict[str, str] | None) -> dict[str, str]:
     return {str(name): str(value) for name, value in (fields or {}).items()}
 
 
-class _Jar:
+class _NullClient:
     """Cookies and headers that an engine sets are not sent."""
 
-    def set_cookies(self, *_told: Any) -> None:
+    def set_cookies(self, *_ignored: Any) -> None:
         """Forgotten."""
 
-    def headers_update(self, *_told: Any) -> None:
+    def headers_update(self, *_ignored: Any) -> None:
         """Forgotten."""
 
 
 def main() -> None:
-    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineQuestion)
+    question = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineRequest)
     engines: Any = importlib.import_module("ddgs.engines")
     limit(int(sys.argv[1]), int(sys.argv[2]))
-    answer = answered(engines.ENGINES["text"], question, sys.stdin.buffer.read())
+    answer = run_engine(engines.ENGINES["text"], question, sys.stdin.buffer.read())
     sys.stdout.buffer.write(msgspec.json.encode(answer))
     sys.stdout.buffer.flush()
 
 
-def answered(engines: dict[str, Any], question: EngineQuestion, page: bytes) -> EngineAnswer:
+def run_engine(engines: dict[str, Any], question: EngineRequest, page: bytes) -> EngineResponse:
     """What is to be sent, or what the page holds."""
-    kind = engines.get(question.engine)
-    if kind is None:
-        return EngineAnswer(problem="the library does not know it any more")
-    engine = kind.__new__(kind)
+    engine_class = engines.get(question.engine)
+    if engine_class is None:
+        return EngineResponse(problem="the library does not know it any more")
+    engine = engine_class.__new__(engine_class)
     connection = _Connection(storable(decode(page, "utf-8").text) if question.is_answered else None)
     engine.http_client = connection
     try:
-        found: list[Any] = engine.search(question.query, region="us-en", safesearch="moderate") or []
-    except _Noted:
-        return connection.wanted
+        results: list[Any] = engine.search(question.query, region="us-en", safesearch="moderate") or []
+    except _RequestCaptured:
+        return connection.captured
     except Exception as error:
-        return EngineAnswer(problem=f"its page cannot be read ({type(error).__name__})")
-    sources = [source_of(str(one.href), str(one.title), str(one.body)) for one in found[:MOST]]
-    return EngineAnswer(sources=sources)
+        return EngineResponse(problem=f"its page cannot be read ({type(error).__name__})")
+    sources = [source_of(str(one.href), str(one.title), str(one.body)) for one in results[:MAX_RESULTS]]
+    return EngineResponse(sources=sources)
 
 
 if __name__ == "__main__":

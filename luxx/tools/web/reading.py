@@ -5,7 +5,7 @@ import msgspec
 from luxx.errors import LuxxError, ToolFailed
 from luxx.infra.documents.reader import MOST_LINKS, PageForm, PageLink, PageProcess, PageRequest, PdfProcess
 from luxx.infra.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
-from luxx.tools.web.visitors import Visitor
+from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, citable, source_of
 
 MAX_CHARACTERS = 500_000
@@ -35,7 +35,9 @@ _TEXTS = frozenset(
         ),
     )
 )
-_UNTOLD = frozenset(("", "application/octet-stream", "binary/octet-stream", "application/x-download"))
+_UNSPECIFIED_TYPES = frozenset(
+    ("", "application/octet-stream", "binary/octet-stream", "application/x-download")
+)
 
 
 class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,27 +64,27 @@ class WebReader:
         self._pdfs = pdfs
 
     async def read(
-        self, url: str, form: PageForm, visitor: Visitor, check_redirect: CheckRedirect, *, share: int = 1
+        self, url: str, form: PageForm, client: WebClient, check_redirect: CheckRedirect, *, share: int = 1
     ) -> WebPage:
         """The page, of as much as one among `share` may take. Raises ToolFailed where there is none."""
         request = FetchRequest(url=url, accept=_ACCEPT, size_of=_size_of, check_redirect=check_redirect)
         try:
-            async with visitor.turn():
-                return await self._read(request, form, visitor, share)
+            async with client.slot():
+                return await self._read(request, form, client, share)
         except ToolFailed:
             raise
         except LuxxError as error:
             raise ToolFailed(error.message) from error
 
-    async def _read(self, request: FetchRequest, form: PageForm, visitor: Visitor, share: int) -> WebPage:
-        fetched = await self._fetcher.fetch(request, visitor.resolve)
+    async def _read(self, request: FetchRequest, form: PageForm, client: WebClient, share: int) -> WebPage:
+        fetched = await self._fetcher.fetch(request, client.resolve)
         if fetched.status >= 400:
             raise ToolFailed(f"{fetched.url} answered {fetched.status_words}")
         if _is_pdf(fetched):
-            return await self._of_pdf(fetched, form, visitor.user_id, share)
+            return await self._of_pdf(fetched, form, client.user_id, share)
         if _size_of(fetched.content_type) <= 0:
-            raise ToolFailed(_what_it_is(fetched))
-        return await self._of_text(fetched, form, visitor.user_id, share)
+            raise ToolFailed(_unsupported_type(fetched))
+        return await self._of_text(fetched, form, client.user_id, share)
 
     async def _of_pdf(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         if fetched.is_cut:
@@ -100,15 +102,15 @@ class WebReader:
             content_type=fetched.content_type,
             content=pdf.text,
             pages=pdf.pages,
-            note=_note(pdf.text, is_cut=pdf.is_cut) or _IMAGES * (not pdf.text.strip()),
+            note=_note(pdf.text, is_cut=pdf.is_cut) or _IMAGES_ONLY_NOTE * (not pdf.text.strip()),
             sources=citable(source_of(fetched.url, title, pdf.text)),
         )
 
     async def _of_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:
         is_html = fetched.content_type in _HTML or (
-            fetched.content_type in _UNTOLD and _looks_like_html(fetched)
+            fetched.content_type in _UNSPECIFIED_TYPES and _looks_like_html(fetched)
         )
-        asked = PageRequest(
+        page_request = PageRequest(
             url=fetched.url,
             form=form,
             characters=MAX_CHARACTERS // share,
@@ -116,9 +118,9 @@ class WebReader:
             charset=fetched.charset,
             is_html=is_html,
         )
-        page = await self._pages.read(fetched.body, asked, user_id)
+        page = await self._pages.read(fetched.body, page_request, user_id)
         if page.error == "binary":
-            raise ToolFailed(_what_it_is(fetched))
+            raise ToolFailed(_unsupported_type(fetched))
         if page.error:
             raise ToolFailed(
                 f"{fetched.url} cannot be read: {_PAGE_PROBLEMS.get(page.error, 'it is damaged')}"
@@ -134,7 +136,9 @@ class WebReader:
             content=page.text,
             links=[] if form is PageForm.HTML else page.links,
             charset=page.charset,
-            note=_SCRIPTED if needs_script else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
+            note=_NEEDS_SCRIPTS_NOTE
+            if needs_script
+            else _note(page.text, is_cut=page.is_cut or fetched.is_cut),
             sources=citable(source_of(fetched.url, title, page.description or page.text * (not is_source))),
         )
 
@@ -150,8 +154,8 @@ _PAGE_PROBLEMS = {
     "time": "it takes too long",
     "long": "it is too long",
 }
-_IMAGES = "This PDF has no text in it: its pages are images."
-_SCRIPTED = "This page has no text of its own; it may be made by scripts, which are not run here."
+_IMAGES_ONLY_NOTE = "This PDF has no text in it: its pages are images."
+_NEEDS_SCRIPTS_NOTE = "This page has no text of its own; it may be made by scripts, which are not run here."
 
 
 def _size_of(kind: str) -> int:
@@ -159,13 +163,13 @@ def _size_of(kind: str) -> int:
     if kind in _PDF:
         return MAX_PDF_BYTES
     is_text = kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))
-    return MAX_TEXT_BYTES if is_text or kind in _HTML or kind in _UNTOLD else 0
+    return MAX_TEXT_BYTES if is_text or kind in _HTML or kind in _UNSPECIFIED_TYPES else 0
 
 
 def _is_pdf(fetched: Fetched) -> bool:
     # Many servers call files they know nothing of by no type at all.
     return fetched.content_type in _PDF or (
-        fetched.content_type in _UNTOLD and fetched.body[:1024].lstrip().startswith(b"%PDF-")
+        fetched.content_type in _UNSPECIFIED_TYPES and fetched.body[:1024].lstrip().startswith(b"%PDF-")
     )
 
 
@@ -174,7 +178,7 @@ def _looks_like_html(fetched: Fetched) -> bool:
     return head.startswith((b"<!doctype html", b"<html", b"<head", b"<body", b"<!--", b"<title"))
 
 
-def _what_it_is(fetched: Fetched) -> str:
+def _unsupported_type(fetched: Fetched) -> str:
     kind = fetched.content_type or "of no known type"
     size = "" if fetched.length is None else f", {fetched.length:,} bytes"
     return f"{fetched.url} is {kind}{size}: only web pages, texts and PDFs can be read"

@@ -9,18 +9,18 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from luxx.errors import LuxxError, ToolFailed, Unavailable
-from luxx.infra.documents.reader import Ended, PageProcess
+from luxx.infra.documents.reader import PageProcess, ReadFailure
 from luxx.infra.network.fetch import Fetcher, FetchRequest
-from luxx.tools.hooks import describe
+from luxx.tools.hooks import describe_error
 from luxx.tools.web.search_pages import (
     MAX_ANSWER,
     SEARCH_URL,
-    EngineAnswer,
-    EngineQuestion,
-    NoQuestion,
+    EngineRequest,
+    EngineResponse,
+    NoRequest,
     ResultPage,
 )
-from luxx.tools.web.visitors import Visitor
+from luxx.tools.web.visitors import WebClient
 from luxx.wire.step import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
@@ -31,7 +31,7 @@ class SearchEngine(Protocol):
 
     name: str
 
-    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+    async def search(self, query: str, client: WebClient) -> list[Source]:
         """What it finds, best first. Raises LuxxError with the reason where it does not answer."""
         ...
 
@@ -51,42 +51,42 @@ class WebSearch:
     def __init__(self, engines: Sequence[SearchEngine]) -> None:
         self.engines = engines
 
-    async def search(self, query: str, most: int, visitor: Visitor) -> SearchResults:
+    async def search(self, query: str, max_results: int, client: WebClient) -> SearchResults:
         """At most so many results. Raises ToolFailed where no engine answers."""
-        async with visitor.turn():
-            return await self._search(query, most, visitor)
+        async with client.slot():
+            return await self._search(query, max_results, client)
 
-    async def _search(self, query: str, most: int, visitor: Visitor) -> SearchResults:
+    async def _search(self, query: str, max_results: int, client: WebClient) -> SearchResults:
         problems: list[str] = []
-        answered = ""
+        answering_engine = ""
         for engine in self.engines:
             try:
-                found = once_each(await engine.search(query, visitor))
+                sources = unique_sources(await engine.search(query, client))
             except LuxxError as error:
                 problems.append(f"{engine.name}: {error.message}")
                 continue
             except Exception as error:
                 # Whatever one engine's page brings about, there are others.
-                problems.append(f"{engine.name}: {describe(error)}")
+                problems.append(f"{engine.name}: {describe_error(error)}")
                 continue
-            if found:
-                return SearchResults(query=query, engine=engine.name, sources=found[:most])
-            answered = answered or engine.name
-        if answered:
-            return SearchResults(query=query, engine=answered, sources=[], note="Nothing was found.")
+            if sources:
+                return SearchResults(query=query, engine=engine.name, sources=sources[:max_results])
+            answering_engine = answering_engine or engine.name
+        if answering_engine:
+            return SearchResults(query=query, engine=answering_engine, sources=[], note="Nothing was found.")
         raise ToolFailed(f"no search engine answers just now; try later ({'; '.join(problems)})")
 
 
-def once_each(found: Sequence[Source]) -> list[Source]:
+def unique_sources(sources: Sequence[Source]) -> list[Source]:
     """Without what is no web address and without repetitions of the same page."""
-    kept: dict[str, Source] = {}
-    for source in citable(*found):
+    unique: dict[str, Source] = {}
+    for source in citable(*sources):
         if source.title:
-            kept.setdefault(_same(source.url), source)
-    return list(kept.values())
+            unique.setdefault(_normalized_url(source.url), source)
+    return list(unique.values())
 
 
-def _same(url: str) -> str:
+def _normalized_url(url: str) -> str:
     """One spelling for addresses that lead to the same page."""
     parts = urlsplit(url)
     query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True)
@@ -108,17 +108,19 @@ class DuckDuckGo:
         self._pages = pages
         self._url = url
 
-    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+    async def search(self, query: str, client: WebClient) -> list[Source]:
         """Raises LuxxError where it does not answer, or asks whether a person is there."""
-        asked = FetchRequest(url=self._url, form={"q": query, "kl": "wt-wt"}, accept="text/html")
-        answer = await self._fetcher.fetch(asked, visitor.resolve)
+        request = FetchRequest(url=self._url, form={"q": query, "kl": "wt-wt"}, accept="text/html")
+        answer = await self._fetcher.fetch(request, client.resolve)
         # 202 is how it answers whom it takes for a robot.
         if answer.status != 200:
             raise Unavailable(f"it answered {answer.status_words}")
-        told = await self._pages.run(
-            DUCKDUCKGO_READER, answer.body, NoQuestion(), limit=MAX_ANSWER, user_id=visitor.user_id
+        output = await self._pages.run(
+            DUCKDUCKGO_READER, answer.body, NoRequest(), limit=MAX_ANSWER, user_id=client.user_id
         )
-        page = ResultPage() if isinstance(told, Ended) else msgspec.json.decode(told, type=ResultPage)
+        page = (
+            ResultPage() if isinstance(output, ReadFailure) else msgspec.json.decode(output, type=ResultPage)
+        )
         if not page.sources and not page.is_empty:
             raise Unavailable("it answered with a page that holds no results")
         return page.sources
@@ -136,27 +138,29 @@ class LibraryEngine:
         self._fetcher = fetcher
         self._pages = pages
 
-    async def search(self, query: str, visitor: Visitor) -> list[Source]:
+    async def search(self, query: str, client: WebClient) -> list[Source]:
         """Raises LuxxError where it does not answer."""
-        wanted = await self._ask(EngineQuestion(engine=self.name, query=query), b"", visitor)
-        url = wanted.url
-        if wanted.parameters:
-            url += f"{'&' if '?' in url else '?'}{urlencode(wanted.parameters)}"
+        request = await self._run_engine_process(EngineRequest(engine=self.name, query=query), b"", client)
+        url = request.url
+        if request.parameters:
+            url += f"{'&' if '?' in url else '?'}{urlencode(request.parameters)}"
         answer = await self._fetcher.fetch(
-            FetchRequest(url=url, form=wanted.form, accept="text/html"), visitor.resolve
+            FetchRequest(url=url, form=request.form, accept="text/html"), client.resolve
         )
         if answer.status != 200:
             raise Unavailable(f"it answered {answer.status_words}")
-        question = EngineQuestion(engine=self.name, query=query, is_answered=True)
-        return (await self._ask(question, answer.body, visitor)).sources
+        question = EngineRequest(engine=self.name, query=query, is_answered=True)
+        return (await self._run_engine_process(question, answer.body, client)).sources
 
-    async def _ask(self, question: EngineQuestion, page: bytes, visitor: Visitor) -> EngineAnswer:
-        told = await self._pages.run(
-            LIBRARY_READER, page, question, limit=MAX_ANSWER, user_id=visitor.user_id
+    async def _run_engine_process(
+        self, question: EngineRequest, page: bytes, client: WebClient
+    ) -> EngineResponse:
+        output = await self._pages.run(
+            LIBRARY_READER, page, question, limit=MAX_ANSWER, user_id=client.user_id
         )
-        if isinstance(told, Ended):
+        if isinstance(output, ReadFailure):
             raise Unavailable("its answer cannot be read")
-        answer = msgspec.json.decode(told, type=EngineAnswer)
+        answer = msgspec.json.decode(output, type=EngineResponse)
         if answer.problem:
             raise Unavailable(answer.problem)
         return answer

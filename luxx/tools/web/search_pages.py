@@ -9,7 +9,7 @@ MAX_ANSWER = 1_000_000
 """Bytes that such a process may answer."""
 
 
-class NoQuestion(msgspec.Struct, frozen=True):
+class NoRequest(msgspec.Struct, frozen=True):
     """The reader is told nothing but the page."""
 
 
@@ -20,7 +20,7 @@ class ResultPage(msgspec.Struct, frozen=True, kw_only=True):
     is_empty: bool = False
 
 
-class EngineQuestion(msgspec.Struct, frozen=True, kw_only=True):
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`is_answered`: the page on stdin is the answer to what was asked before."""
 
     engine: str
@@ -28,7 +28,7 @@ class EngineQuestion(msgspec.Struct, frozen=True, kw_only=True):
     is_answered: bool = False
 
 
-class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class EngineResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What to send (a `form` by POST), or what was found; `problem` where the library fails."""
 
     url: str = ""

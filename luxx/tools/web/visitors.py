@@ -16,62 +16,62 @@ PER_USER = 6
 """Visits of one user at the same time; more wait for their turn."""
 
 
-class _Gate:
+class _UserLimit:
     def __init__(self) -> None:
-        self.places = asyncio.Semaphore(PER_USER)
-        self.users = 0
+        self.semaphore = asyncio.Semaphore(PER_USER)
+        self.usage_count = 0
 
 
-class Visitors:
+class WebClients:
     """One per server."""
 
     def __init__(self, resolve_for: Callable[[int], Resolve]) -> None:
         self._resolve_for = resolve_for
-        self._gates: dict[int, _Gate] = {}
+        self._user_limits: dict[int, _UserLimit] = {}
 
-    def of(self, user_id: int) -> "Visitor":
-        return Visitor(self._gates, user_id, self._resolve_for(user_id))
+    def for_user(self, user_id: int) -> "WebClient":
+        return WebClient(self._user_limits, user_id, self._resolve_for(user_id))
 
 
-class Visitor:
+class WebClient:
     """One user, with their lookup of names."""
 
-    def __init__(self, gates: dict[int, _Gate], user_id: int, resolve: Resolve) -> None:
+    def __init__(self, user_limits: dict[int, _UserLimit], user_id: int, resolve: Resolve) -> None:
         self.resolve = resolve
         self.user_id = user_id
-        self._gates = gates
+        self._user_limits = user_limits
 
     @asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None]:
+    async def slot(self) -> AsyncGenerator[None]:
         """Entered when it is their turn."""
-        gate = self._gates.setdefault(self.user_id, _Gate())
-        gate.users += 1
+        user_limit = self._user_limits.setdefault(self.user_id, _UserLimit())
+        user_limit.usage_count += 1
         try:
-            async with gate.places:
+            async with user_limit.semaphore:
                 yield
         finally:
-            gate.users -= 1
-            if not gate.users:
-                self._gates.pop(self.user_id, None)
+            user_limit.usage_count -= 1
+            if not user_limit.usage_count:
+                self._user_limits.pop(self.user_id, None)
 
 
 _PER_USER = 8
 _IN_ALL = 64
 
 
-class Lookups:
+class DnsLookups:
     """One per server."""
 
     def __init__(self) -> None:
         self._workers = Workers(_PER_USER, _IN_ALL)
 
-    def of(self, user_id: int) -> Resolve:
+    def for_user(self, user_id: int) -> Resolve:
         """The lookup of one user; it raises Unavailable."""
 
         async def resolve(host: str, port: int) -> list[str]:
             def work(_is_overrun: Callable[[], bool]) -> list[str]:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+                addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                return list(dict.fromkeys(str(entry[4][0]) for entry in addresses))
 
             try:
                 return await self._workers.run(user_id, work, RESOLVE_SECONDS)

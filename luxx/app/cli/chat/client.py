@@ -17,38 +17,38 @@ from typing import Any, NoReturn
 import httpx
 import msgspec
 
-from luxx.app.cli.chat.questions import HeardQuestion, LeftOpen, ListedQuestion, read_answer
-from luxx.app.cli.chat.server_api import Named, Server, with_pauses
+from luxx.app.cli.chat.questions import FrameQuestion, ListedQuestion, Unanswered, read_answer
+from luxx.app.cli.chat.server_api import ChatApi, ObjectWithId, with_pauses
 from luxx.app.cli.chat.transcript import Screen, Transcript
 from luxx.domain.accounts.credentials import DEFAULT_ADMIN, DEFAULT_PASSWORD
 from luxx.errors import InvalidInput, LuxxError, NotSignedIn, Unavailable
 from luxx.wire.event import DoneStatus
 
-STOPPED = 130
+EXIT_STOPPED = 130
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 45.0
 """A stream says something every 15 s, if only a comment; after three of those missed it is broken."""
 ATTACH_TRIES = 12
 LONGEST_PAUSE_SECONDS = 5.0
 STOP_SECONDS = 5.0
-LOOKS = 5
-LOOK_SECONDS = 0.4
+POLL_TRIES = 5
+POLL_SECONDS = 0.4
 
 
 class QuestionPage(msgspec.Struct, frozen=True, kw_only=True):
     items: list[ListedQuestion]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ConversationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a conversation is at, as far as it matters here."""
 
-    run: Named | None
+    run: ObjectWithId | None
 
 
-class Talk:
+class ChatClient:
     """One conversation with the server; `say` sends a message and shows its answer as it comes."""
 
-    def __init__(self, server: Server, screen: Screen, conversation_id: str, extras: dict[str, Any]) -> None:
+    def __init__(self, server: ChatApi, screen: Screen, conversation_id: str, extras: dict[str, Any]) -> None:
         self._server = server
         self._screen = screen
         self._conversation_id = conversation_id
@@ -59,30 +59,30 @@ class Talk:
         """Remembers the newest run, so that a new one can be told from it."""
         self._last_run = await self._newest_run()
 
-    async def say(self, text: str) -> int:
+    async def send(self, text: str) -> int:
         """An exit code. Raises LuxxError where the message was not taken."""
         transcript = Transcript()
-        following = asyncio.create_task(self._follow(text, transcript))
-        stopping: list[asyncio.Task[None]] = []
+        follow_task = asyncio.create_task(self._follow(text, transcript))
+        stop_tasks: list[asyncio.Task[None]] = []
 
         def interrupt() -> None:
-            if stopping:
-                following.cancel()
+            if stop_tasks:
+                follow_task.cancel()
             else:
-                stopping.append(asyncio.create_task(self._stop(transcript, following)))
+                stop_tasks.append(asyncio.create_task(self._stop(transcript, follow_task)))
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
-            await asyncio.wait([following])
+            await asyncio.wait([follow_task])
         finally:
-            following.cancel()
+            follow_task.cancel()
             loop.remove_signal_handler(signal.SIGINT)
             self._screen.end_line()
             self._last_run = transcript.run_id or self._last_run
-        if not following.cancelled():
-            following.result()
-        return self._outcome(transcript, is_stopped=bool(stopping))
+        if not follow_task.cancelled():
+            follow_task.result()
+        return self._outcome(transcript, is_stopped=bool(stop_tasks))
 
     def _outcome(self, transcript: Transcript, *, is_stopped: bool) -> int:
         if transcript.status == DoneStatus.FAILED:
@@ -90,7 +90,7 @@ class Talk:
             return 1
         if is_stopped or transcript.status == DoneStatus.STOPPED:
             self._screen.note("stopped")
-            return STOPPED
+            return EXIT_STOPPED
         if transcript.status == DoneStatus.MAX_ITERATIONS_REACHED:
             self._screen.note("the model used up its calls of tools and was asked to end")
         return 0
@@ -101,10 +101,10 @@ class Talk:
         tries = 0
         is_sent = False
         while not transcript.is_over:
-            heard_before = transcript.last_seq
+            seq_before = transcript.last_seq
             try:
                 if is_sent and not transcript.run_id:
-                    transcript.run_id = await self._sent_run()
+                    transcript.run_id = await self._find_sent_run()
                 await self._listen(transcript, None if is_sent else body)
             except httpx.TransportError as error:
                 if not is_sent and isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
@@ -113,7 +113,7 @@ class Talk:
                 if not is_sent:
                     raise
             is_sent = True
-            tries = 0 if transcript.last_seq > heard_before else tries + 1
+            tries = 0 if transcript.last_seq > seq_before else tries + 1
             if tries > ATTACH_TRIES:
                 raise Unavailable("the connection broke and the server does not come back; the run goes on")
             if not transcript.is_over:
@@ -125,30 +125,30 @@ class Talk:
         else:
             path = f"/runs/{transcript.run_id}/events"
             frames = self._server.frames("GET", path, after=transcript.last_seq)
-        async with aclosing(frames), aclosing(with_pauses(frames, transcript.pause)) as coming:
-            async for heard in coming:
-                for piece in () if heard is None else transcript.hear(heard):
+        async with aclosing(frames), aclosing(with_pauses(frames, transcript.pause)) as paused_frames:
+            async for frame in paused_frames:
+                for piece in () if frame is None else transcript.receive(frame):
                     self._screen.show(piece)
-                if transcript.subagents and (heard is None or heard.type == "subagent_assigned"):
-                    await self._look_below(transcript)
+                if transcript.subagents and (frame is None or frame.type == "subagent_assigned"):
+                    await self._poll_subagent_questions(transcript)
                 for question in list(transcript.questions.values()):
                     await self._answer(transcript, question)
 
-    async def _look_below(self, transcript: Transcript) -> None:
+    async def _poll_subagent_questions(self, transcript: Transcript) -> None:
         """Takes in what the run's subagents ask: it is in the logs of their own runs."""
         page = await self._server.call("GET", "/questions", QuestionPage, status="open", page_size="100")
         for listed in reversed(page.items):
             if listed.subject_id == self._conversation_id and listed.run_id != transcript.run_id:
-                for piece in transcript.ask(listed.heard()):
+                for piece in transcript.add_question(listed.as_frame()):
                     self._screen.show(piece)
 
-    async def _answer(self, transcript: Transcript, question: HeardQuestion) -> None:
+    async def _answer(self, transcript: Transcript, question: FrameQuestion) -> None:
         """Has the person at the terminal answer. Raises LuxxError where nobody does and the run waits on."""
         path = f"/runs/{question.run_id or transcript.run_id}/questions/{question.question_id}/answer"
         self._screen.end_line()
         try:
-            await self._server.call("POST", path, Named, {"answer": read_answer(question)})
-        except LeftOpen:
+            await self._server.call("POST", path, ObjectWithId, {"answer": read_answer(question)})
+        except Unanswered:
             if question.required or sys.stdin.isatty():
                 raise LuxxError(f"the run waits for an answer; give it with POST {path}") from None
         except KeyboardInterrupt:
@@ -159,31 +159,31 @@ class Talk:
                 return
         transcript.questions.pop(question.question_id, None)
 
-    async def _sent_run(self) -> str:
+    async def _find_sent_run(self) -> str:
         """The run of a message whose stream broke before its first frame; it may still be on its way."""
-        for _ in range(LOOKS):
+        for _ in range(POLL_TRIES):
             newest = await self._newest_run()
             if newest != self._last_run:
                 return newest
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         raise LuxxError("the connection broke before the message was taken; send it again")
 
     async def _newest_run(self) -> str:
         """The conversation's own; the newest of all may be a subagent's."""
         path = f"/conversations/{self._conversation_id}/execution-status"
-        standing = await self._server.call("GET", path, Standing)
-        return standing.run.id if standing.run is not None else ""
+        status = await self._server.call("GET", path, ConversationStatus)
+        return status.run.id if status.run is not None else ""
 
-    async def _stop(self, transcript: Transcript, following: asyncio.Task[None]) -> None:
+    async def _stop(self, transcript: Transcript, follow_task: asyncio.Task[None]) -> None:
         """Cancels the run; gives the stream a while to say so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 with suppress(LuxxError, httpx.TransportError):
                     run_id = transcript.run_id or await self._newest_run()
                     if run_id != self._last_run:
-                        await self._server.call("POST", f"/runs/{run_id}/cancel", Named)
-                await asyncio.wait([following])
-        following.cancel()
+                        await self._server.call("POST", f"/runs/{run_id}/cancel", ObjectWithId)
+                await asyncio.wait([follow_task])
+        follow_task.cancel()
 
 
 def add_chat_options(parser: argparse.ArgumentParser) -> None:
@@ -213,9 +213,9 @@ async def chat(options: argparse.Namespace) -> int:
             trust_env=not is_local,
         ) as http:
             screen = Screen()
-            server = Server(http, url)
+            server = ChatApi(http, url)
             await _sign_in(server, screen, options, is_local=is_local)
-            return await _talk(server, screen, options)
+            return await _run_chat(server, screen, options)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise InvalidInput(f"'{url}' is not an address; write it like http://127.0.0.1:8000") from error
     except httpx.TransportError as error:
@@ -224,7 +224,7 @@ async def chat(options: argparse.Namespace) -> int:
         ) from error
 
 
-async def _sign_in(server: Server, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
+async def _sign_in(server: ChatApi, screen: Screen, options: argparse.Namespace, *, is_local: bool) -> None:
     username, password = options.username, options.password or os.environ.get("LUXX_PASSWORD")
     if not username and not password and is_local:
         with suppress(NotSignedIn):
@@ -239,13 +239,13 @@ async def _sign_in(server: Server, screen: Screen, options: argparse.Namespace, 
     await server.sign_in(username, password or _ask(getpass.getpass, "password: "))
 
 
-async def _talk(server: Server, screen: Screen, options: argparse.Namespace) -> int:
+async def _run_chat(server: ChatApi, screen: Screen, options: argparse.Namespace) -> int:
     text = " ".join(options.message) or ("" if sys.stdin.isatty() else sys.stdin.read())
     if options.message == [] and not sys.stdin.isatty() and not text.strip():
         raise InvalidInput("there is no message: stdin is empty")
-    talk = await _begin(server, screen, options)
+    client = await _open_conversation(server, screen, options)
     if text:
-        return await talk.say(text)
+        return await client.send(text)
     while True:
         try:
             text = _ask(input, "> ")
@@ -253,41 +253,41 @@ async def _talk(server: Server, screen: Screen, options: argparse.Namespace) -> 
             return 0
         if text.strip():
             try:
-                await talk.say(text)
+                await client.send(text)
             except LuxxError as error:
                 screen.note(f"error: {error.message}")
 
 
-async def _begin(server: Server, screen: Screen, options: argparse.Namespace) -> Talk:
-    given = {
+async def _open_conversation(server: ChatApi, screen: Screen, options: argparse.Namespace) -> ChatClient:
+    values = {
         "model": options.model,
         "provider_id": options.provider,
         "thinking_enabled": options.thinking,
         "tools": options.tools,
     }
-    extras = {name: value for name, value in given.items() if value is not None}
+    extras = {name: value for name, value in values.items() if value is not None}
     if options.conversation:
-        conversation = await server.call("GET", f"/conversations/{options.conversation}", Named)
+        conversation = await server.call("GET", f"/conversations/{options.conversation}", ObjectWithId)
     else:
-        conversation = await server.call("POST", "/conversations", Named, {})
-    talk = Talk(server, screen, conversation.id, extras)
-    await talk.open()
+        conversation = await server.call("POST", "/conversations", ObjectWithId, {})
+    client = ChatClient(server, screen, conversation.id, extras)
+    await client.open()
     if sys.stdin.isatty():
         screen.note(f"conversation {conversation.id}; Ctrl-C stops an answer, Ctrl-D ends")
-    return talk
+    return client
 
 
 def _ask(read: Callable[[str], str], prompt: str) -> str:
     """Reads a line while nothing else goes on. Raises KeyboardInterrupt for Ctrl-C and Ctrl-D alike."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return read(prompt)
     except EOFError:
-        _end()
+        _raise_interrupt()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
-def _end() -> NoReturn:
+def _raise_interrupt() -> NoReturn:
     sys.stderr.write("\n")
     raise KeyboardInterrupt

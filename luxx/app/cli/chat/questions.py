@@ -9,44 +9,44 @@ from collections.abc import Callable
 
 import msgspec
 
-Read = Callable[[str], str]
+ReadLine = Callable[[str], str]
 PROMPT = "answer> "
 
 
-class HeardOption(msgspec.Struct, frozen=True, kw_only=True):
+class FrameOption(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     description: str = ""
     is_recommended: bool = False
 
 
-class HeardQuestion(msgspec.Struct, frozen=True, kw_only=True):
+class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A question as a frame tells of it. `run_id`: the run that asks, which may be a subagent's."""
 
     question_id: str
     run_id: str = ""
     prompt: str
-    options: list[HeardOption] = []
+    options: list[FrameOption] = []
     multiple: bool = False
     required: bool = False
     arguments: str = ""
     because: str = ""
 
 
-class ListedQuestion(HeardQuestion, frozen=True, kw_only=True):
+class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
     """A question as a list tells of it."""
 
     question_id: str = msgspec.field(name="id")
     subject_id: str
 
-    def heard(self) -> HeardQuestion:
+    def as_frame(self) -> FrameQuestion:
         return msgspec.structs.replace(self, prompt=f"[a subagent] {self.prompt}")
 
 
-class LeftOpen(Exception):
+class Unanswered(Exception):
     """Nobody is at the terminal to answer, or they left it for later."""
 
 
-def question_lines(question: HeardQuestion) -> list[str]:
+def question_lines(question: FrameQuestion) -> list[str]:
     """What is asked, with its options counted from 1."""
     lines = [f"? {question.prompt}"]
     if question.because:
@@ -54,13 +54,13 @@ def question_lines(question: HeardQuestion) -> list[str]:
     if question.arguments:
         lines.append(f"  {question.arguments}")
     for number, option in enumerate(question.options, 1):
-        about = f": {option.description}" if option.description else ""
+        description = f": {option.description}" if option.description else ""
         mark = " (recommended)" if option.is_recommended else ""
-        lines.append(f"  {number}. {option.label}{about}{mark}")
+        lines.append(f"  {number}. {option.label}{description}{mark}")
     return lines
 
 
-def typed_answer(question: HeardQuestion, line: str) -> str | list[str] | None:
+def typed_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     """A number stands for its option, several for theirs where several may be chosen, nothing for what is
     recommended; anything else is one's own words. None where nothing was typed and nothing is recommended.
     """
@@ -74,22 +74,22 @@ def typed_answer(question: HeardQuestion, line: str) -> str | list[str] | None:
     return question.options[int(text) - 1].label if _is_choice(question, text) else text
 
 
-def read_answer(question: HeardQuestion, read: Read = input) -> str | list[str]:
+def read_answer(question: FrameQuestion, read: ReadLine = input) -> str | list[str]:
     """Asks until there is an answer, while nothing else goes on. Raises LeftOpen, KeyboardInterrupt."""
     if not sys.stdin.isatty():
-        raise LeftOpen
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise Unanswered
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while (answer := typed_answer(question, read(PROMPT))) is None:
             pass
         return answer
     except EOFError:
         sys.stderr.write("\n")
-        raise LeftOpen from None
+        raise Unanswered from None
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
-def _is_choice(question: HeardQuestion, text: str) -> bool:
+def _is_choice(question: FrameQuestion, text: str) -> bool:
     is_number = text.isascii() and text.isdigit() and len(text) < 4
     return is_number and 1 <= int(text) <= len(question.options)

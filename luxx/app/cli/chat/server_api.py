@@ -8,47 +8,47 @@ import httpx
 import msgspec
 
 from luxx.api.http.envelope import Failure, Success
-from luxx.app.cli.chat.transcript import Heard
+from luxx.app.cli.chat.transcript import StreamFrame
 from luxx.errors import LuxxError, NotSignedIn, Unavailable
 
 T = TypeVar("T")
 
 
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+class TokenPair(msgspec.Struct, frozen=True, kw_only=True):
     access_token: str
     refresh_token: str
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectWithId(msgspec.Struct, frozen=True, kw_only=True):
     """Anything with an id."""
 
     id: str
 
 
-class Server:
+class ChatApi:
     """The API as this client uses it; an expired token is refreshed once per request."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http
         self._url = url
-        self._tokens: Tokens | None = None
+        self._tokens: TokenPair | None = None
 
     async def sign_in(self, username: str, password: str) -> None:
         body = {"username": username, "password": password}
-        self._tokens = await self.call("POST", "/auth/login", Tokens, body)
+        self._tokens = await self.call("POST", "/auth/login", TokenPair, body)
 
     async def call(self, method: str, path: str, kind: type[T], body: object = None, **query: str) -> T:
         """The `data` of the answer. Raises LuxxError with the server's sentence, httpx.TransportError."""
         for is_last in (False, True):
             request = self._request(method, path, body, query, {"accept": "application/json"})
             response = await self._http.send(request)
-            if await self._may_pass(response, is_last=is_last):
+            if await self._is_accepted(response, is_last=is_last):
                 return _decoded(response, Success[kind]).data
         raise AssertionError("unreachable: the second try returns or raises")
 
     async def frames(
         self, method: str, path: str, body: object = None, after: int = 0
-    ) -> AsyncGenerator[Heard, None]:
+    ) -> AsyncGenerator[StreamFrame, None]:
         """The frames of a stream until it ends. Raises as `call` does."""
         headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
         for is_last in (False, True):
@@ -57,9 +57,9 @@ class Server:
             try:
                 if not response.is_success:
                     await response.aread()
-                if await self._may_pass(response, is_last=is_last):
-                    async for heard in _read_frames(response):
-                        yield heard
+                if await self._is_accepted(response, is_last=is_last):
+                    async for frame in _read_frames(response):
+                        yield frame
                     return
             finally:
                 await response.aclose()
@@ -74,17 +74,17 @@ class Server:
         content = None if body is None else msgspec.json.encode(body)
         return self._http.build_request(method, path, content=content, params=query, headers=headers)
 
-    async def _may_pass(self, response: httpx.Response, *, is_last: bool) -> bool:
+    async def _is_accepted(self, response: httpx.Response, *, is_last: bool) -> bool:
         """Whether the answer is one; False after a token was refreshed, so that it is asked again."""
         if response.is_success:
             return True
-        refusal = _refusal(response, self._url)
-        if is_last or refusal.kind != "token_expired" or self._tokens is None:
-            raise refusal
+        error = _error_of(response, self._url)
+        if is_last or error.kind != "token_expired" or self._tokens is None:
+            raise error
         old, self._tokens = self._tokens, None
         try:
-            given = {"refresh_token": old.refresh_token}
-            old = await self.call("POST", "/auth/refresh", Tokens, given)
+            body = {"refresh_token": old.refresh_token}
+            old = await self.call("POST", "/auth/refresh", TokenPair, body)
         finally:
             self._tokens = old
         return False
@@ -97,7 +97,7 @@ def _decoded(response: httpx.Response, kind: type[T]) -> T:
         raise LuxxError("the server's answer is not one of Luxx; is the address right?") from error
 
 
-def _refusal(response: httpx.Response, url: str) -> LuxxError:
+def _error_of(response: httpx.Response, url: str) -> LuxxError:
     try:
         failure = msgspec.json.decode(response.content, type=Failure)
     except msgspec.DecodeError:
@@ -110,7 +110,7 @@ def _refusal(response: httpx.Response, url: str) -> LuxxError:
     return (Unavailable if failure.code >= 500 else LuxxError)(failure.error, kind=kind, detail=detail)
 
 
-async def _read_frames(response: httpx.Response) -> AsyncGenerator[Heard, None]:
+async def _read_frames(response: httpx.Response) -> AsyncGenerator[StreamFrame, None]:
     """Lines end with a line feed only: JSON text may hold other line separators as they are."""
     buffer, seq = bytearray(), 0
     async for piece in response.aiter_bytes():
@@ -122,27 +122,27 @@ async def _read_frames(response: httpx.Response) -> AsyncGenerator[Heard, None]:
             if field == b"id":
                 seq = int(value)
             elif field == b"data":
-                yield msgspec.structs.replace(msgspec.json.decode(value, type=Heard), seq=seq)
+                yield msgspec.structs.replace(msgspec.json.decode(value, type=StreamFrame), seq=seq)
                 seq = 0
 
 
 async def with_pauses(
-    frames: AsyncGenerator[Heard, None], seconds: Callable[[], float | None]
-) -> AsyncGenerator[Heard | None, None]:
+    frames: AsyncGenerator[StreamFrame, None], seconds: Callable[[], float | None]
+) -> AsyncGenerator[StreamFrame | None, None]:
     """The frames, and None whenever none has come for so long; where that is None, it waits."""
-    coming: asyncio.Future[Heard | None] | None = None
+    next_frame: asyncio.Future[StreamFrame | None] | None = None
     try:
         while True:
-            coming = coming or asyncio.ensure_future(anext(frames, None))
-            done, _ = await asyncio.wait({coming}, timeout=seconds())
+            next_frame = next_frame or asyncio.ensure_future(anext(frames, None))
+            done, _ = await asyncio.wait({next_frame}, timeout=seconds())
             if not done:
                 yield None
                 continue
-            heard, coming = coming.result(), None
-            if heard is None:
+            frame, next_frame = next_frame.result(), None
+            if frame is None:
                 return
-            yield heard
+            yield frame
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.wait({coming})
+        if next_frame is not None:
+            next_frame.cancel()
+            await asyncio.wait({next_frame})

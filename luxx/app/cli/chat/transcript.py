@@ -11,12 +11,12 @@ from typing import TextIO
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.app.cli.chat.questions import HeardOption, HeardQuestion, question_lines
-from luxx.wire.event import ENDING
+from luxx.app.cli.chat.questions import FrameOption, FrameQuestion, question_lines
+from luxx.wire.event import CLOSING_EVENT_TYPES
 from luxx.wire.run import ENDED
 from luxx.wire.step import StepType
 
-SHOWN_RESULT = 200
+MAX_RESULT_CHARS = 200
 SUBAGENTS_SECONDS = 2.0
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What a model or a tool says may not steer the terminal."""
@@ -35,7 +35,7 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
 
 
-class HeardStep(msgspec.Struct, frozen=True, kw_only=True):
+class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step as a frame tells of it: `delta` is what is new, `content` or `arguments` all of it."""
 
     index: int
@@ -49,17 +49,17 @@ class HeardStep(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int | None = None
 
 
-class HeardRun(msgspec.Struct, frozen=True, kw_only=True):
+class FrameRun(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class StreamFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame, as far as a terminal shows it. `seq` is 0 for what is not in the log."""
 
     type: str
     seq: int = 0
-    run: HeardRun | None = None
-    step: HeardStep | None = None
+    run: FrameRun | None = None
+    step: FrameStep | None = None
     message: str = ""
     reason: str = ""
     delay_ms: int = 0
@@ -68,7 +68,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     subagent_run_id: str = ""
     prompt: str = ""
-    options: list[HeardOption] = []
+    options: list[FrameOption] = []
     multiple: bool = False
     required: bool = False
     arguments: str = ""
@@ -84,89 +84,89 @@ class Transcript:
         self.status = ""
         self.error = ""
         self.is_over = False
-        self.questions: dict[str, HeardQuestion] = {}
+        self.questions: dict[str, FrameQuestion] = {}
         self.subagents: set[str] = set()
         """The runs of those that have not ended."""
-        self._asked: set[str] = set()
+        self._asked_ids: set[str] = set()
         self._texts: dict[int, str] = {}
-        self._shown: dict[int, str] = {}
-        self._told: set[int] = set()
+        self._displayed: dict[int, str] = {}
+        self._announced: set[int] = set()
 
-    def hear(self, heard: Heard) -> list[Piece]:
+    def receive(self, frame: StreamFrame) -> list[Piece]:
         """Takes a frame; the pieces to show now."""
-        if heard.seq:
-            if heard.seq <= self.last_seq:
+        if frame.seq:
+            if frame.seq <= self.last_seq:
                 return []
-            self.last_seq = heard.seq
-        if heard.run is not None:
-            self.run_id = heard.run.id
+            self.last_seq = frame.seq
+        if frame.run is not None:
+            self.run_id = frame.run.id
             self._texts.clear()
-        if heard.subagent_run_id:
-            (self.subagents.discard if heard.status in ENDED else self.subagents.add)(heard.subagent_run_id)
-        if heard.type in ENDING:
+        if frame.subagent_run_id:
+            (self.subagents.discard if frame.status in ENDED else self.subagents.add)(frame.subagent_run_id)
+        if frame.type in CLOSING_EVENT_TYPES:
             self.is_over = True
-            self.status = heard.status
-        match heard.type:
-            case "process_step" if heard.step is not None:
-                return self._step(heard.step, is_logged=heard.seq > 0)
+            self.status = frame.status
+        match frame.type:
+            case "process_step" if frame.step is not None:
+                return self._step(frame.step, is_logged=frame.seq > 0)
             case "question_asked":
-                return self._question(heard)
+                return self._question(frame)
             case "question_answered":
-                is_open = self.questions.pop(heard.question_id, None) is not None
+                is_open = self.questions.pop(frame.question_id, None) is not None
                 return [note("answered: nobody needs to any more")] if is_open else []
             case "retrying":
-                return [note(f"trying again in {heard.delay_ms / 1000:.1f} s: {heard.reason}")]
+                return [note(f"trying again in {frame.delay_ms / 1000:.1f} s: {frame.reason}")]
             case "warning":
-                return [note(heard.message)]
+                return [note(frame.message)]
             case "error":
-                self.error = heard.message
+                self.error = frame.message
                 return []
             case _:
                 return []
 
-    def _question(self, heard: Heard) -> list[Piece]:
-        names = HeardQuestion.__struct_fields__
-        return self.ask(HeardQuestion(**{name: getattr(heard, name) for name in names}))
+    def _question(self, frame: StreamFrame) -> list[Piece]:
+        names = FrameQuestion.__struct_fields__
+        return self.add_question(FrameQuestion(**{name: getattr(frame, name) for name in names}))
 
     def pause(self) -> float | None:
         """How long there may be silence before it is asked what subagents ask: no frame tells of it."""
         return SUBAGENTS_SECONDS if self.subagents else None
 
-    def ask(self, question: HeardQuestion) -> list[Piece]:
+    def add_question(self, question: FrameQuestion) -> list[Piece]:
         """Takes in a question, unless it was before."""
-        if question.question_id in self._asked:
+        if question.question_id in self._asked_ids:
             return []
-        self._asked.add(question.question_id)
+        self._asked_ids.add(question.question_id)
         self.questions[question.question_id] = question
         return [note(line) for line in question_lines(question)]
 
-    def _step(self, step: HeardStep, *, is_logged: bool) -> list[Piece]:
+    def _step(self, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         match step.type:
             case StepType.TEXT:
-                return self._grow(PieceKind.TEXT, step, is_logged=is_logged)
+                return self._append(PieceKind.TEXT, step, is_logged=is_logged)
             case StepType.THINKING:
-                return self._grow(PieceKind.THINKING, step, is_logged=is_logged)
-            case StepType.TOOL_CALL if is_logged and step.index not in self._told:
-                self._told.add(step.index)
+                return self._append(PieceKind.THINKING, step, is_logged=is_logged)
+            case StepType.TOOL_CALL if is_logged and step.index not in self._announced:
+                self._announced.add(step.index)
                 return [note(f"→ {step.name} {step.arguments or ''}".rstrip())]
             case StepType.TOOL_RESULT:
                 return [note(_result_line(step))]
             case _:
                 return []
 
-    def _grow(self, kind: PieceKind, step: HeardStep, *, is_logged: bool) -> list[Piece]:
+    def _append(self, kind: PieceKind, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         """`_texts` is what the server says the step holds, `_shown` what stands on the screen."""
-        so_far, shown = self._texts.get(step.index, ""), self._shown.get(step.index, "")
+        so_far, displayed = self._texts.get(step.index, ""), self._displayed.get(step.index, "")
         text = so_far + step.delta if isinstance(step.delta, str) else step.content or ""
         self._texts[step.index] = text
-        if text.startswith(shown):
-            new = text[len(shown) :]
-        elif shown.startswith(text) and not is_logged:
+        if text.startswith(displayed):
+            new = text[len(displayed) :]
+        elif displayed.startswith(text) and not is_logged:
             return []  # A step that is made again, still inside what was shown of it.
         else:
-            self._shown[step.index] = text
+            self._displayed[step.index] = text
             return [note("[the server began this again]"), Piece(kind, text)]
-        self._shown[step.index] = text
+        self._displayed[step.index] = text
         return [Piece(kind, new)] if new else []
 
 
@@ -174,23 +174,23 @@ def note(text: str) -> Piece:
     return Piece(PieceKind.NOTE, text)
 
 
-def _result_line(step: HeardStep) -> str:
-    took = "" if step.duration_ms is None else f" ({step.duration_ms} ms)"
-    told = " ".join((step.content or "").split())
-    cut = told if len(told) <= SHOWN_RESULT else told[:SHOWN_RESULT] + "…"
-    return f"{'✓' if step.success else '✗'} {step.name}{took} {cut}"
+def _result_line(step: FrameStep) -> str:
+    duration = "" if step.duration_ms is None else f" ({step.duration_ms} ms)"
+    result_text = " ".join((step.content or "").split())
+    shortened = result_text if len(result_text) <= MAX_RESULT_CHARS else result_text[:MAX_RESULT_CHARS] + "…"
+    return f"{'✓' if step.success else '✗'} {step.name}{duration} {shortened}"
 
 
 class Screen:
     """Where pieces are shown; a note begins on a line of its own, thinking is dim on a terminal."""
 
     def __init__(self) -> None:
-        self._is_open: TextIO | None = None
+        self._open_stream: TextIO | None = None
         self._kind = PieceKind.NOTE
 
     def show(self, piece: Piece) -> None:
         stream = sys.stdout if piece.kind is PieceKind.TEXT else sys.stderr
-        if self._is_open is not None and (piece.kind is not self._kind or piece.kind is PieceKind.NOTE):
+        if self._open_stream is not None and (piece.kind is not self._kind or piece.kind is PieceKind.NOTE):
             self.end_line()
         is_terminal = stream.isatty()
         text = CONTROL.sub("", piece.text) if is_terminal else piece.text
@@ -200,14 +200,14 @@ class Screen:
         stream.flush()
         self._kind = piece.kind
         if piece.kind is not PieceKind.NOTE:
-            self._is_open = None if piece.text.endswith("\n") else stream
+            self._open_stream = None if piece.text.endswith("\n") else stream
 
     def note(self, text: str) -> None:
         self.show(note(text))
 
     def end_line(self) -> None:
         """Ends a line that is begun."""
-        if self._is_open is not None:
-            self._is_open.write("\n")
-            self._is_open.flush()
-            self._is_open = None
+        if self._open_stream is not None:
+            self._open_stream.write("\n")
+            self._open_stream.flush()
+            self._open_stream = None

@@ -29,10 +29,10 @@ from luxx.app.cli.doctor.tools import examine_mcp, examine_sandbox, examine_skil
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.errors import LuxxError
-from luxx.infra.bus.choosing import choose_wire
+from luxx.infra.bus.choosing import choose_transport
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import redact
-from luxx.infra.secrets import SECRET_FILE, SHORTEST_SECRET, Vault
+from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import current_step, known_steps
 from luxx.providers.addresses import AddressGuard
@@ -46,7 +46,7 @@ from luxx.wire.tool import CommandPermission
 
 PROVIDER_SECONDS = 15.0
 BUS_SECONDS = 15.0
-LEAST_FREE_BYTES = 500 * 1024 * 1024
+MIN_FREE_BYTES = 500 * 1024 * 1024
 """What a day of logs and files may take; below it a database may fail in the middle of a write."""
 
 
@@ -55,58 +55,58 @@ async def examine(config: Config, environ: Mapping[str, str] = os.environ) -> li
     data_dir = Path(config.data_dir)
     findings = [
         examine_secret(config, data_dir),
-        _directory("data", data_dir, is_made=True, mend="give a directory you may write with --data-dir"),
+        _directory("data", data_dir, is_created=True, fix="give a directory you may write with --data-dir"),
         _server(data_dir),
         _directory(
             "workspaces",
             Path(config.workspace.root),
-            is_made=config.workspace.auto_create,
-            mend="set workspace.root to a directory the server may write",
+            is_created=config.workspace.auto_create,
+            fix="set workspace.root to a directory the server may write",
         ),
         *examine_permissions(config, data_dir),
         _disk(data_dir),
         *await examine_sandbox(config),
         *examine_skills(config),
     ]
-    findings += await _database_and_what_is_in_it(config, data_dir, environ)
+    findings += await _examine_database(config, data_dir, environ)
     return findings
 
 
 # Files
 
 
-def _directory(part: str, path: Path, *, is_made: bool, mend: str) -> Finding:
+def _directory(part: str, path: Path, *, is_created: bool, fix: str) -> Finding:
     if path.exists():
         if not path.is_dir():
-            return Finding(part=part, is_bad=True, text=f"{path} is not a directory", mend=mend)
+            return Finding(part=part, is_bad=True, text=f"{path} is not a directory", fix=fix)
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            return Finding(part=part, is_bad=True, text=f"{path} cannot be written", mend=mend)
+            return Finding(part=part, is_bad=True, text=f"{path} cannot be written", fix=fix)
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IWOTH:
             text = f"{path} can be written by everybody (mode {mode:04o})"
-            return Finding(part=part, is_bad=True, text=text, mend=f"chmod o-w {path}")
+            return Finding(part=part, is_bad=True, text=text, fix=f"chmod o-w {path}")
         return Finding(part=part, text=f"{path.absolute()} can be written")
-    if not is_made:
+    if not is_created:
         text = f"{path} is not there, and workspace.auto_create is off"
-        return Finding(part=part, is_bad=True, text=text, mend=f"mkdir -p {path}")
-    if not os.access(_existing(path), os.W_OK | os.X_OK):
-        return Finding(part=part, is_bad=True, text=f"{path} is not there and cannot be made", mend=mend)
+        return Finding(part=part, is_bad=True, text=text, fix=f"mkdir -p {path}")
+    if not os.access(_nearest_existing(path), os.W_OK | os.X_OK):
+        return Finding(part=part, is_bad=True, text=f"{path} is not there and cannot be made", fix=fix)
     return Finding(part=part, text=f"{path.absolute()} is made at the first start")
 
 
-def _existing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """The directory itself, or the nearest above it that is there."""
     return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
 
 
 def _server(data_dir: Path) -> Finding:
     """A server's lock is only looked at: a shared lock is refused while it is held, and freed at once."""
-    is_held = _is_held(data_dir)
-    told = "a server is running on" if is_held else "no server is using"
-    return Finding(part="server", text=f"{told} this data directory")
+    is_locked = _is_locked(data_dir)
+    state = "a server is running on" if is_locked else "no server is using"
+    return Finding(part="server", text=f"{state} this data directory")
 
 
-def _is_held(data_dir: Path) -> bool:
+def _is_locked(data_dir: Path) -> bool:
     try:
         descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -121,42 +121,40 @@ def _is_held(data_dir: Path) -> bool:
 
 
 def _disk(data_dir: Path) -> Finding:
-    place = _existing(data_dir)
-    free = shutil.disk_usage(place).free
-    text = f"{free / 1024**3:.1f} GiB free at {place}"
-    if free < LEAST_FREE_BYTES:
-        return Finding(part="disk", is_bad=True, text=text, mend="make room: a full disk stops every write")
+    path = _nearest_existing(data_dir)
+    free = shutil.disk_usage(path).free
+    text = f"{free / 1024**3:.1f} GiB free at {path}"
+    if free < MIN_FREE_BYTES:
+        return Finding(part="disk", is_bad=True, text=text, fix="make room: a full disk stops every write")
     return Finding(part="disk", text=text)
 
 
 # The database
 
 
-async def _database_and_what_is_in_it(
-    config: Config, data_dir: Path, environ: Mapping[str, str]
-) -> list[Finding]:
+async def _examine_database(config: Config, data_dir: Path, environ: Mapping[str, str]) -> list[Finding]:
     try:
         url = resolve_url(config.database.url, data_dir)
     except LuxxError as error:
-        return [Finding(part="database", is_bad=True, text=redact(error.message), mend="mend database.url")]
+        return [Finding(part="database", is_bad=True, text=redact(error.message), fix="mend database.url")]
     if _is_new(url):
         text = f"{url.database} is not there yet; the first start makes it"
         return [Finding(part="database", text=text), *await _first_start(config, data_dir, environ)]
     engine = open_engine(url)
     try:
         database = await asyncio.to_thread(_database, engine)
-        if database.is_bad or database.mend:
+        if database.is_bad or database.fix:
             return [database]
-        store, secret = Store(engine), _known_secret(config, data_dir)
+        store, secret = Store(engine), _existing_secret(config, data_dir)
         try:
             return [
                 database,
                 *await store.read(lambda session: examine_sealed(session, config, secret)),
                 *await store.read(lambda session: examine_registration(session, config)),
                 *await _bus(config, engine),
-                await store.read(lambda session: _exposure(session, config.app.host)),
+                await store.read(lambda session: _default_passwords(session, config.app.host)),
                 *await examine_work(
-                    store, data_dir, has_server=_is_held(data_dir), lease_seconds=config.runs.lease_seconds
+                    store, data_dir, has_server=_is_locked(data_dir), lease_seconds=config.runs.lease_seconds
                 ),
                 *await _providers(store, config, data_dir, environ),
                 *await examine_mcp(config, store),
@@ -172,55 +170,55 @@ def _is_new(url: URL) -> bool:
 
 
 def _database(engine: Engine) -> Finding:
-    part, known = "database", known_steps()
+    part, known_revisions = "database", known_steps()
     try:
         current = current_step(engine)
     except SQLAlchemyError as error:
-        said = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
-        mend = "start the database, or mend database.url"
-        return Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)
-    if current == known[-1]:
+        reason = " ".join(redact(str(getattr(error, "orig", None) or error)).split())
+        fix = "start the database, or mend database.url"
+        return Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)
+    if current == known_revisions[-1]:
         return Finding(part=part, text=f"{engine.dialect.name} answers, at step {current}")
-    if current is not None and current not in known:
+    if current is not None and current not in known_revisions:
         text = f"is at step '{current}', which this version does not know"
-        mend = "start the newer version it was used with, or restore a backup"
-        return Finding(part=part, is_bad=True, text=text, mend=mend)
-    text = f"is at step {current or 'none'}, this version's is {known[-1]}"
-    return Finding(part=part, text=text, mend="the next start brings it there, or `luxx migrate` now")
+        fix = "start the newer version it was used with, or restore a backup"
+        return Finding(part=part, is_bad=True, text=text, fix=fix)
+    text = f"is at step {current or 'none'}, this version's is {known_revisions[-1]}"
+    return Finding(part=part, text=text, fix="the next start brings it there, or `luxx migrate` now")
 
 
 async def _bus(config: Config, engine: Engine) -> list[Finding]:
     """Nothing where a server is alone: then nobody needs to be heard."""
-    part, mend = "bus", "start it, or mend hub.url; until then runs of other servers are shown more slowly"
+    part, fix = "bus", "start it, or mend hub.url; until then runs of other servers are shown more slowly"
     try:
-        wire = choose_wire(engine, config.hub.url, config.app.secret_key)
+        wire = choose_transport(engine, config.hub.url, config.app.secret_key)
         if wire is None:
             return []
         async with asyncio.timeout(BUS_SECONDS):
             await wire.open("doctor")
         await wire.close()
     except LuxxError as error:
-        return [Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)]
+        return [Finding(part=part, is_bad=True, text=redact(error.message), fix=fix)]
     except Exception as error:
         # Each carrier fails in its own way; whatever it is, servers would not hear each other.
-        said = " ".join(redact(str(error)).split()) or type(error).__name__
-        return [Finding(part=part, is_bad=True, text=f"does not answer: {said}", mend=mend)]
+        reason = " ".join(redact(str(error)).split()) or type(error).__name__
+        return [Finding(part=part, is_bad=True, text=f"does not answer: {reason}", fix=fix)]
     return [
         Finding(part=part, text=f"servers hear each other by {'Redis' if config.hub.url else 'PostgreSQL'}")
     ]
 
 
-def _exposure(session: Session, host: str) -> Finding:
-    standing = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
-    if not standing:
+def _default_passwords(session: Session, host: str) -> Finding:
+    usernames = list(session.scalars(select(User.username).where(User.has_default_password, User.is_active)))
+    if not usernames:
         return Finding(part="password", text="nobody has the published default password")
-    who = ", ".join(standing)
-    mend = f"luxx user passwd {standing[0]}"
+    who = ", ".join(usernames)
+    fix = f"luxx user passwd {usernames[0]}"
     if _is_loopback(host):
         text = f"{who} still has the published default password, and only this machine can use it"
-        return Finding(part="password", text=text, mend=mend)
+        return Finding(part="password", text=text, fix=fix)
     text = f"{who} still has the published default password while the server listens on {host}"
-    return Finding(part="password", is_bad=True, text=text, mend=mend)
+    return Finding(part="password", is_bad=True, text=text, fix=fix)
 
 
 def _is_loopback(host: str) -> bool:
@@ -233,7 +231,7 @@ def _is_loopback(host: str) -> bool:
 # Models
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
+class _EnabledProvider(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     user_id: int
     tenant_id: int
@@ -245,25 +243,25 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 async def _first_start(config: Config, data_dir: Path, environ: Mapping[str, str]) -> list[Finding]:
     """What the first start would connect."""
     local = LocalModel(config.local, data_dir)
-    missing = local.missing()
+    unavailable_reason = local.unavailable_reason()
     probes = await probe_loopback(except_ports=(config.app.port,))
-    found = discover(environ, config, probes, local_model="" if missing else local.model_name)
-    usable = [one for one in found if not one.problem]
+    discovered = discover(environ, config, probes, local_model="" if unavailable_reason else local.model_name)
+    usable = [one for one in discovered if not one.problem]
     findings = [
-        Finding(part=f"provider {one.name}", is_bad=True, text=one.problem, mend=f"see {one.source}")
-        for one in found
+        Finding(part=f"provider {one.name}", is_bad=True, text=one.problem, fix=f"see {one.source}")
+        for one in discovered
         if one.problem
     ]
     if usable:
         names = ", ".join(f"{one.name} ({one.source})" for one in usable)
         return [Finding(part="providers", text=f"the first start connects {names}"), *findings]
-    return [*findings, _no_model(missing)]
+    return [*findings, _no_model(unavailable_reason)]
 
 
-def _no_model(missing: str | None) -> Finding:
-    text = "there is no model to talk to" + (f"; {missing}" if missing else "")
-    mend = "set an API key such as DEEPSEEK_API_KEY, or `luxx model pull smollm2`, or add a provider"
-    return Finding(part="providers", is_bad=True, text=text, mend=mend)
+def _no_model(unavailable_reason: str | None) -> Finding:
+    text = "there is no model to talk to" + (f"; {unavailable_reason}" if unavailable_reason else "")
+    fix = "set an API key such as DEEPSEEK_API_KEY, or `luxx model pull smollm2`, or add a provider"
+    return Finding(part="providers", is_bad=True, text=text, fix=fix)
 
 
 async def _providers(
@@ -273,13 +271,20 @@ async def _providers(
     if not rows:
         has_users = await store.read(lambda session: session.scalar(select(User.id).limit(1)) is not None)
         local = LocalModel(config.local, data_dir)
-        return [_no_model(local.missing())] if has_users else await _first_start(config, data_dir, environ)
-    secret = _known_secret(config, data_dir)
+        return (
+            [_no_model(local.unavailable_reason())]
+            if has_users
+            else await _first_start(config, data_dir, environ)
+        )
+    secret = _existing_secret(config, data_dir)
     guard = AddressGuard(store, config.providers.allow_private)
     transport = Transport(config.providers, guard)
     client = ModelClient(transport, config.providers)
     service = ProviderService(
-        store, Vault(secret or "x" * SHORTEST_SECRET, previous=config.app.previous_secret_keys), client, guard
+        store,
+        Vault(secret or "x" * MIN_SECRET_BYTES, previous=config.app.previous_secret_keys),
+        client,
+        guard,
     )
     try:
         return await asyncio.gather(
@@ -294,9 +299,9 @@ async def _providers(
         await transport.aclose()
 
 
-def _enabled_rows(session: Session) -> list[_Row]:
+def _enabled_rows(session: Session) -> list[_EnabledProvider]:
     return [
-        _Row(
+        _EnabledProvider(
             id=row.id,
             user_id=row.user_id,
             tenant_id=row.tenant_id,
@@ -308,7 +313,7 @@ def _enabled_rows(session: Session) -> list[_Row]:
     ]
 
 
-def _known_secret(config: Config, data_dir: Path) -> str:
+def _existing_secret(config: Config, data_dir: Path) -> str:
     """The secret that is there; empty where there is none, because none is made by looking."""
     if config.app.secret_key:
         return config.app.secret_key
@@ -321,20 +326,20 @@ def _known_secret(config: Config, data_dir: Path) -> str:
 async def _local(config: Config, data_dir: Path) -> Finding:
     part = f"provider {LOCAL}"
     local = LocalModel(config.local, data_dir)
-    missing = local.missing()
-    if missing:
-        mend = "pull it with `luxx model pull smollm2`, or disable this provider"
-        return Finding(part=part, is_bad=True, text=missing, mend=mend)
+    unavailable_reason = local.unavailable_reason()
+    if unavailable_reason:
+        fix = "pull it with `luxx model pull smollm2`, or disable this provider"
+        return Finding(part=part, is_bad=True, text=unavailable_reason, fix=fix)
     return Finding(part=part, text=f"the embedded model {local.model_name} is ready to start")
 
 
-async def _provider(service: ProviderService, row: _Row, *, has_secret: bool) -> Finding:
+async def _provider(service: ProviderService, row: _EnabledProvider, *, has_secret: bool) -> Finding:
     """Asks the upstream for its models as the provider's owner would."""
-    part, mend = f"provider {row.name}", f"GET /providers/{row.id}, mend it there, and test it again"
+    part, fix = f"provider {row.name}", f"GET /providers/{row.id}, mend it there, and test it again"
     if row.has_key and not has_secret:
         text = "its key is sealed and the secret key is gone"
         return Finding(
-            part=part, is_bad=True, text=text, mend="set the old app.secret_key, or enter the key anew"
+            part=part, is_bad=True, text=text, fix="set the old app.secret_key, or enter the key anew"
         )
     owner = Caller(
         user_id=row.user_id,
@@ -347,8 +352,8 @@ async def _provider(service: ProviderService, row: _Row, *, has_secret: bool) ->
         async with asyncio.timeout(PROVIDER_SECONDS):
             offered = await service.models(owner, row.id)
     except LuxxError as error:
-        return Finding(part=part, is_bad=True, text=redact(error.message), mend=mend)
+        return Finding(part=part, is_bad=True, text=redact(error.message), fix=fix)
     except TimeoutError:
         text = f"did not list its models within {PROVIDER_SECONDS:.0f} s"
-        return Finding(part=part, is_bad=True, text=text, mend=mend)
+        return Finding(part=part, is_bad=True, text=text, fix=fix)
     return Finding(part=part, text=f"answers and offers {len(offered.models)} models")

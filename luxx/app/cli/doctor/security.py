@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 from luxx.app.cli.doctor.runtime import Finding
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import Config
-from luxx.infra.data_permissions import DataPaths, open_to_others
-from luxx.infra.secrets import SECRET_FILE, SHORTEST_SECRET, Vault, is_too_short
+from luxx.infra.data_permissions import SecuredPaths, open_to_others
+from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_short
 from luxx.infra.store.engine import resolve_url, sqlite_file
-from luxx.providers.secret_check import problem_with
-from luxx.providers.sharing import is_unlimited, open_registration
+from luxx.providers.secret_check import secret_key_problem
+from luxx.providers.sharing import has_no_daily_limit, open_registration_warning
 
 
 def examine_secret(config: Config, data_dir: Path) -> Finding:
@@ -24,12 +24,12 @@ def examine_secret(config: Config, data_dir: Path) -> Finding:
     if configured:
         if not is_too_short(configured):
             return Finding(part=part, text="app.secret_key is set")
-        text = f"app.secret_key has {len(configured.encode())} bytes and needs {SHORTEST_SECRET}"
-        return Finding(part=part, is_bad=True, text=text, mend="make one with `openssl rand -hex 32`")
+        text = f"app.secret_key has {len(configured.encode())} bytes and needs {MIN_SECRET_BYTES}"
+        return Finding(part=part, is_bad=True, text=text, fix="make one with `openssl rand -hex 32`")
     if config.database.type == "postgresql":
         text = "app.secret_key is not set, and PostgreSQL needs it, the same on every server"
         return Finding(
-            part=part, is_bad=True, text=text, mend="put `openssl rand -hex 32` into APP_SECRET_KEY"
+            part=part, is_bad=True, text=text, fix="put `openssl rand -hex 32` into APP_SECRET_KEY"
         )
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
@@ -37,11 +37,11 @@ def examine_secret(config: Config, data_dir: Path) -> Finding:
         return Finding(part=part, text=f"not set; the first start makes one in {file}")
     except OSError as error:
         return Finding(
-            part=part, is_bad=True, text=f"{file}: {error.strerror}", mend=f"let the server read {file}"
+            part=part, is_bad=True, text=f"{file}: {error.strerror}", fix=f"let the server read {file}"
         )
     if mode & 0o077:
         text = f"{file} can be read by others (mode {mode:04o})"
-        return Finding(part=part, is_bad=True, text=text, mend=f"chmod 600 {file}")
+        return Finding(part=part, is_bad=True, text=text, fix=f"chmod 600 {file}")
     return Finding(part=part, text=f"kept in {file}, readable by its owner only")
 
 
@@ -51,7 +51,7 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
         database = sqlite_file(resolve_url(config.database.url, data_dir))
     except LuxxError:
         return []  # The database's own finding says what is wrong.
-    paths = DataPaths(data_dir=data_dir, database=database, workspaces=Path(config.workspace.root))
+    paths = SecuredPaths(data_dir=data_dir, database=database, workspaces=Path(config.workspace.root))
     open_paths = [shlex.quote(str(path)) for path in open_to_others(paths)]
     if not open_paths:
         text = "other users of this machine cannot read what is stored"
@@ -59,26 +59,26 @@ def examine_permissions(config: Config, data_dir: Path) -> list[Finding]:
     shown = ", ".join(open_paths[:3]) + (" and more" if len(open_paths) > 3 else "")
     text = f"other users of this machine can read or list {shown}"
     rights = "go-rw" if os.geteuid() == 0 else "go-rwx"
-    mend = f"chmod {rights} {' '.join(open_paths[:3])}, or start Luxx as their owner, which does it"
-    return [Finding(part="permissions", is_bad=True, text=text, mend=mend)]
+    fix = f"chmod {rights} {' '.join(open_paths[:3])}, or start Luxx as their owner, which does it"
+    return [Finding(part="permissions", is_bad=True, text=text, fix=fix)]
 
 
 def examine_sealed(session: Session, config: Config, secret: str) -> list[Finding]:
     """Whether the secret key is the one that provider keys are sealed with; none where it is."""
     if not secret:
         return []  # Each provider's finding says that it is gone.
-    problem = problem_with(session, Vault(secret, previous=config.app.previous_secret_keys))
+    problem = secret_key_problem(session, Vault(secret, previous=config.app.previous_secret_keys))
     if problem is None:
         return []
-    text, _, mend = problem.partition("; ")
-    return [Finding(part="secret key", is_bad=True, text=text, mend=mend)]
+    text, _, fix = problem.partition("; ")
+    return [Finding(part="secret key", is_bad=True, text=text, fix=fix)]
 
 
 def examine_registration(session: Session, config: Config) -> list[Finding]:
     """What strangers who register may spend."""
-    text = open_registration(session, config.auth, config.limits)
+    text = open_registration_warning(session, config.auth, config.limits)
     if text is None:
         return []
-    mend = "set limits.tokens_per_day or limits.cost_per_day, or auth.allow_registration to false"
-    is_bad = is_unlimited(config.auth, config.limits)
-    return [Finding(part="registration", is_bad=is_bad, text=text, mend=mend if is_bad else "")]
+    fix = "set limits.tokens_per_day or limits.cost_per_day, or auth.allow_registration to false"
+    is_bad = has_no_daily_limit(config.auth, config.limits)
+    return [Finding(part="registration", is_bad=is_bad, text=text, fix=fix if is_bad else "")]

@@ -10,12 +10,12 @@ from luxx.domain.accounts.tenants import ids_by_name
 from luxx.domain.mcp.approval import Definitions
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpServers, McpStatus
-from luxx.domain.skills.registry import read_shelf
+from luxx.domain.skills.registry import read_skills
 from luxx.errors import ConfigError
 from luxx.infra.config.schema import Config, SkillsConfig
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolRegistry
-from luxx.tools.sandbox.choosing import BackendReport, Standing
+from luxx.tools.sandbox.choosing import BackendReport, BackendStatus
 from luxx.tools.sandbox.packages import installed
 from luxx.tools.sandbox.service import Sandbox
 
@@ -40,7 +40,7 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
             return {}
 
     await sandbox.open()
-    known = Definitions(store, is_looking=True)
+    known = Definitions(store, is_read_only=True)
     servers = McpServers(config, sandbox, ToolRegistry(), tenants, known.withheld)
     try:
         return [_finding(one) for one in await servers.try_all()]
@@ -52,10 +52,10 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
 def _finding(status: McpStatus) -> Finding:
     part = f"mcp {status.tenant}/{status.name}"
     if status.state != ServerState.RUNNING:
-        return Finding(part=part, is_bad=True, text=status.reason or "does not start", mend=_MCP_FIX)
+        return Finding(part=part, is_bad=True, text=status.reason or "does not start", fix=_MCP_FIX)
     if status.withheld:
         text = f"offers {status.tools} tools; withheld: {'; '.join(status.withheld[:5])}"
-        return Finding(part=part, is_bad=True, text=text, mend=_APPROVE)
+        return Finding(part=part, is_bad=True, text=text, fix=_APPROVE)
     left_out = f"; left out: {'; '.join(status.left_out[:5])}" if status.left_out else ""
     return Finding(part=part, text=f"starts and offers {status.tools} tools{left_out}")
 
@@ -73,70 +73,70 @@ async def examine_sandbox(config: Config) -> list[Finding]:
     try:
         sandbox = Sandbox(config.tools, Path(config.data_dir), Path(config.workspace.root))
     except ConfigError as error:
-        return [Finding(part=SANDBOX_PART, is_bad=True, text=error.message, mend="set tools.sandbox to auto")]
+        return [Finding(part=SANDBOX_PART, is_bad=True, text=error.message, fix="set tools.sandbox to auto")]
     await sandbox.open()
     await sandbox.readers.open()
-    others = "; ".join(_told(one) for one in sandbox.reports if one.standing != Standing.IN_FORCE)
+    others = "; ".join(_report_text(one) for one in sandbox.reports if one.standing != BackendStatus.IN_FORCE)
     return [_in_force(sandbox, others), _readers(sandbox), *_network(sandbox), *_python(sandbox, config)]
 
 
 def _in_force(sandbox: Sandbox, others: str) -> Finding:
     if sandbox.is_unprotected:
         text = "none, as tools.sandbox says: programs that tools start can do all that Luxx may"
-        return Finding(part=SANDBOX_PART, is_bad=True, text=text, mend="set tools.sandbox to auto")
-    if sandbox.in_force == "none":
+        return Finding(part=SANDBOX_PART, is_bad=True, text=text, fix="set tools.sandbox to auto")
+    if sandbox.backend_name == "none":
         return Finding(
             part=SANDBOX_PART,
             is_bad=True,
             text=f"no backend works, so no tool starts a program ({others})",
-            mend=_SANDBOX_FIX,
+            fix=_SANDBOX_FIX,
         )
-    return Finding(part=SANDBOX_PART, text=f"{sandbox.in_force} is in force ({others})")
+    return Finding(part=SANDBOX_PART, text=f"{sandbox.backend_name} is in force ({others})")
 
 
 def _readers(sandbox: Sandbox) -> Finding:
     readers = sandbox.readers
     if readers.problem:
         text = f"pages and PDFs are read outside of the sandbox, as the server's user ({readers.problem})"
-        mend = "let everybody read the directories of Luxx and of its Python"
-        return Finding(part=READERS, is_bad=True, text=text, mend=mend)
-    if readers.held_by == "none":
+        fix = "let everybody read the directories of Luxx and of its Python"
+        return Finding(part=READERS, is_bad=True, text=text, fix=fix)
+    if readers.backend_name == "none":
         text = "pages and PDFs are read by processes of the server's user within limits, without a sandbox"
         return Finding(part=READERS, text=text)
-    return Finding(part=READERS, text=f"pages and PDFs are read in {readers.held_by}")
+    return Finding(part=READERS, text=f"pages and PDFs are read in {readers.backend_name}")
 
 
 def _network(sandbox: Sandbox) -> list[Finding]:
-    way_out = sandbox.way_out
-    if not way_out.is_wanted or (sandbox.in_force == "none" and not sandbox.is_unprotected):
+    egress = sandbox.egress
+    if not egress.is_configured or (sandbox.backend_name == "none" and not sandbox.is_unprotected):
         return []
-    if way_out.problem:
-        mend = "use bubblewrap, or empty tools.network_allow"
-        return [Finding(part=NETWORK, is_bad=True, text=way_out.problem, mend=mend)]
-    return [Finding(part=NETWORK, text=f"programs reach {', '.join(way_out.hosts)}, and nothing else")]
+    if egress.problem:
+        fix = "use bubblewrap, or empty tools.network_allow"
+        return [Finding(part=NETWORK, is_bad=True, text=egress.problem, fix=fix)]
+    return [Finding(part=NETWORK, text=f"programs reach {', '.join(egress.hosts)}, and nothing else")]
 
 
-def _told(report: BackendReport) -> str:
-    return f"{report.name}: {report.reason}" + (f" ({report.said})" if report.said else "")
+def _report_text(report: BackendReport) -> str:
+    return f"{report.name}: {report.reason}" + (f" ({report.output})" if report.output else "")
 
 
 def _python(sandbox: Sandbox, config: Config) -> list[Finding]:
-    if sandbox.in_force == "none" and not sandbox.is_unprotected:
+    if sandbox.backend_name == "none" and not sandbox.is_unprotected:
         return []
     if sandbox.interpreter is None:
-        asked = f"tools.python, {config.tools.python}," if config.tools.python else "none that was found"
-        text = f"no Python runs in the sandbox: {asked} does not start there"
+        expected = f"tools.python, {config.tools.python}," if config.tools.python else "none that was found"
+        text = f"no Python runs in the sandbox: {expected} does not start there"
         return [
             Finding(
-                part="python", is_bad=True, text=text, mend="set tools.python to one that everybody may run"
+                part="python", is_bad=True, text=text, fix="set tools.python to one that everybody may run"
             )
         ]
     findings = [Finding(part="python", text=f"python_execute runs {sandbox.interpreter.program}")]
-    wanted, there = sorted(config.tools.packages), installed(sandbox.packages)
-    if wanted != there:
-        asked, found = (", ".join(one) or "none" for one in (wanted, there))
-        text = f"tools.packages asks for {asked}, installed are {found}"
-        findings.append(Finding(part="packages", is_bad=True, text=text, mend="luxx packages"))
+    wanted, present = sorted(config.tools.packages), installed(sandbox.packages)
+    if wanted != present:
+        expected, installed_names = (", ".join(one) or "none" for one in (wanted, present))
+        text = f"tools.packages asks for {expected}, installed are {installed_names}"
+        findings.append(Finding(part="packages", is_bad=True, text=text, fix="luxx packages"))
     return findings
 
 
@@ -145,24 +145,22 @@ SKILLS_PART = "skills"
 
 def examine_skills(config: Config) -> list[Finding]:
     """Reads the folders as a start does."""
-    shelf = read_shelf(config.skills.directories, Path(config.data_dir))
+    skill_registry = read_skills(config.skills.directories, Path(config.data_dir))
     findings = [
         Finding(
             part=SKILLS_PART,
             is_bad=True,
             text=f"{one.name}: {one.problem}",
-            mend="mend its SKILL.md, then start the server again",
+            fix="mend its SKILL.md, then start the server again",
         )
-        for one in shelf.broken
+        for one in skill_registry.broken
     ]
     # Those who use no skills need no directory for them.
     if config.skills.directories != SkillsConfig().directories:
         findings += [
-            Finding(
-                part=SKILLS_PART, is_bad=True, text=f"{name} is not there", mend="mend skills.directories"
-            )
-            for name in shelf.missing
+            Finding(part=SKILLS_PART, is_bad=True, text=f"{name} is not there", fix="mend skills.directories")
+            for name in skill_registry.missing
         ]
-    if shelf.skills:
-        findings.insert(0, Finding(part=SKILLS_PART, text=f"can be used: {', '.join(shelf.skills)}"))
+    if skill_registry.skills:
+        findings.insert(0, Finding(part=SKILLS_PART, text=f"can be used: {', '.join(skill_registry.skills)}"))
     return findings

@@ -141,7 +141,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "rules": _provide(lambda: services.rules),
         "rules_of": _provide(lambda: services.rules.effective_rules),
         "runs": _provide(lambda: services.runs),
-        "shelf": _provide(lambda: services.skill_registry),
+        "skill_registry": _provide(lambda: services.skill_registry),
         "transfer": _provide(lambda: services.transfer),
         "sockets": _provide(lambda: services.sockets),
         "streams": _provide(lambda: services.streams),

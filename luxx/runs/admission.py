@@ -46,7 +46,7 @@ _link_run_to_message = (
 )
 _runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
 _active_run = _runs_of_subject.where(_runs.c.status.not_in([status.value for status in ENDED])).limit(1)
-_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("most"))
+_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
 _delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _set_active_run = (
     _conversations.update()
@@ -176,7 +176,7 @@ def delete_runs(session: Session, subject_id: str) -> bool:
     connection = session.connection()
     if connection.scalar(_active_run, {"subject": subject_id}) is not None:
         raise Conflict("a run was started here a moment ago; try again", kind="run_active")
-    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "most": RUNS_AT_ONCE}))
+    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "limit": RUNS_AT_ONCE}))
     if ids:
         connection.execute(_delete_runs, {"ids": ids})
     return len(ids) == RUNS_AT_ONCE

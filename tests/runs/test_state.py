@@ -87,7 +87,7 @@ def test_a_question_is_answered_once_and_its_first_answer_stays(log: Log) -> Non
         LoggedEvent(seq=state.seq + at, event=replace(make_answer(one.question), answer="another"))
         for at, one in enumerate(state.questions, 1)
     ]
-    for one in fold(again, state).asked:
+    for one in fold(again, state).questions:
         assert one.answer is not None
         expected = answered.get(one.question.question_id)
         assert one.answer == expected if expected else one.answer.answer == "another"

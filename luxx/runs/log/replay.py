@@ -116,7 +116,7 @@ class ReplayService:
         """
         position = read_cursor(cursor)
 
-        def work(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
+        def read_events(session: Session) -> tuple[list[StoredEvent], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             event = RunEventRow
             query = (
@@ -136,12 +136,12 @@ class ReplayService:
             events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
             return events, write_cursor(after), len(sizes) > len(page)
 
-        return await self._store.read(work)
+        return await self._store.read(read_events)
 
     async def status(self, caller: Caller, conversation_id: str) -> ExecutionStatus:
         """The state of the conversation."""
 
-        def work(session: Session) -> ExecutionStatus:
+        def read_status(session: Session) -> ExecutionStatus:
             active = own_conversation(session, caller, conversation_id).run_id
             newest = (
                 select(RunRow)
@@ -160,7 +160,7 @@ class ReplayService:
                 run=run,
             )
 
-        return await self._store.read(work)
+        return await self._store.read(read_status)
 
     async def executions(
         self, caller: Caller, conversation_id: str, *, message_id: str | None, cursor: str | None, limit: int
@@ -171,7 +171,7 @@ class ReplayService:
         """
         position = read_cursor(cursor)
 
-        def work(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
+        def read_executions(session: Session) -> tuple[list[ToolExecution], str | None, bool]:
             own_conversation(session, caller, conversation_id)
             query = _calls(caller).where(
                 RunRow.subject_id == conversation_id, _is_top_level, *_after(position, ToolCallRow.step_index)
@@ -183,14 +183,14 @@ class ReplayService:
             after = ReplayPosition(page[-1].run_id, page[-1].step_index) if page else position
             return [_execution(row) for row in page], write_cursor(after), len(rows) > limit
 
-        return await self._store.read(work)
+        return await self._store.read(read_executions)
 
     async def calls(
         self, caller: Caller, *, tool: str | None, run_id: str | None, page: int, page_size: int
     ) -> tuple[list[ToolExecution], int]:
         """All the caller's tool calls, newest first, and how many match."""
 
-        def work(session: Session) -> tuple[list[ToolExecution], int]:
+        def read_calls(session: Session) -> tuple[list[ToolExecution], int]:
             conditions: list[ColumnElement[bool]] = []
             if tool is not None:
                 conditions.append(ToolCallRow.tool == tool)
@@ -204,14 +204,14 @@ class ReplayService:
             rows = session.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [_execution(row) for row in rows], total
 
-        return await self._store.read(work)
+        return await self._store.read(read_calls)
 
     async def result(
         self, caller: Caller, run_id: str, call_id: str, *, offset: int, limit: int
     ) -> WholeResult:
         """A part of a tool call's output. Raises NotFound if the call has no result."""
 
-        def work(session: Session) -> WholeResult:
+        def read_result(session: Session) -> WholeResult:
             run = own_run(session, caller, run_id)
             is_wanted = (RunResultRow.run_id == run_id, RunResultRow.call_id == call_id[:CALL_ID_LENGTH])
             piece = func.substr(RunResultRow.output, offset + 1, limit)
@@ -233,7 +233,7 @@ class ReplayService:
                 is_cut=stored_output is not None,
             )
 
-        return await self._store.read(work)
+        return await self._store.read(read_result)
 
 
 def _is_waiting(session: Session, run: Run) -> bool:

@@ -204,13 +204,13 @@ class Spending:
         return answers[-1]
 
     def _headroom_of_run(self, state: ChatState, connection: Connection) -> list[LimitHeadroom]:
-        limits, before, delegated = self._limits, self._extra_spent, self._spec.request.delegated
+        limits, extra, delegated = self._limits, self._extra_spent, self._spec.request.delegated
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
         if delegated is None and not state.subagents:
             logged_spending = spent_in(state)
             spent = SpentAmount(
-                tokens=logged_spending.tokens + before.tokens, cost=logged_spending.cost + before.cost
+                tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
             )
             reserved = NO_SPENDING
         else:
@@ -259,17 +259,16 @@ class Spending:
 
     def excess_calls(self, state: ChatState) -> list[Step]:
         """The pending calls beyond the run's limit of tool calls."""
-        most = self._max_calls
-        if most is None:
+        if self._max_calls is None:
             return []
         waiting = [call for call in open_calls(state) if call.status == StepStatus.PENDING]
         running = len(open_calls(state)) - len(waiting)
-        return waiting[max(0, most - count_calls(state) - running) :]
+        return waiting[max(0, self._max_calls - count_calls(state) - running) :]
 
     def uses_up_calls(self, state: ChatState) -> bool:
         """Whether the open calls of `state` reach or exceed the run's limit of tool calls."""
-        most, before = self._max_calls, count_calls(state)
-        return most is not None and before < most <= before + len(open_calls(state))
+        limit, count = self._max_calls, count_calls(state)
+        return limit is not None and count < limit <= count + len(open_calls(state))
 
     def out_of_calls_text(self) -> str:
         """The warning when the run reaches its limit of tool calls."""

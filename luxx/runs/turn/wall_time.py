@@ -75,11 +75,11 @@ class WallTime:
             return
         values = {**self._key, "seconds": time.monotonic() - self._started}
 
-        def work(connection: Connection) -> None:
+        def write_time(connection: Connection) -> None:
             connection.execute(_save, values)
 
         try:
-            await self._store.write_rows(work)
+            await self._store.write_rows(write_time)
         except SQLAlchemyError as error:
             logger.warning("driven_time_not_saved", run_id=self._key["b_id"], error=str(error))
 
@@ -93,9 +93,9 @@ class WallTime:
         )
 
     async def _run_timer(self) -> None:
-        while (left := self._limit - (time.monotonic() - self._started)) > 0:
-            await asyncio.sleep(min(left, SAVE_SECONDS))
-            if left > SAVE_SECONDS:
+        while (remaining := self._limit - (time.monotonic() - self._started)) > 0:
+            await asyncio.sleep(min(remaining, SAVE_SECONDS))
+            if remaining > SAVE_SECONDS:
                 await self.save()
         if not self._signal.is_fired:
             self.is_expired = True

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import msgspec
 import structlog
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.engine import Store
+from luxx.runs.engine.processes import RunEngine
 from luxx.runs.models import RunRow, own_run
 from luxx.runs.question_rows import (
     DUE_AT_ONCE,
@@ -49,14 +50,6 @@ from luxx.wire.run import ENDED, RunStatus
 logger = structlog.get_logger()
 
 
-class RunWaker(Protocol):
-    """The part of the run driver (`engine/driver.py`) that this service uses."""
-
-    def wake(self) -> None:
-        """Makes the driver scan for queued runs."""
-        ...
-
-
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A person's answer. `arguments`, for a permission only, replace the arguments of the call."""
 
@@ -79,7 +72,7 @@ class QuestionService:
         self,
         store: Store,
         hub: Hub,
-        engine: RunWaker,
+        engine: RunEngine,
         executor: ToolExecutor,
         notify: Notify,
         workspace_of: Callable[[int], Path],

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from typing import Protocol
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from luxx.infra.store.engine import Store
+from luxx.runs.engine.processes import RunEngine
 from luxx.runs.models import RunRow
 from luxx.runs.question_rows import wake
 from luxx.wire.run import ENDED
@@ -20,16 +20,10 @@ POLL_SECONDS = 0.25
 _not_ended = RunRow.status.not_in([status.value for status in ENDED])
 
 
-class RunCanceller(Protocol):
-    """The part of the run driver (`engine/driver.py`) that RunStopper uses."""
-
-    async def cancel(self, run_id: str) -> None: ...
-
-
 class RunStopper:
     """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
 
-    def __init__(self, store: Store, engine: RunCanceller | None) -> None:
+    def __init__(self, store: Store, engine: RunEngine | None) -> None:
         self._store = store
         self._engine = engine
 

@@ -46,7 +46,6 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     COST = "cost"
     TIME = "time"
-    DOOM_LOOP = "doom_loop"
     ERROR = "error"
 
 
